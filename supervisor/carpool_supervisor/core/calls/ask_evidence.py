@@ -1,12 +1,12 @@
-"""What a question of a server shows about the server: kept as evidence, told to the broker.
+"""Evidence from asks of a server: kept on disk, and told to the broker.
 
-Owns which questions count: each that was asked for a call shows that the server asks (agents that cannot be
-asked then get instances of their own, rule 12); one whose agent could not be told shows that its calls must
-not overlap (docs/sharing.md).
+Owns which asks count. Each ask for a call shows that the server asks; agents that cannot be asked then get
+instances of their own (rule 12). An ask whose agent is uncertain shows that calls of this server must not
+overlap (docs/sharing.md).
 
-Invariants: at most one `RecordEvidence` per pool and kind: evidence is for a file, and a server may ask a
-thousand times a second. Once a server is known to ask, its catalog says so. Knows nothing of: files, what
-follows for the sharing mode (`sharing`), open asks.
+Invariants: at most one `RecordEvidence` per pool and kind, because a server may ask a thousand times a
+second. Once a server is known to ask, its catalog says so. Knows nothing of: files, the sharing mode that
+follows (`sharing`), open asks.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Emit = Callable[[AnyEffect], None]
 
 
 def record_ask(pool: Pool, method: str, out: Emit) -> None:
-    """It asked for a call, whatever became of the question."""
+    """The server asked for a call; the outcome does not matter."""
     if not known_to_ask(pool):
         _observe(pool, "asks", method, out)
     if pool.catalog is not None and not pool.catalog.asks:
@@ -31,7 +31,7 @@ def record_ask(pool: Pool, method: str, out: Emit) -> None:
 
 
 def record_ambiguous_ask(instance: Instance, method: str, sessions: int, out: Emit) -> None:
-    """It asked while calls of so many sessions were open, and nothing said for which of them."""
+    """The server asked while calls of this many sessions were open, without naming one."""
     pool = instance.pool
     if _observe(pool, "asked_ambiguously", f"{method} with calls of {sessions} sessions open", out):
         text = (
@@ -42,14 +42,14 @@ def record_ambiguous_ask(instance: Instance, method: str, sessions: int, out: Em
 
 
 def known_to_ask(pool: Pool) -> bool:
-    """Whether this server has ever asked, now or in an earlier life of ours."""
+    """True if this server has ever asked, now or in an earlier life of the supervisor."""
     return bool(pool.seen_evidence) or any(
         each.kind in ("asks", "asked_ambiguously") for each in pool.evidence
     )
 
 
 def with_ask_evidence(pool: Pool, catalog: Catalog) -> Catalog:
-    """The catalog as it is told: with what is known about the server's asking."""
+    """The catalog to announce, with what is known about the server's asks."""
     return replace(catalog, asks=True) if known_to_ask(pool) and not catalog.asks else catalog
 
 

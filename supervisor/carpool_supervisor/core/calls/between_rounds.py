@@ -1,14 +1,13 @@
-"""Calls between two rounds: a server of the stateless era has answered them with what it wants first, or with
-nothing but a state to send back a little later.
+"""Pending retries: calls that a server of the stateless era answered with `input_required`, or with a state
+to send back after a pause.
 
-Owns the pauses, and the line of those that are to be said again while another call has the lane of their
-instance: nothing of a resting call runs, so it holds no lane (rule 5). They go on first come first, before
-any new call. What is said again, and how often, the era's adapter knows; how long a call may take in all,
-also in this line, the desk. Source: MCP 2026-07-28, basic/utilities/mrtr.
+Owns the pauses, and the queue of retries that wait because another call has the slot of their instance. A
+pending call does not run in the server, so it uses no slot (rule 5). Retries are sent first come first,
+before any new call. The era's adapter knows the text and number of retries; `dispatcher` knows the total
+timeout, which includes this queue. Source: MCP 2026-07-28, basic/utilities/mrtr.
 
-Invariants (`check`): who is in line rests, is in flight, waits for no answer, and its lane is taken; a call
-that rests is asked about, pauses or is in line.
-Knows nothing of: agents, what is asked, JSON.
+Invariants (`check`): a queued retry is in flight, awaits no input, and its slot is taken; a pending call has
+an open ask, a pause or a place in the queue. Knows nothing of: agents, the content of asks, JSON.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,7 +23,7 @@ from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 
 class PendingRetries:
-    """All resting calls of one supervisor."""
+    """All pending retries of one supervisor."""
 
     def __init__(self, timers: SupervisorTimers, out: Callable[[AnyEffect], None]) -> None:
         self._emit = out
@@ -33,7 +32,7 @@ class PendingRetries:
         self._line: dict[InstanceId, dict[WireId, PoolCall]] = {}
 
     def __contains__(self, pool_call: PoolCall) -> bool:
-        """Whether it is in line."""
+        """True if this call is in the queue of retries."""
         return any(
             pool_call.wire in line and line[pool_call.wire] is pool_call for line in self._line.values()
         )
@@ -41,12 +40,12 @@ class PendingRetries:
     # --- a call rests ----------------------------------------------------------------------------------
 
     def await_retry(self, pool_call: PoolCall) -> None:
-        """Its server wants something of it: nothing of it runs."""
+        """Its server requires input: the call does not run meanwhile."""
         pool_call.awaits_retry = True
         self._forget(pool_call)
 
     def server_not_ready(self, instance: Instance, event: ServerNotReady, now: float) -> None:
-        """The server wants a pause for this call."""
+        """The server asks for a pause before it gets this call again."""
         opened = instance.in_flight.get(event.wire)
         if opened is not None:
             self.await_retry(opened)
@@ -56,7 +55,7 @@ class PendingRetries:
     # --- it goes on ------------------------------------------------------------------------------------
 
     def retry(self, pool_call: PoolCall) -> None:
-        """All that was wanted is there: say it again, or put it in line."""
+        """All required input is there: send the call again, or queue it."""
         instance = pool_call.instance
         assert instance is not None
         if not pool_call.awaits_retry or _may_run(pool_call, instance):
@@ -65,7 +64,7 @@ class PendingRetries:
             self._line.setdefault(instance.id, {})[pool_call.wire] = pool_call
 
     def retry_waiting(self, pool: Pool) -> list[PoolCall]:
-        """Say those again whose lane is free now."""
+        """Send the queued calls again that have a free slot now."""
         said: list[PoolCall] = []
         for instance_id in [each for each in self._line if each in pool.instances]:
             instance = pool.instances[instance_id]
@@ -87,12 +86,12 @@ class PendingRetries:
             self._emit(WriteRetry(instance.id, pool_call.wire))
 
     def call_ended(self, pool_call: PoolCall) -> None:
-        """It has ended while it rested."""
+        """A pending call has ended."""
         pool_call.awaits_retry = False
         self._forget(pool_call)
 
     def _forget(self, pool_call: PoolCall) -> None:
-        """It neither pauses nor is in line."""
+        """Remove its pause and its place in the queue."""
         assert pool_call.instance is not None
         which = pool_call.instance.id, pool_call.wire
         if self._pauses.pop(which, None) is not None:

@@ -1,14 +1,13 @@
-"""What is remembered of calls so that a broker may die (rule 4, docs/decisions/0019).
+"""The record of calls that lets a broker die without losing answers (rule 4, docs/decisions/0019).
 
-Owns, for every call that a broker has sent and not reported as written: whose it is, and once it has ended
-how. A broker that begins is told the list (`told`), and hears of each call that it resumes what it would have
-heard of it. An answer is kept as it was said; past `MAX_KEPT_BYTES` the oldest are forgotten and their calls
-told as lost. That a call was there is never forgotten before its broker or its session lets go of it: a call
-that is not in the record is one that no server saw.
+Owns, for each call that a broker has sent and not reported as written, its session and, once it has ended,
+its end. A new broker gets the record (`as_messages`), and for each call that it resumes the messages that it
+has missed. Answers are kept unchanged; past `MAX_KEPT_BYTES` the oldest are dropped and their calls reported
+as lost. The entry itself stays until its broker or its session releases it, so a call without an entry was
+seen by no server.
 
-Invariants (`check`): a call is open or has ended, and open exactly while the desk has it; `kept_bytes` is
-what the kept answers hold.
-Knows nothing of: how calls run, who is a broker.
+Invariants (`check`): a call is open or has ended, and is open exactly while `dispatcher` has it; `kept_bytes`
+is the size of the kept answers. Knows nothing of: how calls run, brokers.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -25,11 +24,11 @@ from carpool_protocol.link.messages import (
 )
 
 MAX_KEPT_BYTES: Final = 96 * 1024 * 1024
-"""Of answers. While no broker is there the shell stops reading from servers before that."""
+"""The limit for kept answers. Without a broker the shell stops reading from servers before it is reached."""
 CALLS_PER_MESSAGE: Final = 2048
 
 MAX_GONE: Final = 4096
-"""Sessions that were given up are remembered until so many others were."""
+"""The number of forgotten sessions that are remembered."""
 
 _TOO_LARGE: Final = "Its answer came while carpool was started again, and there was no room to keep it."
 _NO_TASK: Final = "It became a task, and the part of carpool that knew whose has died."
@@ -42,7 +41,7 @@ CallEnd = CallAnswered | CallFailed
 
 
 class CallRecordEntry:
-    """One call."""
+    """One call in the record."""
 
     __slots__ = ("caller", "digest", "end", "key", "method", "request", "session", "target")
 
@@ -55,10 +54,10 @@ class CallRecordEntry:
         self.target = call.target
         self.caller = call.caller
         self.end: CallEnd | None = None
-        """How it ended; None while it is open."""
+        """The end of the call; None while it is open."""
 
     def recorded(self, call: CallId, *, parked: bool = False) -> RecordedCall:
-        """What a broker that begins is told of it."""
+        """The entry as a message to a new broker."""
         session, is_over = whole_of(self.session), self.end is not None
         return RecordedCall(
             call,
@@ -75,22 +74,22 @@ class CallRecordEntry:
 
 
 class CallRecord:
-    """All calls of one supervisor that a broker may still ask for."""
+    """All calls of one supervisor that a broker may still resume."""
 
     def __init__(self) -> None:
         self._open: dict[CallId, CallRecordEntry] = {}
         self._ended: dict[CallId, CallRecordEntry] = {}
-        """In the order in which they ended."""
+        """In the order of their ends."""
         self._bare: dict[CallId, CallRecordEntry] = {}
-        """Ended, and how is forgotten."""
+        """Calls that have ended and whose answers were dropped."""
         self.unresumable: set[SessionId] = set()
-        """Sessions that nobody brings to another broker."""
+        """Sessions that no carrier can resume at another broker."""
         self._gone: dict[SessionId, None] = {}
-        """Sessions given up, the latest last. One whose carrier was cut off may come to another broker."""
+        """Forgotten sessions, the latest last. One whose carrier was cut off may come to another broker."""
         self.kept_bytes = 0
 
     def add_call(self, call: Call) -> bool:
-        """A broker has sent it. False: it has done so before."""
+        """A broker has sent this call. Returns False if it had sent it before."""
         number = call.call
         if number in self._open or number in self._ended or number in self._bare:
             return False
@@ -98,7 +97,7 @@ class CallRecord:
         return True
 
     def call_ended(self, end: CallEnd) -> None:
-        """This is said of it, once. Nothing happens for a call that nobody wants any more."""
+        """Record the only end of a call. A call that is not in the record is ignored."""
         entry = self._open.pop(end.call, None)
         if entry is None:
             return
@@ -113,12 +112,12 @@ class CallRecord:
             self._drop_answer(next(iter(self._ended)), _TOO_LARGE)
 
     def broker_ended_call(self, call: CallId) -> None:
-        """The broker has ended it by itself, and its answer is on its way."""
+        """The broker has ended the call itself, and its answer is on its way."""
         if call in self._open or call in self._ended:
             self._drop_answer(call, _UNKNOWN)
 
     def _drop_answer(self, call: CallId, text: str) -> None:
-        """Forget how it ended, or will end, but not that it was there."""
+        """Drop the end of the call, now or when it ends, but keep its entry."""
         entry = self._open.pop(call, None)
         if entry is None:
             entry = self._ended.pop(call)
@@ -127,7 +126,7 @@ class CallRecord:
         self._bare[call] = entry
 
     def forget_calls(self, calls: Iterable[CallId]) -> None:
-        """Their answers are where they belong, or nobody wants them."""
+        """Remove calls whose answers were written or are unwanted."""
         ended, is_open, bare = self._ended, self._open, self._bare
         for call in calls:
             entry = ended.pop(call, None)
@@ -137,7 +136,7 @@ class CallRecord:
                 bare.pop(call, None)
 
     def session_closed(self, session: SessionId) -> None:
-        """Its agent is gone."""
+        """Remove the calls of a session whose agent is gone."""
         every = (*self._open.items(), *self._ended.items(), *self._bare.items())
         self.forget_calls([call for call, entry in every if whole_of(entry.session) == session])
         if session in self.unresumable:
@@ -148,14 +147,16 @@ class CallRecord:
                 del self._gone[next(iter(self._gone))]
 
     def end_unresumable(self) -> list[SessionId]:
-        """Another broker begins: forget these sessions. Returns them."""
+        """A new broker begins: remove the sessions that cannot be resumed. Returns them."""
         over = sorted(self.unresumable)
         for session in over:
             self.session_closed(session)
         return over
 
     def mark_open_cancelled(self) -> None:
-        """All that is open is cancelled now. Nobody may take such a call for one that no server saw."""
+        """All open calls are cancelled now. They stay in the record, so that none counts as never seen by a
+        server.
+        """
         for call in list(self._open):
             self._drop_answer(call, _LINK)
 
@@ -164,8 +165,8 @@ class CallRecord:
     def as_messages(
         self, holders: Iterable[tuple[SessionId, ServerName]], asked: Callable[[CallId], bool]
     ) -> list[CallsRecorded]:
-        """Everything, as messages. `holders`: who has a lease of what, or is to hear that it is lost;
-        `asked`: whether the agent behind an open call is asked for something in rounds.
+        """The whole record as messages. `holders`: sessions that hold a lease, or must be told that one is
+        lost; `asked`: true for an open call whose agent must give input in rounds.
         """
         for call, entry in list(self._ended.items()):
             if isinstance(entry.end, CallAnswered) and entry.end.task:  # it was cancelled with its broker
@@ -186,14 +187,14 @@ class CallRecord:
         return [*messages, CallsRecorded(sessions, [])]
 
     def end_of_call(self, call: CallId) -> CallEnd | None:
-        """What is to be said of it now: how it ended; None while it is open. It stays in the record."""
+        """The end of a call, to be reported now; None while it is open. It stays in the record."""
         if call in self._open:
             return None
         entry = self._ended.get(call) or self._bare.get(call)
         return CallFailed(call, "lost", "maybe", _UNKNOWN) if entry is None else entry.end
 
     def check(self, calls: Collection[CallId]) -> None:
-        """Assert every invariant. `calls`: all that are open at the desk."""
+        """Assert every invariant. `calls`: all open calls of the dispatcher."""
         assert self._open.keys() <= set(calls), "an open call in the record that nobody runs"
         assert not self._open.keys() & self._ended.keys()
         assert not self._bare.keys() & (self._open.keys() | self._ended.keys())

@@ -1,13 +1,13 @@
-"""How long a call may run.
+"""The idle and total timeouts of calls in flight.
 
-Owns the two limits of every call in flight: without progress (`timeout_s`, from the server's last output
-about it) and in all (`total_at`). One of them is armed, the first that the call can reach: most calls never
-reach the second and need no second deadline. Owns also when the first one stops: while the agent is asked
-and while the instance is not read only the second counts, and afterwards the server has its whole idle time
-again (docs/rules.md, rules 8 and 14). A call between two rounds goes on after the last answer.
+Owns the two limits of each call: without progress (`timeout_s`, since the server's last message about it) and
+in all (`total_at`). Only the limit that can be reached first is armed: most calls never reach the second and
+need no second timer. The idle timeout is paused while the agent is asked and while the instance is not read;
+afterwards the server has its full idle time again (docs/rules.md, rules 8 and 14). A call between two rounds
+continues after the last answer.
 
 Invariants (`check`): a call in flight has exactly one deadline, any other call has none. Knows nothing of:
-lines, what is asked and of whom (`server_requests`), why reading stops, how a call ends whose time is over.
+queues, the content of asks (`server_requests`), why reading stops, the end of a call that timed out.
 """
 
 from carpool_protocol.ids import CallId
@@ -17,7 +17,7 @@ from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 
 class CallTimeouts:
-    """The limits of all calls in flight."""
+    """The timeouts of all calls in flight."""
 
     def __init__(self, timers: SupervisorTimers) -> None:
         self._idle = timers.of("idle_call")
@@ -27,7 +27,7 @@ class CallTimeouts:
         return len(self._idle) + len(self._total)
 
     def call_started(self, pool_call: PoolCall, max_total_s: float, now: float) -> None:
-        """This call is written."""
+        """Arm the limit of a call that was just written."""
         pool_call.total_at = now + max_total_s
         if pool_call.timeout_s <= max_total_s and not pool_call.is_idle_paused:
             # The total limit cannot be reached without progress.
@@ -36,8 +36,8 @@ class CallTimeouts:
             self._total.arm(pool_call.call.call, now, max_total_s)
 
     def restart_idle(self, pool_call: PoolCall, now: float) -> None:
-        """There was a word of it: it may be silent for its whole time again, until the total limit comes
-        first. Nothing changes while its time stands still.
+        """The server sent a message about the call: its idle time starts again, unless the total limit comes
+        first. Changes nothing while the idle timeout is paused.
         """
         if pool_call.is_idle_paused:
             return
@@ -49,12 +49,12 @@ class CallTimeouts:
             self._total.arm(call, now, pool_call.total_at - now)
 
     def pause_idle(self, pool_call: PoolCall, now: float) -> None:
-        """Its silence does not count from here on; `restart` ends that."""
+        """Stop counting its silence; `restart_idle` continues."""
         if self._idle.disarm(pool_call.call.call):
             self._total.arm(pool_call.call.call, now, pool_call.total_at - now)
 
     def call_ended(self, call: CallId) -> None:
-        """It runs no more."""
+        """Disarm the limit of a call that has ended."""
         if not self._idle.disarm(call):
             self._total.disarm(call)
 
@@ -70,21 +70,21 @@ class CallTimeouts:
 
 
 class PausedTimeouts:
-    """The idle limits that stand still, of all calls in flight."""
+    """The paused idle timeouts of all calls in flight."""
 
     def __init__(self, limits: CallTimeouts, later: PendingRetries) -> None:
         self._timeouts = limits
         self._retries = later
 
     def ask_opened(self, pool_call: PoolCall, now: float, *, in_round: bool) -> None:
-        """One more ask of this call is open. The total deadline does not stand still."""
+        """The call has one more open ask. The total timeout continues."""
         pool_call.asks += 1
         if in_round:
             self._retries.await_retry(pool_call)
         self._timeouts.pause_idle(pool_call, now)
 
     def ask_closed(self, pool_call: PoolCall, now: float) -> None:
-        """One less is, and the call goes on: after the last one the server has its whole idle time again."""
+        """The call has one open ask less. After the last one the server has its full idle time again."""
         pool_call.asks -= 1
         if not pool_call.asks:
             self._timeouts.restart_idle(pool_call, now)
@@ -92,16 +92,16 @@ class PausedTimeouts:
                 self._retries.retry(pool_call)
 
     def reading_paused(self, instance: Instance, now: float) -> None:
-        """Answers of this instance may lie in its pipe, unread."""
+        """Pause its calls: answers of this instance may lie unread in its pipe."""
         for opened in instance.in_flight.values():
             self._timeouts.pause_idle(opened, now)
 
     def reading_resumed(self, instance: Instance, now: float) -> None:
-        """It is read again."""
+        """Restart the idle timeouts of its calls."""
         for opened in instance.in_flight.values():
             self._timeouts.restart_idle(opened, now)
 
     def ask_refused(self, pool_call: PoolCall) -> None:
-        """Something of its round was wanted in vain: it is said again, unless more of that is open."""
+        """A required input was refused: the call is sent again, unless other asks are open."""
         if not pool_call.asks:
             self._retries.retry(pool_call)

@@ -1,14 +1,14 @@
-"""Which instance runs which call, how long, and how each call ends.
+"""The dispatcher: places calls on instances, and ends them.
 
-Owns the open calls: placement, waiting lines, wire ids, and what ends them. Every call that enters leaves
-exactly once, as `CallAnswered`, as `CallFailed`, or cancelled without a word.
+Owns the open calls: placement, queues, wire ids, and their ends. Each call that enters leaves exactly once:
+as `CallAnswered`, as `CallFailed`, or cancelled without a message.
 
-Invariants (`check`): a wire id names at most one open call of its instance and is never reused;
-a call is either in its pool's line or in flight on one instance, with one deadline (`call_timeouts`); nobody
-waits who could go; a leased instance runs its holder's calls only.
+Invariants (`check`): a wire id names at most one open call of its instance and is never reused; a call is
+either in its pool's queue or in flight on one instance, with one deadline (`call_timeouts`); no call waits
+that could go; a leased instance runs its holder's calls only.
 
-Knows nothing of: how instances start and end (`instances`), which one may take a call where they are not all
-alike (`placement`), what those in line are told (`queue_timeouts`), JSON, sessions' rights.
+Knows nothing of: how instances start and end (`instances`), the choice of an instance (`placement`), progress
+messages to queued calls (`queue_timeouts`), JSON, sessions' rights.
 """
 
 from collections.abc import Callable, Iterable
@@ -50,7 +50,7 @@ from carpool_supervisor.core.model.pool import (
 from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 NAMED_CALLS: Final = 20
-"""Of the calls that end with an instance so many are named in the log; the others are counted."""
+"""The number of calls that the log names when an instance ends; the others are counted."""
 
 
 class Dispatcher:
@@ -108,7 +108,7 @@ class Dispatcher:
         return pool if busy else None
 
     def place_waiting(self, pool: Pool, now: float) -> None:
-        """Place what waits, as far as instances can take it: first what goes on there."""
+        """Place as many waiting calls as instances can take, pending retries first."""
         for opened in self._retries.retry_waiting(pool):
             self.timeouts.restart_idle(opened, now)
         if not pool.plain:
@@ -123,27 +123,27 @@ class Dispatcher:
             self._place(self.calls[call], instance, now)
 
     def lowest_placeable(self, oldest: CallId) -> CallId:
-        """The lowest number of a call that may still be placed: one that was is placed again if its instance
-        never got it. `oldest`: of those that are still to come.
+        """The lowest number of a call that may still be placed: a placed call that never reached its instance
+        is placed again. `oldest`: the lowest number of calls that are still to come.
         """
         return min((oldest, *self.calls))
 
     def instance_freed(self, instance: Instance, now: float) -> None:
-        """This instance takes calls again, or its holder has lost it: who waited for that goes on, also where
-        its pool was replaced.
+        """The instance takes calls again, or its holder has lost it: place waiting calls, also those of
+        replaced pools.
         """
         self.place_waiting(instance.pool, now)
         self.place_waiting_elsewhere(instance.pool, now)
 
     def place_waiting_elsewhere(self, pool: Pool, now: float) -> None:
-        """The lines of all other pools of its server: those before it and those after it."""
+        """Place waiting calls of all other pools of this server, older and newer."""
         for other in self._pools.values():
             if other.queue and other.server == pool.server and other is not pool:
                 self.place_waiting(other, now)
 
     def _place_by_session(self, pool: Pool, now: float) -> None:
-        """Sessions take turns, but one that cannot go holds up no other. Calls that wait in other pools are
-        served last: that may serve this pool again.
+        """Sessions take turns, but one that cannot go holds up no other. Calls in other pools of the server
+        come last, because placing them may serve this pool again.
         """
         told = False
         alike = bool(pool.queue) and only_free_slots_decide(pool, self._leases)
@@ -156,7 +156,7 @@ class Dispatcher:
                 call = pool.queue.head(session)
                 can_ask = self.calls[call].call.method in CAN_ASK
                 if can_ask in full or pool.queue.turn_of(session) in been:
-                    continue  # where one of a kind finds no lane none does, and those of one have one turn
+                    continue  # if one call of a kind finds no free slot, none does; calls of one turn go once
                 verdict = self._try_place(pool, self.calls[call], now)
                 if verdict == "waits":
                     if alike:
@@ -172,7 +172,7 @@ class Dispatcher:
             self.place_waiting_elsewhere(pool, now)
 
     def _try_place(self, pool: Pool, pool_call: PoolCall, now: float) -> Literal["waits", "leaves", "told"]:
-        """Place a waiting call, or end it because the state that it counts on is gone. `told`: its session
+        """Place a waiting call, or end it because the state that it relies on is lost. `told`: its session
         hears of this loss for the first time, and its calls in other pools of the server must hear of it too.
         """
         found = find_instance(pool_call.call, pool, self._pools, self._leases, now)
@@ -199,7 +199,7 @@ class Dispatcher:
         call = pool_call.call
         self.timeouts.call_started(pool_call, instance.pool.policy.max_total_s, now)
         if instance.pool.asking and call.method in CAN_ASK and instance.era == "handshake":
-            # A plain server was told of nothing to ask for: its calls need no context and stay as cheap.
+            # Only a server that may ask gets trace contexts; calls to all others stay cheap.
             call, pool_call.trace = self._asks.with_trace(call)
         self._emit(WriteCall(instance.id, wire, call))
 
@@ -216,12 +216,14 @@ class Dispatcher:
     # --- the server speaks -----------------------------------------------------------------------------
 
     def call_answered(self, instance: Instance, event: ServerAnswered, now: float) -> bool:
-        """The server's answer. False when it belongs to no open call: late, double, or made up."""
+        """Handle the server's answer. Returns False if it belongs to no open call: late, repeated or
+        invented.
+        """
         opened = self._remove_in_flight(instance, event.wire, now)
         if opened is not None:
             call = opened.call.call
             if event.state_lost and self._leases.holder(instance.id) is not None:
-                # Carpool's own word: more calls may be on their way to what is gone.
+                # Reported by carpool's own bridge: more calls may be on their way to the lost state.
                 self._leases.loss_reported_by_server(opened.call, instance.pool.server)
                 self._emit(CallFailed(call, "state_lost", "no", state_lost_text("remote")))
             elif event.is_error and opened.url_elicitation_first:
@@ -233,7 +235,7 @@ class Dispatcher:
                 )
             else:
                 self._emit(CallAnswered(call, event.is_error, event.body, False, event.ttl_ms, event.public))
-        if not instance.pool.plain:  # a late answer too frees a lane
+        if not instance.pool.plain:  # a late answer frees a slot too
             self.instance_freed(instance, now)
         elif instance.pool.queue:
             self.place_waiting(instance.pool, now)
@@ -325,7 +327,9 @@ class Dispatcher:
     def instance_lost(
         self, instance: Instance, unwritten: Iterable[WireId], slug: str, text: str, now: float
     ) -> None:
-        """No answer can come from this instance any more: its calls end, or wait again if never delivered."""
+        """The instance can give no answer any more: its calls end, or wait again if they were never
+        delivered.
+        """
         self._asks.instance_lost(instance, now)
         again = set(unwritten)
         undelivered: list[PoolCall] = []
@@ -345,14 +349,14 @@ class Dispatcher:
         self._place_again(undelivered, now)
 
     def calls_undelivered(self, instance: Instance, unwritten: Iterable[WireId], now: float) -> None:
-        """These calls never reached this instance, which takes no more: they go elsewhere."""
+        """These calls never reached this instance, which takes no more: place them elsewhere."""
         found = [wire for wire in unwritten if wire in instance.in_flight]
         self._place_again(
             [opened for wire in found if (opened := self._remove_in_flight(instance, wire, now))], now
         )
 
     def _place_again(self, undelivered: list[PoolCall], now: float) -> None:
-        """Each is the next of its session again. One that can run nowhere else ends."""
+        """Each call is the next of its session again. A call that can run nowhere else ends."""
         for opened in reversed(undelivered):
             if opened.call.instance:
                 self._emit(CallFailed(opened.call.call, "unavailable", "no", "", 1.0))
@@ -362,17 +366,17 @@ class Dispatcher:
             self.place_waiting(self._pools[key], now)
 
     def _log_ended_calls(self, instance: Instance, what: str, *calls: PoolCall) -> None:
-        """Calls that end badly are in the log under the names that agents, audit and story have for them."""
+        """Log calls that end badly by the names that agents, audit and story use."""
         named = ", ".join(call_name(each.call.call) for each in calls[:NAMED_CALLS])
         more = f" and {len(calls) - NAMED_CALLS} more" if len(calls) > NAMED_CALLS else ""
         self._emit(WriteLogLine("warning", f"{instance.pool.server} #{instance.id}: {what}: {named}{more}"))
 
     def _requeue(self, pool_call: PoolCall, now: float) -> None:
-        """It was never delivered: it is the next of its session again."""
+        """Put a call that was never delivered back at the head of its session."""
         call = pool_call.call
-        pool = self._pools.get(call.key)  # after a reload not always that of the instance it was placed on
+        pool = self._pools.get(call.key)  # after a reload this may differ from the pool of its instance
         refusal = refused_call(call.call, pool, now)
-        if pool is None or refusal is not None:  # nobody is going to serve that line any more
+        if pool is None or refusal is not None:  # no instance will serve that queue
             if refusal is not None:
                 self._emit(refusal)
             return
@@ -382,20 +386,20 @@ class Dispatcher:
         self.queue_timeouts.call_queued(pool_call, pool, now)
 
     def fail_waiting(self, pool: Pool, slug: str, text: str, retry_after_s: float | None = None) -> None:
-        """Nobody will serve this line: each call in it ends, not delivered."""
+        """End all queued calls of a pool as not delivered, because no instance will serve them."""
         for session in pool.queue.sessions():
             self.fail_waiting_of_session(session, pool, slug, text, retry_after_s)
 
     def fail_waiting_of_session(
         self, session: SessionId, pool: Pool, slug: str, text: str, retry_after_s: float | None = None
     ) -> None:
-        """The same for the calls of one session."""
+        """End all queued calls of one session in this pool, as not delivered."""
         for call in pool.queue.for_session(session):
             self._leave_queue(pool, self.calls[call])
             self._emit(CallFailed(call, slug, "no", text, retry_after_s))
 
     def abandon_all(self, now: float) -> None:
-        """Nobody is left who wants any answer: cancel everything, say nothing."""
+        """Cancel all calls without a message: no session wants an answer any more."""
         for opened in list(self.calls.values()):
             if opened.instance is None:
                 self._leave_queue(self._pools[opened.call.key], opened)
@@ -406,7 +410,7 @@ class Dispatcher:
                 instance.forget_sessions()
 
     def is_asked(self, call: CallId) -> bool:
-        """Whether the agent behind it is asked for something that a retry brings (stateless era)."""
+        """True if its agent must give input that a retry brings (stateless era)."""
         opened = self.calls.get(call)
         return opened is not None and opened.asks > 0 and opened.call.can is not None
 
@@ -436,7 +440,7 @@ class Dispatcher:
             self._emit(WriteCancel(instance.id, wire, reason))
 
     def check_call(self, call: CallId) -> None:
-        """Assert that this call has the limits of where it is, and none once it is over."""
+        """Assert that this call has the limits of its state, and none once it is over."""
         opened = self.calls.get(call)
         self.timeouts.check_call(call, opened)
         self.queue_timeouts.check_call(call, opened)

@@ -1,20 +1,19 @@
-"""Which instance is leased to which session, who waits for one, and who has lost one without having let go.
+"""Leases: which session holds which instance, waits for one, or lost one involuntarily.
 
 A lease is a session's exclusive hold on an instance of a pool in mode `session` (rules 14 and 15). A session
-holds one instance of a server at most, whichever of that server's pools it calls. A lease dies with its
-holder, or after `idle_s` without a call; there is no total limit. An instance that was leased is ended, never
-leased again: no MCP method resets a server. A lease that ends underneath its holder, after it had been used,
-leaves a mark: the next call of that session to that server is not executed but told `LeaseLost`, once, and so
-are all others that its agent sent before it could know (`told_losses`). So every call asks right before it is
-written, also one that has waited. A lease of a pool that is replaced lasts as long as its instance drains. A
-mark is about a server, not about one pool of it: whatever pool serves the session when it calls again,
-however often the configuration has changed meanwhile, it is told there.
+holds at most one instance of a server, whichever of the server's pools it calls. A lease ends with its
+session, or after `idle_s` without a call; it has no total limit. An instance that was leased is ended and
+never leased again, because no MCP method resets a server. A used lease that ends without its session leaves a
+loss: the next call of that session to that server does not run but gets `LeaseLost`, once, and so do all
+calls that its agent sent before it could know (`told_losses`). So losses are checked right before each call
+is written, even for a call that has waited. A lease of a replaced pool lasts as long as its instance drains.
+A loss belongs to a server, not to one of its pools: whichever pool serves the session's next call reports it,
+however often the configuration has changed.
 
-Invariants (`check`): an instance has one holder at most and a session one instance of a server at most;
-nobody waits for a server of which it holds one; while anybody waits in a pool it has no spare; exactly the
-leases with nothing open for their holder have an idle deadline.
-Knows nothing of: processes, calls (but how many are in flight), clocks. Says what to do as values.
-Decision: docs/decisions/0010.
+Invariants (`check`): an instance has at most one holder and a session at most one instance of a server; no
+session waits for a server of which it holds an instance; a pool with waiting sessions has no spare; exactly
+the leases without calls in flight have an idle deadline. Knows nothing of: processes, calls (except the
+number in flight), clocks. Returns decisions as values. Decision: docs/decisions/0010.
 """
 
 from collections import OrderedDict
@@ -37,7 +36,7 @@ class LeaseHeld(Struct, frozen=True):
 
     instance: InstanceId
     fresh: bool
-    """The lease began just now."""
+    """The lease has just begun."""
 
 
 class LeaseLost(Struct, frozen=True):
@@ -53,7 +52,7 @@ class LeaseQueued(Struct, frozen=True):
 
 
 class LeaseEnded(Struct, frozen=True):
-    """This lease is over: end the instance."""
+    """This lease is over: end its instance."""
 
     instance: InstanceId
     session: SessionId
@@ -78,28 +77,32 @@ class Leases:
 
     def __init__(self, timers: SupervisorTimers) -> None:
         self._limits: dict[PoolKey, float] = {}
-        """How long a lease of this pool may go unused, in seconds."""
+        """The longest time without a call for leases of this pool, in seconds."""
         self._by_instance: dict[InstanceId, _Lease] = {}
         self._held: dict[tuple[SessionId, ServerName], _Lease] = {}
         self._spares: dict[PoolKey, OrderedDict[InstanceId, None]] = {}
         self._pool_of_spare: dict[InstanceId, PoolKey] = {}
         self._waiting: dict[PoolKey, OrderedDict[SessionId, None]] = {}
         self._servers: dict[PoolKey, ServerName] = {}
-        """What each pool is one of."""
+        """The server of each pool."""
         self._lost: dict[tuple[SessionId, ServerName], LossCause] = {}
         self.told_losses: ToldLosses[LossCause] = ToldLosses()
-        """What was lost and told, and which calls hear the same."""
+        """Losses that were told, and the calls that must hear of them too."""
         self.idle_timers = timers.of("idle_lease")
 
     def pool_wanted(self, pool: PoolKey, server: ServerName, idle_s: float = IDLE_S) -> None:
-        """This pool of this server may lease; from now on a lease of it may go unused for so long."""
+        """This pool of this server may lease instances; from now on its leases end after this time without a
+        call.
+        """
         self._servers[pool] = server
         self._limits[pool] = idle_s
 
     # --- a session comes -------------------------------------------------------------------------------
 
     def acquire(self, session: SessionId, pool: PoolKey, now: float) -> LeaseHeld | LeaseLost | LeaseQueued:
-        """A call of this session is there. Asking again while it waits keeps its place."""
+        """A call of this session needs an instance. A session that waits keeps its place if this is
+        repeated.
+        """
         server = self._servers[pool]
         loss = self.take_loss(session, server)
         if loss is not None:
@@ -117,19 +120,19 @@ class Leases:
         return LeaseQueued()
 
     def take_loss(self, session: SessionId, server: ServerName) -> LeaseLost | None:
-        """What this session has lost of this server: once."""
+        """Take the untold loss of this session at this server, if there is one."""
         cause = self._lost.pop((session, server), None)
         return None if cause is None else LeaseLost(cause, is_news=True)
 
     def loss_reported_by_server(self, call: Call, server: ServerName) -> None:
-        """Carpool's own bridge has told this call that its server knows the session no more."""
+        """Carpool's own bridge answered this call that its server no longer knows the session."""
         if self.told_losses.cause_for_call(call, server) is None:
             self.told_losses.loss_told(call, server, "remote")
         else:
             self.told_losses.add_call(call, server)
 
     def stop_waiting(self, session: SessionId, pool: PoolKey) -> None:
-        """Its last waiting call has ended."""
+        """The last waiting call of the session has ended."""
         line = self._waiting.get(pool)
         if line is not None:
             line.pop(session, None)
@@ -137,7 +140,7 @@ class Leases:
                 del self._waiting[pool]
 
     def call_started(self, instance: InstanceId) -> None:
-        """A call was written to it. No lease is idle while a call is in flight."""
+        """A call was written to the instance. No lease is idle while a call is in flight."""
         lease = self._by_instance.get(instance)
         if lease is not None:
             lease.in_flight += 1
@@ -145,8 +148,8 @@ class Leases:
             self.idle_timers.disarm(instance)
 
     def call_ended(self, instance: InstanceId, now: float) -> None:
-        """A call that began is over for its agent. (Rule 5's sense would not do: a conforming server never
-        answers what was cancelled, so one cancel would make a lease last for ever.)
+        """A call has ended for its agent. (Counting as rule 5 does would be wrong: a conforming server never
+        answers a cancelled call, so one cancel would make a lease last for ever.)
         """
         lease = self._by_instance.get(instance)
         if lease is not None and lease.in_flight:
@@ -157,8 +160,8 @@ class Leases:
     # --- an instance comes -----------------------------------------------------------------------------
 
     def instance_offered(self, instance: InstanceId, pool: PoolKey, now: float) -> SessionId | None:
-        """An instance that never served anybody is fit: leased to who waits longest, else kept as a spare.
-        The waiting calls of the session that is returned ask again.
+        """An unused instance is fit: lease it to the session that has waited longest, or keep it as a spare.
+        The waiting calls of the returned session must be placed again.
         """
         if instance in self._by_instance or instance in self._pool_of_spare:
             return None
@@ -186,7 +189,7 @@ class Leases:
     # --- a lease ends ----------------------------------------------------------------------------------
 
     def session_closed(self, session: SessionId) -> list[LeaseEnded]:
-        """The holder is gone, and its leases, marks and places in line with it."""
+        """The session has ended, and with it its leases, losses and places in queues."""
         for pool in [pool for pool, line in self._waiting.items() if session in line]:
             self.stop_waiting(session, pool)
         for key in [key for key in self._lost if key[0] == session]:
@@ -195,16 +198,16 @@ class Leases:
         return [self._end(lease) for lease in self._of_session(session)]
 
     def sessions(self) -> set[SessionId]:
-        """Whoever holds, has lost or waits for an instance."""
+        """All sessions that hold, have lost or wait for an instance."""
         known = {session for session, _ in (*self._held, *self._lost)}
         return known.union(self.told_losses.sessions(), *self._waiting.values())
 
     def holders(self) -> set[tuple[SessionId, ServerName]]:
-        """Who holds an instance of which server, or is to be told that one is lost."""
+        """All sessions that hold an instance of a server, or must be told that one is lost."""
         return {*self._held, *self._lost}
 
     def all_lost(self, cause: LossCause) -> list[LeaseEnded]:
-        """Sessions live on, but nobody knows any more which."""
+        """End all leases: the sessions live on, but it is unknown which."""
         return [
             ended
             for each in list(self._by_instance)
@@ -212,13 +215,13 @@ class Leases:
         ]
 
     def mark_unused(self, instance: InstanceId) -> None:
-        """No call that began was delivered: there is no state to lose."""
+        """No call that began was delivered, so there is no state to lose."""
         lease = self._by_instance.get(instance)
         if lease is not None:
             lease.used = False
 
     def instance_lost(self, instance: InstanceId, cause: LossCause) -> LeaseEnded | None:
-        """The instance has died or must end. None when nobody held it (a spare is forgotten)."""
+        """The instance has died or must end. Returns None if no session held it (a spare is forgotten)."""
         lease = self._by_instance.get(instance)
         if lease is not None:
             if lease.used:
@@ -232,18 +235,20 @@ class Leases:
         return None
 
     def loss_reported_by_broker(self, session: SessionId, server: ServerName, cause: LossCause) -> None:
-        """The broker tells of a lease that is none of ours, or none any more."""
+        """The broker reports the loss of a lease that this supervisor does not have."""
         self._lost[session, server] = cause
 
     def withdraw_pool(self, pool: PoolKey) -> None:
-        """The pool leases nothing any more: its spares are ordinary instances, nobody waits for a lease."""
+        """The pool leases no instances any more: its spares become ordinary instances, and no session waits
+        for a lease.
+        """
         self._waiting.pop(pool, None)
         for instance in self._spares.pop(pool, ()):
             del self._pool_of_spare[instance]
 
     def pool_removed(self, pool: PoolKey) -> list[LeaseEnded]:
-        """The server is no longer configured: leases end. It may come back, and then whoever has lost one is
-        told so.
+        """The server is no longer configured: its leases end. If it returns, sessions that lost one are told
+        so.
         """
         self.withdraw_pool(pool)
         over = [
@@ -254,7 +259,7 @@ class Leases:
         return [ended for ended in over if ended is not None]
 
     def pool_gone(self, pool: PoolKey) -> list[LeaseEnded]:
-        """Nothing is left of the pool but what sessions are to be told."""
+        """The pool is gone; only the losses of sessions remain."""
         over = self.pool_removed(pool)
         self._limits.pop(pool, None)
         self._servers.pop(pool, None)
@@ -266,9 +271,9 @@ class Leases:
         return [ended for ended in over if ended is not None]
 
     def pick_victim(self, waiting: Collection[SessionId]) -> InstanceId | None:
-        """At the process cap: the lease to end first (`instance_lost` it as `needed`). Of the sessions that
-        wait for an instance of any pool while they hold one with nothing in flight, the longest idle; so
-        two that wait for each other's cannot last.
+        """The lease to end first at the process cap (`instance_lost` with cause `needed`). Among the sessions
+        that wait for an instance of any pool and hold one without calls in flight, the longest idle. So two
+        sessions cannot wait for each other's instance for ever.
         """
         idle = [
             (self.idle_timers.deadline_of(lease.instance) or 0.0, lease.instance)
@@ -278,7 +283,7 @@ class Leases:
         return min(idle)[1] if idle else None
 
     def is_busy(self, instance: InstanceId) -> bool:
-        """Whether a call of its holder is open on it."""
+        """True if a call of its holder is in flight on it."""
         lease = self._by_instance.get(instance)
         return lease is not None and lease.in_flight > 0
 
@@ -291,47 +296,47 @@ class Leases:
     # --- who has what ----------------------------------------------------------------------------------
 
     def holder(self, instance: InstanceId) -> SessionId | None:
-        """Whose it is, for `ps`; None for a spare and for an instance unknown here."""
+        """The session that holds it; None for a spare and for an unknown instance."""
         lease = self._by_instance.get(instance)
         return None if lease is None else lease.session
 
     def held_instance(self, session: SessionId, server: ServerName) -> tuple[PoolKey, InstanceId] | None:
-        """The instance of this server that this session holds, and of which pool it is."""
+        """The instance of this server that this session holds, with its pool."""
         lease = self._held.get((session, server))
         return None if lease is None else (lease.pool, lease.instance)
 
     @property
     def any_lost(self) -> bool:
-        """Whether anybody is to be told of anything."""
+        """True if any session must be told of a loss."""
         return bool(self._lost) or bool(self.told_losses)
 
     def has_lost(self, session: SessionId, server: ServerName) -> bool:
-        """Whether `take_loss` would have something to say."""
+        """True if `take_loss` would return a loss."""
         return (session, server) in self._lost
 
     def concerns_server(self, server: ServerName) -> bool:
-        """Whether anybody holds an instance of this server, or is to be told that one is lost."""
+        """True if a session holds an instance of this server, or must be told that one is lost."""
         held = any(each == server for held in (self._held, self._lost) for _, each in held)
         return held or self.told_losses.concerns_server(server)
 
     def knows_instance(self, instance: InstanceId) -> bool:
-        """Whether it is leased or a spare."""
+        """True if it is leased or a spare."""
         return instance in self._by_instance or instance in self._pool_of_spare
 
     def is_spare(self, instance: InstanceId) -> bool:
-        """Whether it is kept warm for who comes next."""
+        """True if it is kept warm for the next session."""
         return instance in self._pool_of_spare
 
     def spare_count(self, pool: PoolKey) -> int:
-        """How many warm instances nobody holds."""
+        """The number of warm instances without a holder."""
         return len(self._spares.get(pool, ()))
 
     def waiting_sessions(self, pool: PoolKey) -> tuple[SessionId, ...]:
-        """Who waits, first come first."""
+        """The waiting sessions, first come first."""
         return tuple(self._waiting.get(pool, ()))
 
     def waiting_count(self, pool: PoolKey) -> int:
-        """How many sessions wait."""
+        """The number of waiting sessions."""
         return len(self._waiting.get(pool, ()))
 
     def _of_session(self, session: SessionId) -> list[_Lease]:

@@ -85,7 +85,7 @@ def _place_task_call(call: Call, pools: Pools, leases: Leases) -> Instance | Cal
 
 
 def could_be_placed(call: Call, pool: Pool, pools: Pools, leases: Leases) -> bool:
-    """Whether `find_instance` would have something for it. Changes nothing: for `check`."""
+    """True if `find_instance` would return something. Changes nothing: for `check`."""
     if (
         leases.has_lost(call.session, pool.server)
         or leases.told_losses.cause_for_call(call, pool.server) is not None
@@ -100,8 +100,8 @@ def could_be_placed(call: Call, pool: Pool, pools: Pools, leases: Leases) -> boo
 
 
 def only_free_slots_decide(pool: Pool, leases: Leases) -> bool:
-    """Whether where a call of this pool goes depends on nothing but free lanes, so for all of a kind alike:
-    nobody holds or has lost an instance of its server.
+    """True if free slots alone decide on calls of this pool, so the outcome is equal for all calls of a kind:
+    no session holds or has lost an instance of the server.
     """
     return pool.mode != "session" and not leases.concerns_server(pool.server)
 
@@ -118,8 +118,8 @@ def instance_with_free_slot(pool: Pool, *, can_ask: bool) -> Instance | None:
 
 
 def self_blocked_sessions(pool: Pool) -> list[SessionId]:
-    """Sessions in line for a lane of which one is held by an asking call of their own, while no lane comes
-    free unless an agent answers (rule 14). An agent that calls the server in order to answer it would wait
+    """Sessions that wait for a slot which an asking call of their own occupies, while no other slot comes
+    free without an agent's answer (rule 14). An agent that calls the server in order to answer it would wait
     for itself.
     """
     if pool.mode != "serial" or not pool.queue:
@@ -138,8 +138,8 @@ def self_blocked_sessions(pool: Pool) -> list[SessionId]:
 
 
 def stranded_sessions(pool: Pool, pools: Pools, leases: Leases) -> list[SessionId]:
-    """Sessions in the line of a pool that is not wanted, for which nothing is left there: no instance starts
-    any more, and those that are there are none they could have.
+    """Sessions in the queue of an unwanted pool for which it has no instance left: none starts any more, and
+    the present ones cannot take their calls.
     """
     states = {each.state for each in pool.instances.values()}
     if states & {InstanceState.SPAWNING, InstanceState.GREETING} or (
@@ -152,8 +152,8 @@ def stranded_sessions(pool: Pool, pools: Pools, leases: Leases) -> list[SessionI
 
 
 def successors(pool: Pool, pools: Pools) -> tuple[PoolKey, ...]:
-    """The pools in its place (two, where its agents are told apart now): those that are wanted, else those
-    that still have a line.
+    """The pools that replace this one (two if its agents were split by capability class): the wanted ones,
+    else those that still have a queue.
     """
     after = [each for each in pools.values() if pool.key in each.replaced_pools]
     after = [each for each in after if each.wanted] or [each for each in after if each.queue]
@@ -161,12 +161,12 @@ def successors(pool: Pool, pools: Pools) -> tuple[PoolKey, ...]:
 
 
 def check_head(pool: Pool) -> None:
-    """Assert that nobody waits where all instances are alike and one has room."""
+    """Assert that no call waits in a plain pool with room."""
     assert not (pool.plain and pool.queue and pool.pick_instance()), f"{pool.key} has a line and room"
 
 
 def check_line(pool: Pool, calls: Calls, pools: Pools, leases: Leases) -> None:
-    """Assert that nobody in this line could go."""
+    """Assert that no call in this queue could go."""
     pool.queue.check()
     check_head(pool)
     if pool.plain:
@@ -177,8 +177,8 @@ def check_line(pool: Pool, calls: Calls, pools: Pools, leases: Leases) -> None:
 
 
 def _loss_for_call(call: Call, server: ServerName, leases: Leases) -> LeaseLost | None:
-    """What this call is told instead of being run: a loss that is news to its session, or one that its agent
-    could not know of yet.
+    """The loss that this call reports instead of running: one that is news to its session, or one that its
+    agent could not know of yet.
     """
     lost = leases.take_loss(call.session, server)
     if lost is not None:
@@ -192,6 +192,6 @@ def _loss_for_call(call: Call, server: ServerName, leases: Leases) -> LeaseLost 
 
 
 def _held_by_session(session: SessionId, server: ServerName, pools: Pools, leases: Leases) -> Instance | None:
-    """The instance of any version of this server that is this session's."""
+    """The instance of any pool of this server that this session holds."""
     place = leases.held_instance(session, server)
     return None if place is None else pools[place[0]].instances[place[1]]

@@ -1,12 +1,12 @@
-"""How long a call stays in a pool's line, and what its agent hears meanwhile.
+"""The timeouts of queued calls, and the progress messages to their agents.
 
-Owns the deadlines of waiting calls (`wait_s`) and what they are told: an agent that asked for progress
-hears of its place at once and every `NOTICE_S`. MCP (2025-11-25, basic/utilities/progress) wants `progress`
-to increase with each notification of a token, and a server's own values start at 0 or above: so ours are the
-seconds left, negative, and rise towards 0.
+Owns the deadlines of waiting calls (`wait_s`) and the notices about them. An agent that asked for progress
+hears of its place at once and every `NOTICE_S`. MCP (2025-11-25, basic/utilities/progress) requires
+`progress` to increase with each notification of a token, and a server's own values start at 0 or above. So
+carpool's values are the seconds left, negative, and rise towards 0.
 
-Invariants (`check`): a call that is told of its wait has a limit to it; what one call is told only increases.
-Knows nothing of: instances, who comes next (`fair_queue`, `leases`).
+Invariants (`check`): a call with notices has a limit; its values only increase. Knows nothing of: instances,
+the order of the queue (`fair_queue`, `leases`).
 """
 
 from collections.abc import Callable, Iterable
@@ -22,11 +22,11 @@ from carpool_supervisor.core.model.pool import Calls, Pool, PoolCall, Pools
 from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 NOTICE_S: Final = 5.0
-"""An agent that waits hears of it this often."""
+"""The interval of notices to a waiting agent."""
 
 
 class QueueTimeouts:
-    """The limits of all calls in line."""
+    """The timeouts of all queued calls."""
 
     def __init__(
         self, pools: Pools, leases: Leases, timers: SupervisorTimers, out: Callable[[AnyEffect], None]
@@ -44,13 +44,13 @@ class QueueTimeouts:
         return len(self._limits)
 
     def call_queued(self, pool_call: PoolCall, pool: Pool, now: float) -> None:
-        """This call is in line."""
+        """Arm the limit of a call that was just queued."""
         self._limits.arm(pool_call.call.call, now, pool.policy.wait_s)
         if pool_call.call.wants_progress:
             self._send_notice(pool_call, pool, now)
 
     def call_left_queue(self, call: CallId) -> None:
-        """It is in line no more."""
+        """Disarm the limit of a call that has left the queue."""
         self._limits.disarm(call)
         self._notices.disarm(call)
 
@@ -65,7 +65,7 @@ class QueueTimeouts:
         self._notices.arm(call.call, now, NOTICE_S)
         left_s = (self._limits.deadline_of(call.call) or now) - now
         if left_s <= 0 or (pool_call.announced_wait_s is not None and left_s >= pool_call.announced_wait_s):
-            return  # it waits for a second time: nothing that would step back
+            return  # it waits for the second time: the value must not decrease
         pool_call.announced_wait_s = left_s
         text = (
             f"Waiting for an instance of {pool.server}: {self._count_ahead(pool_call, pool)} ahead,"
@@ -90,7 +90,9 @@ class QueueTimeouts:
         assert len(self._notices) <= waiting, "a notice to an agent that does not wait"
 
     def check_call(self, call: CallId, pool_call: PoolCall | None) -> None:
-        """Assert that it waits with a limit and is told so, or neither. `pool_call`: None once it is over."""
+        """Assert that it waits with a limit and with notices, or has neither. `pool_call`: None once it is
+        over.
+        """
         if pool_call is None or pool_call.instance is not None:
             assert call not in self._limits, f"call {call} waits no more and has a limit"
             assert call not in self._notices, f"call {call} waits no more and is told that it does"

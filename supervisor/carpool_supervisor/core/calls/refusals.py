@@ -1,8 +1,8 @@
-"""Why a call is not taken, or ended without an answer: for people, and for agents that read.
+"""The reasons for refused calls and calls that ended without an answer, for people and agents.
 
-Owns the details beside the sentences of `fault_kinds`. Pure functions of a pool.
+Owns the details that follow the sentences of `faults/kinds.py`. Pure functions of a pool.
 
-Knows nothing of: who is told, and when (`dispatcher`, `instances`).
+Knows nothing of: recipients and times (`dispatcher`, `instances`).
 """
 
 from typing import Final, Literal
@@ -18,11 +18,11 @@ POOL_REPLACED = ("draining", "Its configuration has just changed.", 0.5)
 LAST_WORDS_CHARS: Final = 400
 
 PROBE_S: Final = 5.0
-"""While one start shows whether a server is well again: others may ask again after so long."""
+"""The time until a repeated call may help, while one start shows if the server is well again."""
 
 
 def refusal_now(pool: Pool | None, now: float) -> tuple[str, str, float | None] | None:
-    """Why no call may enter this pool now: (fault, detail, retry_after_s), or None."""
+    """The reason why no call may enter this pool now: (fault, detail, retry_after_s), or None."""
     if pool is None or not pool.wanted:
         return POOL_REPLACED
     if pool.stopped:
@@ -39,7 +39,7 @@ def refusal_now(pool: Pool | None, now: float) -> tuple[str, str, float | None] 
 
 
 def refused_call(call: CallId, pool: Pool | None, now: float) -> CallFailed | None:
-    """Return the refusal of a call that may not enter this pool now; None if it may."""
+    """The refusal of a call that may not enter this pool now; None if it may."""
     refusal = refusal_now(pool, now)
     if refusal is None:
         return None
@@ -48,8 +48,8 @@ def refused_call(call: CallId, pool: Pool | None, now: float) -> CallFailed | No
 
 
 def start_refusal(pool: Pool, now: float) -> tuple[str, str, float | None]:
-    """Nothing starts here now: (fault, detail, retry_after_s). A model is not told to wait for a program that
-    is not installed.
+    """The reason why nothing starts now: (fault, detail, retry_after_s). A model is not told to wait for a
+    program that is not installed.
     """
     if pool.restart.hopeless:
         return ("cannot_start", last_error(pool), None)
@@ -59,33 +59,31 @@ def start_refusal(pool: Pool, now: float) -> tuple[str, str, float | None]:
 
 
 def last_error(pool: Pool) -> str:
-    """What went wrong last, as a sentence, or nothing."""
+    """The last error as a sentence; empty if there is none."""
     return f"Its last error: {public_error(pool)}." if pool.last_error else ""
 
 
 def public_error(pool: Pool) -> str:
-    """What went wrong last, with what the server itself said before it could serve anybody (rule 7), unless
-    that is the same once more.
-    """
+    """The last error, with the server's own words if it never served (rule 7) and they say something else."""
     told = pool.telling_stderr_line and pool.last_error not in pool.telling_stderr_line
     return f"{pool.last_error}: {pool.telling_stderr_line}" if told else pool.last_error
 
 
 def left_out_text(pool: Pool) -> str:
-    """What its server offers beyond the bounds, and so is left out."""
+    """The sentence on offers of its server that are over a limit and left out."""
     return "" if pool.catalog is None else pool.catalog.left_out
 
 
 _NO_CARPOOL: Final = (
     "; install carpool and 'mcp>=2.3,<3' for that Python, or let `interpreter` name one that has them"
 )
-"""What Python says where a server is a module (`python`) is no advice."""
+"""Advice for a server that is a Python module, because Python's own message gives none."""
 
 
 def telling_stderr_line(stderr: str) -> str:
-    """The line that tells most, of what a program wrote before it ended: the last one at the margin.
+    """The line of a failed program's stderr that explains most: the last line that is not indented.
 
-    What Python, node and most others end with; a stack and the version of node are none.
+    Python, node and most other programs end with it; lines of a stack trace and node's version do not count.
     """
     told = [
         line.strip()
@@ -109,7 +107,7 @@ SELF_BLOCKED = (
 
 
 def cannot_start_text(pool: Pool) -> str:
-    """For the operator: why nothing starts now, and until when."""
+    """For operators: why nothing starts now, and until when."""
     failures = "a failure" if pool.restart.failures == 1 else f"{pool.restart.failures} failures in a row"
     left = f"left alone for {pool.policy.open_s:g} s" if pool.policy.open_s else "not restarted by itself"
     again = " at once" if pool.policy.open_s else ""
@@ -120,7 +118,7 @@ def cannot_start_text(pool: Pool) -> str:
 
 
 def wait_expired_text(pool: Pool, now: float) -> str:
-    """The limit that was reached, and why nothing was free."""
+    """The limit that was reached, and why no instance was free."""
     text = f"The limit is {pool.policy.wait_s:g} s."
     if _lacks_room(pool, now):
         return (
@@ -135,15 +133,15 @@ def wait_expired_text(pool: Pool, now: float) -> str:
 
 
 def _lacks_room(pool: Pool, now: float) -> bool:
-    """It should have one more, and nothing of its own holds that up."""
+    """True if the pool should have one more instance and no reason of its own prevents it."""
     active = pool.active_count()
     if (pool.stop_first and active < len(pool.instances)) or (pool.start_after and not pool.instances):
-        return False  # it waits for older ones to end
+        return False  # it waits for the end of older instances
     return active < min(pool.target, pool.max_instances) and pool.not_before <= now
 
 
 def state_lost_text(cause: LossCause) -> str:
-    """Why what the session had built up there is gone."""
+    """Why the state that the session had there is lost."""
     return f"It ended because {LOSS_CAUSES[cause]}."
 
 
@@ -153,8 +151,8 @@ def timeout_text(slug: Literal["timed_out", "ran_too_long"], pool: Pool, pool_ca
 
 
 def ended_text(pool: Pool, *, closing: bool, worn: str = "") -> str:
-    """We ended it while a call was open there: why, and how long it could have finished that. `worn`: the
-    limit that it had reached.
+    """Why carpool ended the instance while a call was open, and the time that the call had to finish. `worn`:
+    the limit that the instance had reached.
     """
     if closing:
         return "It was ended by carpool, because carpool itself was stopped."
@@ -168,7 +166,7 @@ def ended_text(pool: Pool, *, closing: bool, worn: str = "") -> str:
 
 
 def died_text(pool: Pool, how: str, stderr: str) -> str:
-    """What became of it (rule 7: stderr is not for everybody)."""
+    """How the instance died (its stderr is not for everybody, rule 7)."""
     if stderr:
         return f"It {how}. Its last words:\n{stderr}"
     return f"It {how}; `carpool logs {pool.server}` may tell why."

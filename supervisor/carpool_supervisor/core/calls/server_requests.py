@@ -1,17 +1,17 @@
-"""What servers ask of agents, from the question to its one answer.
+"""Asks: requests of servers to agents, from arrival to the one answer.
 
-Owns the open asks of all instances: whose each is (`attribution`), its id towards the agent, its deadline,
-and the answer that the server gets in any case: a server is never left waiting. Also the trace contexts by
-which a server tells whose a question is. What a question shows about its server: `ask_evidence`.
+Owns the open asks of all instances: the calls that each belongs to (`attribution`), its id towards the agent,
+its deadline, and its answer. A server always gets an answer. Owns also the trace contexts that attribute
+asks. `ask_evidence` draws conclusions about the server.
 
-An ask belongs to every live call that it may be about: one, as a rule; several of one session where only
-the session is certain. It is open as long as one of them is, and the idle deadlines of all of them stand
-still meanwhile (rule 14).
+An ask belongs to each live call that it may be about: usually one; several of one session if only the session
+is certain. It is open as long as one of them is, and the idle timeouts of all of them are paused meanwhile
+(rule 14).
 
 Invariants (`check`): an ask has at least one live call, all of one session and in flight on its instance; a
-call counts the asks it is part of, an instance those that its server waits for; one ask per instance and
-request id; each has a deadline. An ask ends once: answered to its server, or gone with the instance.
-Knows nothing of: what is asked, what agents can be asked (the broker), JSON beyond error objects.
+call counts its asks, an instance those that its server waits for; there is one ask per instance and request
+id; each has a deadline. An ask ends once: answered to its server, or gone with the instance. Knows nothing
+of: the content of asks, capabilities of agents (the broker), JSON except error objects.
 """
 
 from collections.abc import Callable, Iterable
@@ -41,13 +41,13 @@ from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 from carpool_supervisor.core.model.trace_context import TraceKey, with_traceparent
 
 MAX_OPEN_ASKS: Final = 256
-"""Per instance: a server that asks on and on would fill our memory and the agent's."""
+"""Per instance: a server that never stops asking would fill our memory and the agent's."""
 
 TASKS_KEPT: Final = 64
-"""Past so many task ids of an instance, those of calls that are over are forgotten."""
+"""The number of an instance's task ids past which those of ended calls are forgotten."""
 
 NOBODY: Final = WireId(0)
-"""No call has this wire id: a task that two calls claim is nobody's."""
+"""The wire id of no call: a task that two calls claim belongs to neither."""
 
 _INVALID_REQUEST: Final = -32600
 _NO_METHOD: Final = -32601
@@ -74,7 +74,7 @@ _REFUSALS: Final[dict[RefusalReason, tuple[int, str]]] = {
 
 
 class OpenAsk:
-    """One question between its arrival and its one answer."""
+    """One ask between its arrival and its answer."""
 
     __slots__ = ("calls", "id", "in_round", "instance", "is_announced_again", "message", "request", "token")
 
@@ -84,13 +84,13 @@ class OpenAsk:
         self.request = event.id
         """The server's own request id, byte for byte."""
         self.is_announced_again = False
-        """To a broker that has taken over: one that belongs to several calls is said with the first."""
+        """A new broker was told of it; an ask of several calls is announced with the first."""
         self.in_round = event.facts.wire is not None
-        """Stateless era: nothing waits for it in the server; after the last answer the call is said again."""
+        """Stateless era: the server does not wait for it; after the last answer the call is sent again."""
         self.token = event.token
-        """The server's own progress token; absent when it wants none."""
+        """The server's own progress token; absent if it gave none."""
         self.calls = calls
-        """The live calls it may be about."""
+        """The live calls that it may belong to."""
         self.message = AskOpened(
             calls[0].call.call,
             ask,
@@ -100,11 +100,11 @@ class OpenAsk:
             list(event.needs),
             event.name,
         )
-        """As the broker was told."""
+        """The message that the broker was sent."""
 
     @property
     def session(self) -> SessionId:
-        """Who is asked."""
+        """The session that is asked."""
         return self.calls[0].call.session
 
 
@@ -121,7 +121,9 @@ class ServerAsks:
         self._emit = out
         self._life = life
         self._paused_timeouts = paused_timeouts
-        self._prefix = blake2b(b"asks", key=life, digest_size=4).hexdigest()  # agents see it: no secret
+        self._prefix = blake2b(
+            b"asks", key=life, digest_size=4
+        ).hexdigest()  # no secret, because agents see it
         self._asked = 0
         self._traced = 0
         self._open: dict[AskId, OpenAsk] = {}
@@ -133,22 +135,22 @@ class ServerAsks:
         return len(self._open)
 
     def open_count(self, instance: InstanceId) -> int:
-        """How many are open on this instance."""
+        """The number of open asks of this instance."""
         return len(self._of.get(instance, ()))
 
     # --- before a question -----------------------------------------------------------------------------
 
     def with_trace(self, call: Call) -> tuple[Call, TraceKey]:
-        """The call as it is to be written, with a trace context of its own, and the key of that.
+        """The call with a trace context of its own, and the key of that context.
 
-        Numbered by themselves: call ids begin anew with a new broker.
+        Trace contexts have numbers of their own, because call ids begin anew with a new broker.
         """
         meta, key = with_traceparent(call.meta, self._life, self._traced, call.trace)
         self._traced += 1
         return replace(call, meta=meta), key
 
     def task_created(self, instance: Instance, event: TaskCreated) -> None:
-        """The server runs a call as this task of its own, and will name it when it asks."""
+        """The server runs a call as this task, and will name the task when it asks."""
         if not _may_run(instance, event.wire):
             return
         tasks = instance.tasks
@@ -161,10 +163,11 @@ class ServerAsks:
     # --- the server speaks -----------------------------------------------------------------------------
 
     def server_asked(self, instance: Instance, event: ServerAsked, now: float) -> bool:
-        """A server wants something of an agent.
+        """Handle an ask of a server.
 
-        True: the instance is to be drained and replaced. A call that is over may still ask on it, it does
-        not say which call asks, and its calls overlap: so no question of it can be answered any more.
+        Returns True if the instance must be drained and replaced: an ended call may still ask on it, the
+        server does not say which call asks, and its calls overlap. None of its asks could be answered any
+        more.
         """
         if instance.state in ENDING:
             return False  # its stdin is closed
@@ -213,8 +216,8 @@ class ServerAsks:
             self._paused_timeouts.ask_refused(instance.in_flight[wire])
 
     def server_cancelled_ask(self, instance: Instance, event: ServerCancelledAsk, now: float) -> None:
-        """The server no longer wants it. It expects no answer (MCP 2025-11-25, basic/utilities/cancellation);
-        one that crossed was legal too. An id that is not open says nothing.
+        """The server cancelled its ask. It expects no answer (MCP 2025-11-25, basic/utilities/cancellation),
+        though one that crossed is legal. An id that is not open is ignored.
         """
         ask = self._of.get(instance.id, {}).get(event.id)
         if ask is not None:
@@ -222,7 +225,7 @@ class ServerAsks:
             self._withdraw(ask, event.reason or "the server no longer wants an answer")
 
     def url_elicitation_required(self, instance: Instance, event: UrlElicitationRequired) -> None:
-        """The agent behind this call will hear when these are done."""
+        """The agent behind this call must hear when these URL elicitations are done."""
         opened = instance.in_flight.get(event.wire)
         if opened is not None:
             opened.url_elicitation_first = True
@@ -232,20 +235,20 @@ class ServerAsks:
                 self._elicitations.elicitation_sent(instance.id, elicitation, opened.call.session)
 
     def elicitation_completed(self, instance: Instance, event: ElicitationCompleted) -> None:
-        """Whoever was sent there hears of it."""
+        """Tell the session that was sent to this URL elicitation."""
         self._elicitations.elicitation_completed(instance.id, event)
 
     # --- the agent speaks ------------------------------------------------------------------------------
 
     def agent_answered(self, answer: AnswerAsk, now: float) -> None:
-        """The broker brings the answer. To an ask that is over: nothing."""
+        """Pass the agent's answer to the server. An ask that is over is ignored."""
         ask = self._open.get(answer.ask)
         if ask is not None:
             self._answer(ask, answer.body, is_error=answer.is_error)
             self._end_ask(ask, now)
 
     def agent_progressed(self, progress: ForwardAskProgress) -> None:
-        """The agent says how far it is."""
+        """Pass the agent's progress to the server."""
         ask = self._open.get(progress.ask)
         if ask is not None and ask.token and ask.instance.state not in ENDING:
             self._emit(WriteAskProgress(ask.instance.id, ask.token, progress.params))
@@ -258,7 +261,7 @@ class ServerAsks:
             self._end_ask(ask, now)
 
     def abandon_all(self, now: float) -> None:
-        """The broker has forgotten whom it asked: servers hear so, the broker hears nothing."""
+        """The broker forgot its asks: end them all towards the servers, without a message to the broker."""
         for ask in list(self._open.values()):
             self._forget(ask, now)
             for opened in ask.calls:
@@ -268,12 +271,12 @@ class ServerAsks:
         self._elicitations.abandon_all()
 
     def broker_connected(self) -> None:
-        """It has heard of nothing."""
+        """A new broker has not been told of any ask."""
         for ask in self._open.values():
             ask.is_announced_again = False
 
     def announce_again(self, pool_call: PoolCall) -> None:
-        """Another broker takes this call over: it hears of what is open for it."""
+        """A new broker resumes this call: announce its open asks."""
         if pool_call.asks:
             assert pool_call.instance is not None
             for ask in self._of[pool_call.instance.id].values():
@@ -284,8 +287,8 @@ class ServerAsks:
     # --- calls and instances end -----------------------------------------------------------------------
 
     def call_ended(self, pool_call: PoolCall, now: float) -> None:
-        """This call is over, however, and no longer in flight: what was asked for it alone is withdrawn, and
-        the server told so.
+        """This call has ended in some way and is no longer in flight: end the asks that belong to it alone,
+        and tell the server.
         """
         instance = pool_call.instance
         assert instance is not None
@@ -300,7 +303,7 @@ class ServerAsks:
                     self._withdraw(ask, "the call that it was asked for is over")
 
     def instance_lost(self, instance: Instance, now: float) -> None:
-        """Nothing can be told to this instance any more, and none of its calls goes on."""
+        """The instance can be told nothing any more, and none of its calls continues."""
         for ask in list(self._of.get(instance.id, {}).values()):
             self._forget(ask, now)
             for opened in ask.calls:
@@ -322,7 +325,7 @@ class ServerAsks:
     # ---------------------------------------------------------------------------------------------------
 
     def _end_ask(self, ask: OpenAsk, now: float) -> None:
-        """The ask is over, and its calls go on: where they are said again for it, with its answer."""
+        """End an ask and continue its calls; in rounds, send them again with its answer."""
         self._forget(ask, now)
         for opened in ask.calls:
             self._paused_timeouts.ask_closed(opened, now)

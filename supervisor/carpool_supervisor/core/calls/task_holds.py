@@ -1,12 +1,12 @@
-"""Tasks that servers run for agents who come back for them (stateless era, `io.modelcontextprotocol/tasks`).
+"""Held tasks: tasks that agents of the stateless era poll themselves (`io.modelcontextprotocol/tasks`).
 
-Owns how long an instance is held for its tasks: each until an agent has been told how it ended, until nobody
-can ask for it any more (then it is cancelled at its server), or until its time is over, `MAX_HELD_S` at most.
-While it holds any, the instance is not idle and its lease lives; draining waits for it as it does for calls.
-A task that was begun for a call nobody waits for is cancelled at once.
+Owns how long an instance is held for its tasks. A task holds it until an agent has been told its end, until
+no agent can poll it any more (it is then cancelled at its server), or until its time is over, at most
+`MAX_HELD_S`. While it holds any task the instance is not idle and its lease lives; draining waits for tasks
+as for calls. A task that began for an abandoned call is cancelled at once.
 
-Invariants (`check`): what is held has a deadline, and the other way round.
-Knows nothing of: whose task it is (the broker does), what it does, JSON.
+Invariants (`check`): each held task has a deadline, and each deadline a held task. Knows nothing of: the
+owner of a task (the broker), its content, JSON.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,11 +22,11 @@ from carpool_supervisor.core.model.pool import Instance
 from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 MAX_HELD_S: Final = 24 * 3600.0
-"""Longer no instance is kept for a task, whatever its server says."""
+"""The longest time that an instance is held for a task, whatever its server says."""
 
 
 class TaskHolds:
-    """All such tasks of one supervisor. `relax`: an instance may have nothing open any more."""
+    """All held tasks of one supervisor. `relax`: called when an instance may have nothing open any more."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class TaskHolds:
         self._timers = timers.of("held_task")
 
     def call_answered(self, instance: Instance, event: ServerAnswered, now: float) -> None:
-        """A call was answered with a task, or with the end of the task that it was about."""
+        """A call was answered with a task, or with the end of its task."""
         opened = instance.in_flight.get(event.wire)
         if event.task and opened is None:
             if _talks(instance):
@@ -62,7 +62,7 @@ class TaskHolds:
         self._timers.arm((instance.id, event.task), now, ttl_s)
 
     def _release(self, instance: Instance, task: str, now: float) -> bool:
-        """False where it was not held."""
+        """Release a task. Returns False if it was not held."""
         if task not in instance.held_tasks:
             return False
         instance.held_tasks.remove(task)
@@ -76,13 +76,13 @@ class TaskHolds:
     # --- the broker ------------------------------------------------------------------------------------
 
     def set_subscriptions(self, word: SetTaskSubscriptions) -> None:
-        """Agents want to hear of these tasks of an instance."""
+        """Agents subscribe to the progress of these tasks of an instance."""
         instance = self._instances.get(word.instance)
         if instance is not None and _talks(instance):
             self._emit(WriteTaskSubscriptions(instance.id, tuple(word.tasks)))
 
     def cancel_task(self, word: CancelTask, now: float) -> None:
-        """Nobody can ask for it any more. One whose end was told has nothing to cancel."""
+        """No agent can poll the task any more. A task whose end was told needs no cancel."""
         instance = self._instances.get(word.instance)
         if instance is not None:
             self._cancel(instance, word.task, now)
@@ -93,7 +93,7 @@ class TaskHolds:
         self._release(instance, task, now)
 
     def abandon_all(self, now: float) -> None:
-        """Another broker came, or the same that has forgotten them all."""
+        """Cancel all tasks: a new broker came, or the same one has forgotten them."""
         for instance in list(self._instances.values()):
             for task in sorted(instance.held_tasks):
                 self._cancel(instance, task, now)
@@ -101,7 +101,7 @@ class TaskHolds:
     # --- the instance, and time ------------------------------------------------------------------------
 
     def task_changed(self, instance: Instance, event: TaskChanged, now: float) -> None:
-        """It told how far a task is, to whoever wants to hear of it."""
+        """The server reported the status of a task, for subscribed agents."""
         self._emit(TaskStatusChanged(instance.id, event.task, event.params))
         if event.over:
             self._release(instance, event.task, now)

@@ -1,14 +1,15 @@
-"""Calls that hear `state_lost` because their agent could not know of the loss when it sent them (rule 15).
+"""Told losses: calls that get `state_lost` because their agent could not know of the loss when it sent them
+(rule 15).
 
-Owns, for each session and server of which one call was told `state_lost`, which calls are told the same:
-every one that the broker read before it wrote the first of these answers to the agent's carrier. The broker
-says which that was, with `Written`; until then every call is told. It also says from which number on calls
-may still come: a loss that concerns only lower ones, none of which is open here, is forgotten. A call that is
-cancelled before its answer was written has told its agent nothing: where it was the only one, the loss counts
-as untold again.
+Owns, for each session and server with a told loss, the calls that get the same error: all that the broker
+read before it wrote the first of these answers to the agent's carrier. The broker reports that moment with
+`AnswersWritten`; until then every call gets the error. It also reports the lowest number of calls that may
+still come: a loss that concerns only lower calls, none of which is open here, is forgotten. A call that is
+cancelled before its answer was written has told its agent nothing: if it was the only one, the loss counts as
+untold again.
 
-Invariant (`check`): a call is in the entry that it is indexed under, and in no other.
-Knows nothing of: leases, instances, why state was lost.
+Invariant (`check`): a call is in the entry that it is indexed under, and in no other. Knows nothing of:
+leases, instances, causes.
 """
 
 from collections.abc import Iterable
@@ -23,20 +24,20 @@ UNWRITTEN: Final = CallId(-1)
 
 
 class _ToldLoss(Generic[C]):
-    """One loss that an agent hears of."""
+    """One loss that an agent is told of."""
 
     __slots__ = ("calls", "cause", "upto")
 
     def __init__(self, cause: C) -> None:
         self.cause = cause
         self.calls: set[CallId] = set()
-        """Told, and not written as far as is known."""
+        """Calls with this error whose answers are not known to be written."""
         self.upto = UNWRITTEN
-        """The last call that was read before an answer was written; `UNWRITTEN`: none was."""
+        """The last call that was read before an answer was written; `UNWRITTEN`: none was written yet."""
 
 
 class ToldLosses(Generic[C]):
-    """All losses of one supervisor that were told at least once. `C`: what a cause is."""
+    """All told losses of one supervisor. `C`: the type of a cause."""
 
     def __init__(self) -> None:
         self._entries: dict[Key, _ToldLoss[C]] = {}
@@ -46,27 +47,27 @@ class ToldLosses(Generic[C]):
         return bool(self._entries)
 
     def loss_told(self, call: Call, server: ServerName, cause: C) -> None:
-        """This call is the first that hears of a loss."""
+        """This call is the first that gets the error for a loss."""
         key = call.session, server
         self._forget(key)
         self._entries[key] = _ToldLoss(cause)
         self._add(key, call.call)
 
     def cause_for_call(self, call: Call, server: ServerName) -> C | None:
-        """Why this call is not run either; None: it may run."""
+        """The cause for which this call must not run either; None: it may run."""
         entry = self._entries.get((call.session, server))
         if entry is None or call.call > entry.upto != UNWRITTEN:
             return None
         return entry.cause
 
     def add_call(self, call: Call, server: ServerName) -> None:
-        """This call hears what `cause_for_call` says."""
+        """This call gets the error with the cause from `cause_for_call`."""
         key = call.session, server
         if self._entries[key].upto == UNWRITTEN:
             self._add(key, call.call)
 
     def answers_written(self, calls: Iterable[CallId], newest: CallId) -> None:
-        """The answers of these calls are with their carriers. `newest`: the last call read by then."""
+        """The answers of these calls were written to their carriers. `newest`: the last call read by then."""
         for call in calls:
             key = self._entry_of.get(call)
             if key is not None:
@@ -83,7 +84,7 @@ class ToldLosses(Generic[C]):
             del self._entries[key]
 
     def call_cancelled(self, call: CallId) -> tuple[Key, C] | None:
-        """Its agent does not hear the answer to this call. The loss that nobody has heard of by that."""
+        """The agent of this call gets no answer to it. Returns the loss that is untold by that."""
         key = self._entry_of.pop(call, None)
         if key is None:
             return None
@@ -95,16 +96,16 @@ class ToldLosses(Generic[C]):
         return key, entry.cause
 
     def session_closed(self, session: SessionId) -> None:
-        """Its agent is gone."""
+        """Forget the losses of a session whose agent is gone."""
         for key in [key for key in self._entries if key[0] == session]:
             self._forget(key)
 
     def sessions(self) -> set[SessionId]:
-        """Whose losses these are."""
+        """The sessions with a told loss."""
         return {session for session, _ in self._entries}
 
     def concerns_server(self, server: ServerName) -> bool:
-        """Whether calls of this server may still come that have to hear of a loss."""
+        """True if calls of this server may still come that must get the error."""
         return any(key[1] == server for key in self._entries)
 
     def _add(self, key: Key, call: CallId) -> None:

@@ -1,12 +1,12 @@
-"""Who was sent to which URL, so that the notice that it is done reaches that agent only.
+"""URL elicitations: the session that was sent to each URL, so that only its agent is told when it is done.
 
-Owns, per instance, the session behind each elicitation id that is still out: from an elicitation in url mode
-and from an error -32042 (MCP 2025-11-25, client/elicitation, "URL Mode"). The notice names nothing but the
-id. An id that two sessions were given is nobody's: the notice would be a guess.
+Owns, per instance, the session behind each open elicitation id: from an elicitation in url mode and from an
+error -32042 (MCP 2025-11-25, client/elicitation, "URL Mode"). The notification names nothing but the id. An
+id that two sessions were given belongs to neither, because telling one would be a guess.
 
-Invariants: at most `MAX_ELICITATIONS` per instance, the oldest forgotten first; a notice reaches a session
-once per id; nothing is kept of a session or an instance that is gone.
-Knows nothing of: URLs (nobody here opens one), what agents can be told (the broker).
+Invariants: at most `MAX_ELICITATIONS` per instance, the oldest are forgotten first; a session is told once
+per id; nothing is kept of a session or an instance that is gone. Knows nothing of: URLs (carpool opens none),
+capabilities of agents (the broker).
 """
 
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from carpool_supervisor.core.model.effects import AnyEffect
 from carpool_supervisor.core.model.events import ElicitationCompleted
 
 MAX_ELICITATIONS: Final = 1024
-"""Per instance. A server that never says that they are done would fill our memory."""
+"""Per instance. A server that never reports their end would fill our memory."""
 
 
 class UrlElicitations:
-    """The elicitation ids that are out, of all instances."""
+    """The open elicitation ids of all instances."""
 
     def __init__(self, out: Callable[[AnyEffect], None]) -> None:
         self._emit = out
@@ -38,24 +38,26 @@ class UrlElicitations:
             del out[next(iter(out))]
 
     def elicitation_completed(self, instance: InstanceId, event: ElicitationCompleted) -> None:
-        """It is done: whoever was sent there hears of it; an id that is not out says nothing."""
+        """An elicitation is done: tell its session. An id that is not open is ignored."""
         session = self._sent.get(instance, {}).pop(event.elicitation, None)
         if session is not None:
             self._emit(ElicitationFinished(session, event.params))
 
     def session_closed(self, session: SessionId) -> None:
-        """Its ids stay as nobody's: who is given one of them later must not hear of the earlier errand."""
+        """Its ids stay without a session: a session that gets one of them later must not hear of the earlier
+        elicitation.
+        """
         for out in self._sent.values():
             for elicitation, whose in out.items():
                 if whose == session:
                     out[elicitation] = None
 
     def instance_lost(self, instance: InstanceId) -> None:
-        """It says nothing any more."""
+        """Forget the ids of an instance that is gone."""
         self._sent.pop(instance, None)
 
     def abandon_all(self) -> None:
-        """All sessions are gone, and new ones may have their names."""
+        """Forget all sessions: they are gone, and new ones may have their names."""
         for out in self._sent.values():
             out.update(dict.fromkeys(out))
 

@@ -30,7 +30,7 @@ MAX_HANGING: Final = 32
 
 
 class _WorkItem(Generic[T]):
-    """One piece of work."""
+    """A piece of blocking work: its function, its result, and if it was given up."""
 
     def __init__(self, work: Callable[[], T], late: Callable[[T], None]) -> None:
         self.work = work

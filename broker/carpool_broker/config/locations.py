@@ -36,7 +36,7 @@ class WorkspaceRequest(Struct, frozen=True):
 
 
 class Location(Struct, frozen=True):
-    """One location."""
+    """A location: a named workspace (or none) and a directory."""
 
     name: str = ""
     """The named workspace; empty: none."""

@@ -53,7 +53,7 @@ class CarrierRequests(Protocol):
 
 
 class _Move:
-    """One move."""
+    """A waiting or running move of one session."""
 
     __slots__ = ("begun", "moved", "question", "then")
 

@@ -61,7 +61,7 @@ class ConnectionListener(Protocol):
 
 
 class AgentConnection:
-    """One connection."""
+    """A connection of a carrier or of a plain agent, with its state."""
 
     __slots__ = (
         "answered", "asked_at", "attach", "began_at", "carrier", "deaf", "delivery_log", "dropped",

@@ -25,7 +25,7 @@ log = logging.getLogger("carpool.broker")
 
 
 class SessionResume:
-    """One resumption."""
+    """The state of one session's resumption."""
 
     def __init__(self, session: SessionId, epoch: Epoch, resume: ResumeSession) -> None:
         """`epoch`: as `SessionResumed.supervisor`."""

@@ -5,8 +5,8 @@ that chooses between a tool result and a JSON-RPC error. The table in `kinds` li
 names, numbers and advice, never the value of an argument or of an environment variable; callers keep `detail`
 free of them too.
 
-Knows nothing of: sockets, sessions, errors of servers (those pass through unchanged). Decision:
-docs/decisions/0006.
+Knows nothing of: sockets, sessions, errors of servers (those pass through unchanged).
+Decision: docs/decisions/0006.
 """
 
 from typing import Final

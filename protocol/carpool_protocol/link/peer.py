@@ -19,8 +19,8 @@ Invariants (`check`):
   owner repeats what still holds after `PeerUp`;
 - a silent peer is not a dead one: silence never causes `PeerDown` here.
 
-Knows nothing of: sockets, clocks (time is a parameter), the meaning of messages to their owner. Decision:
-docs/decisions/0005.
+Knows nothing of: sockets, clocks (time is a parameter), the meaning of messages to their owner.
+Decision: docs/decisions/0005.
 """
 
 from collections import deque

@@ -15,7 +15,8 @@ Rules:
   has nothing more to report;
 - a callback that raises ends `run`: it is a bug in carpool and must be visible.
 
-Knows nothing of: the bytes that are read or written. Decision: docs/decisions/0001.
+Knows nothing of: the bytes that are read or written.
+Decision: docs/decisions/0001.
 """
 
 import select

@@ -8,7 +8,8 @@ Rules: an event fed while effects are performed waits its turn (order, no recurs
 at the end of each burst, usually from the `settle` of the link and of the ready set. Only there the timer
 reads the core's next deadline, so single events do not pay for it.
 
-Knows nothing of: the meaning of events and effects. Decision: docs/decisions/0007.
+Knows nothing of: the meaning of events and effects.
+Decision: docs/decisions/0007.
 """
 
 import logging

@@ -8,7 +8,8 @@ On Linux the monotonic clock itself stands still while the machine sleeps (PEP 4
 shows it. A wall clock that moved much further than ours, or back, also counts as a jump, with nothing to
 leave out (rule 8).
 
-Knows nothing of: deadlines, the reaction to a jump. Decision: docs/decisions/0003.
+Knows nothing of: deadlines, the reaction to a jump.
+Decision: docs/decisions/0003.
 """
 
 import time

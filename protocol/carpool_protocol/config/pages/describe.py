@@ -41,7 +41,7 @@ _NO_SECRET = re.compile(r"-[A-Za-z]|--[A-Za-z][A-Za-z-]*|\$\{[A-Za-z_][A-Za-z0-9
 
 
 class SettingRow(Struct, frozen=True):
-    """One setting."""
+    """A setting with its value and origin, as one row of `carpool check`."""
 
     setting: str
     """`mcpServers.git.pool.max`."""

@@ -32,7 +32,7 @@ _SERVER = re.compile(r"[A-Za-z0-9_*?\[\]!-]+")
 
 
 class Capability(Struct, frozen=True, cache_hash=True):
-    """One pattern."""
+    """A pattern that grants, denies or selects tools, prompts and resources."""
 
     text: str
     """The pattern as written."""

@@ -219,14 +219,15 @@ class _Index:
         except sqlite3.OperationalError as error:
             raise CannotSearchError from error
         self.seen: dict[RawJson, _IndexRow] = {}
-        """What is indexed of each definition."""
+        """The indexed words of each definition."""
         self._seen_before = seen
         self._labels = {
             server: (_index_words(server), _index_words(" ".join(self.tags.get(server, ()))))
             for server in {tool.server for tool in tools}
         }
         self._done = 0
-        """So many tools are in it. All are in one transaction: SQLite merges what several leave behind."""
+        """Number of indexed tools. All are in one transaction, because SQLite merges the results of "
+        "several."""
         self._rows.execute("BEGIN")
 
     def grow(self, count: int) -> bool:

@@ -46,8 +46,8 @@ With 64 KiB and 512 lines shims grew by 0.7 MB that they never gave back.
 _REFUSED_TWICE: Final = b'"code":"duplicate_request_id"'
 
 Slot = tuple[str, str]
-"""A kind of line of which only the last one counts: a session's greeting, its log level, one subscription
-…
+"""A kind of line (a session's greeting, its log level, one subscription …). Only the last line of a kind
+counts.
 """
 GREETING: Final = ("greeting", "")
 READY: Final = ("ready", "")
@@ -315,7 +315,7 @@ class DeliveryLog:
         if request in self._duplicates:
             self._open[request] = self._drop_duplicate(request)
 
-    # --- what the carrier is told ---
+    # --- reports to the carrier ---
 
     def set_supervisor_epoch(self, epoch: Epoch) -> None:
         """All open and later requests belong to this supervisor."""

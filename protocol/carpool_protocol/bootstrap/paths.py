@@ -172,8 +172,8 @@ def _refuse_open_parents(directory: str, variable: str) -> None:
         mode = os.stat(parent).st_mode
         if mode & 0o002 and not mode & 0o1000:
             raise NotPrivateError(
-                f"anybody may replace what lies in {parent} (mode {mode & 0o7777:04o}), where carpool's "
-                f"files are to be; run `chmod o-w {parent}` or set {variable} to a directory elsewhere"
+                f"all users may replace files in {parent} (mode {mode & 0o7777:04o}), where carpool would "
+                f"put its files; run `chmod o-w {parent}` or set {variable} to a directory elsewhere"
             )
         if parent == os.path.dirname(parent):
             return

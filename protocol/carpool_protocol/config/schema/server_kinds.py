@@ -24,7 +24,7 @@ def module_name_problem(name: str) -> str | None:
 
 
 SERVER_KINDS: Final = {"command": "a command", "url": "a server over a URL", "python": "a Python module"}
-"""The keys of which a server has exactly one → the kind of the server."""
+"""Key → kind of the server. A server has exactly one of these keys."""
 
 ONLY_WITH: Final = {
     "args": "command",

@@ -1,1 +1,1 @@
-"""The supervisor's decisions: pure, synchronous, without clock, dice or I/O."""
+"""The supervisor's decisions: pure, synchronous, without clock, randomness and I/O."""

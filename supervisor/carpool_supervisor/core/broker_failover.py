@@ -1,12 +1,11 @@
-"""A broker comes: what goes on for it, and what is over.
+"""Broker failover: decides what a broker that has just connected takes over.
 
-Owns the difference between two cases. Another broker takes over what one that died has begun: it is told
-the record, and calls, leases and questions go on, but for those of sessions that end with their broker. The
-same broker that lost touch has ended all its calls by itself and wants none of them: they end here as well,
-and sessions that live on are told what they lost. The record is told all the same: it may hold calls of
-brokers before, whose agents are not back yet.
+Owns two cases. A new broker takes over from one that died: it gets the record, and calls, leases and asks
+continue, except those of sessions that ended with their broker. The same broker that lost the link has ended
+all its calls itself: they end here too, and sessions that live on are told what they lost. It gets the record
+all the same, because that may hold calls of earlier brokers whose agents are not back yet.
 
-Knows nothing of: what is remembered and how long (`call_record`).
+Knows nothing of: the content and limits of the record (`call_record`).
 """
 
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from carpool_supervisor.core.pools.targets import PoolTargets
 
 
 class BrokerFailover:
-    """From one broker to the next."""
+    """The change from one broker to the next."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class BrokerFailover:
         self._emit = out
 
     def broker_connected(self, now: float, *, same: bool) -> None:
-        """One greeted. What it is told of the record comes before everything else."""
+        """A broker greeted. It gets the record before everything else."""
         if same:
             self._record.mark_open_cancelled()
         over = [] if same else self._record.end_unresumable()
@@ -56,7 +55,7 @@ class BrokerFailover:
             self._emit(told)
         for session in over:
             self._end_session(session, now)
-        self._task_holds.abandon_all(now)  # whose a task is, nobody knows but the broker that is gone
+        self._task_holds.abandon_all(now)  # only the broker that is gone knew the owners of tasks
         if same:
             self._asks.abandon_all(now)
             self._dispatcher.abandon_all(now)
@@ -69,13 +68,13 @@ class BrokerFailover:
             pool.operations.clear()
 
     def _end_session(self, session: SessionId, now: float) -> None:
-        """It has ended with its broker: what it had is free at once."""
+        """End a session that ended with its broker: release everything that it had."""
         for call in [call for call, each in self._dispatcher.calls.items() if each.call.session == session]:
             self._dispatcher.cancel_call(call, "the agent is gone", now)
         self._release_session(session, now)
 
     def session_closed(self, session: SessionId, now: float) -> None:
-        """An agent is gone, and its calls are cancelled."""
+        """Release everything of a session whose agent is gone. Its calls were cancelled one by one before."""
         self._record.session_closed(session)
         self._release_session(session, now)
 
@@ -84,7 +83,7 @@ class BrokerFailover:
         self._targets.session_closed(session, now)
 
     def resume_call(self, call: CallId) -> None:
-        """A call of the record is wanted again."""
+        """The broker resumes a call of the record."""
         end = self._record.end_of_call(call)
         if end is not None:
             self._emit(end)

@@ -1,9 +1,9 @@
-"""Which records an event touched, and what must hold of each of them.
+"""Invariants of the records that one event touched.
 
-Owns the reading of an event and its effects for the calls, instances and pools that they name: whatever an
-event changed for others is said by an effect. What must hold of one record is the record's to say.
+Owns how the calls, instances and pools that an event and its effects name are found: each change is visible
+in an effect. Each record owns its own invariants.
 
-Knows nothing of: what holds of all records together (`SupervisorCore.check`).
+Knows nothing of: invariants across all records (`SupervisorCore.check`).
 """
 
 from collections.abc import Iterable
@@ -22,8 +22,8 @@ from carpool_supervisor.core.pools.instances import Instances
 def check_touched(
     desk: Dispatcher, roster: Instances, leases: Leases, pools: Pools, named: Iterable[Struct]
 ) -> None:
-    """Assert what must hold of the records that an event and its effects name. One that is over has left
-    nothing behind.
+    """Assert the invariants of all records that an event and its effects name. A record that has ended must
+    have left nothing behind.
     """
     calls: set[CallId] = set()
     instances: set[InstanceId] = set()

@@ -1,13 +1,13 @@
-"""When the lists of an instance are read again: after a pause, or once a list request was lost.
+"""The list throttle: delays the reading of an instance's lists after frequent changes or a lost list request.
 
-Owns the pause before lists are read once more that change again and again: a server that tells of a change
-whenever it was asked for its lists would otherwise keep itself and us busy for ever. Few changes are followed
-at once (`era.lists`). Owns also how long the answer to a list request may take, and the pauses before lists
-are read again of which an answer was unreadable or never came: longer each time, and `MAX_LOST` times in a
-row. While an instance greets, its start limit is the limit of that too.
+Owns the pause before lists that keep changing are read again: a server that announces a change at each
+reading would otherwise keep both sides busy for ever. A few changes are followed at once
+(`era/list_reader.py`). Owns also the longest time for the answer to a list request, and the pauses after an
+unreadable or missing answer, which grow for `MAX_LOST` times in a row. While an instance greets, its start
+limit covers list requests too.
 
-Invariant: whoever waits here is there.
-Knows nothing of: what is in a list, which one is old.
+Invariant: each instance with a timer here is alive. Knows nothing of: the content of lists, which list has
+changed.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,15 +21,15 @@ from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 PAUSE_S: Final = 1.0
 MAX_LOST: Final = 5
-"""After so many losses in a row lists are read again when the server says that they have changed, or somebody
+"""After this many losses in a row lists are read again only when the server announces a change, or a session
 asks for them.
 """
 ANSWER_S: Final = 60.0
-"""The answer to a list request may take this long, or `timeout_s` where that is more."""
+"""The longest time for the answer to a list request, or `timeout_s` if that is longer."""
 
 
 class ListThrottle:
-    """All such instances of one supervisor."""
+    """The pauses and open list requests of all instances of one supervisor."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class ListThrottle:
         self._emit = out
         self._rereads = timers.of("list_reread")
         self._answers = timers.of("list_answer")
-        """Serving instances that have an open list request."""
+        """Serving instances with an open list request."""
 
     def list_requested(self, instance: Instance, method: str, now: float) -> None:
-        """This list request is out; empty: none is."""
+        """This list request was sent; empty: none is open."""
         instance.list_request = method
         if method and instance.state in (InstanceState.SERVING, InstanceState.DRAINING):
             self._answers.arm(instance.id, now, _answer_s(instance))
@@ -52,27 +52,27 @@ class ListThrottle:
             self._answers.disarm(instance.id)
 
     def list_answer_lost(self, instance: Instance, times: int, now: float) -> None:
-        """An answer could not be read or never came, so often in a row."""
+        """An answer was unreadable or missing, this many times in a row."""
         if times <= MAX_LOST:
             self._rereads.arm(instance.id, now, PAUSE_S * 2**times)
 
     def lists_changed(self, instance: Instance, now: float) -> None:
-        """Its lists are old, and were read so often that they are not read at once."""
+        """Its lists have changed, and were read so often that they are not read at once."""
         if instance.id not in self._rereads:
             self._rereads.arm(instance.id, now, PAUSE_S)
 
     def instance_exited(self, instance: Instance) -> None:
-        """The process is gone."""
+        """Disarm the timers of an instance that is gone."""
         self._rereads.disarm(instance.id)
         self._answers.disarm(instance.id)
 
     def answers_overdue(self, instances: Iterable[InstanceId], now: float) -> None:
-        """Give up the list requests of these instances; go on waiting where nothing is read from them."""
+        """Give up the list requests of these instances; keep waiting for those that are not read."""
         for instance_id in instances:
             instance = self._instances[instance_id]
             if instance.unread_since is None:
                 self._emit(GiveUpListRequest(instance_id, _answer_s(instance)))
-            else:  # the answer may lie in its pipe
+            else:  # the answer may lie unread in the pipe
                 self._answers.arm(instance_id, now, _answer_s(instance))
 
     def reread(self, instances: Iterable[InstanceId]) -> None:

@@ -1,11 +1,11 @@
-"""What a pool's instances are asked to tell unasked, and who is told what they say.
+"""Log levels and resource subscriptions of a pool's instances, and the routing of their log messages.
 
-Owns each pool's log level and watched resources as its instances know them: an instance that greets is
-told all of it, also after a restart, and then every watched resource counts as changed (nobody knows what
-happened meanwhile). A log message names no call, so it reaches an agent only when everything in flight on
-the instance that can have logged is that agent's (rule 5); otherwise it is for operators.
+Owns the log level and subscribed resources of each pool as its instances know them. An instance that greets
+gets all of it. After a restart every subscribed resource counts as changed, because changes meanwhile are
+unknown. A log message names no call, so it reaches an agent only if everything in flight on the instance that
+can have logged is that agent's (rule 5); otherwise it is for operators.
 
-Knows nothing of: sessions' levels and subscriptions (the broker has them), JSON.
+Knows nothing of: levels and subscriptions of single sessions (the broker has them), JSON.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +28,7 @@ Emit = Callable[[AnyEffect], None]
 
 
 def set_level(pool: Pool, word: SetLevel, out: Emit) -> None:
-    """Another level is wanted. Without any, instances keep the last: the handshake era has no way to say
+    """Set another level. Without any level, instances keep the last one: the handshake era cannot say
     "none".
     """
     pool.level, pool.is_level_stale = word.level, False
@@ -38,7 +38,7 @@ def set_level(pool: Pool, word: SetLevel, out: Emit) -> None:
 
 
 def set_resources(pool: Pool, word: SetResourceSubscriptions, out: Emit) -> None:
-    """Other resources are watched."""
+    """Set other subscribed resources."""
     before, pool.uris = pool.uris, tuple(word.uris)
     if pool.are_uris_stale:
         pool.are_uris_stale = False
@@ -51,14 +51,14 @@ def set_resources(pool: Pool, word: SetResourceSubscriptions, out: Emit) -> None
 
 
 def _restore(pool: Pool, before: Sequence[str], out: Emit) -> None:
-    """What changed while no broker was there was told to nobody: it counts as changed."""
+    """Report all subscribed resources as changed: changes without a broker were reported to no session."""
     for uri in pool.uris:
         if uri in before:
             out(ResourceChanged(pool.key, uri, RawJson(msgspec.json.encode({"uri": uri}))))
 
 
 def drop_stale(pools: Iterable[Pool], out: Emit) -> None:
-    """The broker has said all it wants: what only the one before it wanted is wanted no more."""
+    """The new broker has sent everything that it wants: drop what only the one before it wanted."""
     for pool in pools:
         if pool.is_level_stale and pool.level:
             set_level(pool, SetLevel(pool.key, ""), out)
@@ -68,7 +68,7 @@ def drop_stale(pools: Iterable[Pool], out: Emit) -> None:
 
 
 def instance_greeted(instance: Instance, out: Emit) -> None:
-    """An instance became fit: it is told what all the others know."""
+    """An instance became fit: tell it the level and the subscribed resources."""
     pool = instance.pool
     if pool.level and _serves(pool, "logging"):
         out(WriteLevel(instance.id, pool.level))
@@ -80,9 +80,9 @@ def instance_greeted(instance: Instance, out: Emit) -> None:
 
 
 def log_received(instance: Instance, event: ServerLogged, out: Emit) -> None:
-    """Whose log message is it? That of the one session whose calls are in flight, if nothing of another may
-    still run and at least one of them is live. An agent that says with each request whether it wants logs
-    gets none but those of its very call.
+    """Find the session of a log message: the one session with calls in flight, if no call of another may
+    still run and at least one of its calls is live. An agent that says with each request if it wants logs
+    gets only those of that very call.
     """
     whose: Call | None = None
     several = bool(instance.abandoned)
@@ -90,7 +90,7 @@ def log_received(instance: Instance, event: ServerLogged, out: Emit) -> None:
         call = opened.call
         silent = call.can is not None and not call.log_level
         if opened.awaits_retry or (silent and instance.era == "stateless"):
-            continue  # nothing of it runs, or its server must not log for it (server/utilities/logging)
+            continue  # the server does not run it, or must not log for it (server/utilities/logging)
         if silent or (whose is not None and call.session != whose.session):
             whose = None
             break
@@ -104,7 +104,7 @@ def log_received(instance: Instance, event: ServerLogged, out: Emit) -> None:
 
 
 def resource_updated(instance: Instance, event: ResourceUpdated, out: Emit) -> None:
-    """The broker knows who is to hear of it."""
+    """Report the change to the broker, which knows the subscribed sessions."""
     out(ResourceChanged(instance.pool.key, event.uri, event.params))
 
 

@@ -1,7 +1,7 @@
-"""The supervisor's decisions, all of them, behind one door.
+"""The core of the supervisor: handles each event and each timer.
 
-Composes the roster (instances), the desk (calls) and the record (what outlives a broker): takes an event,
-returns the effects in order, and tells the broker what changed. Pure: time comes in, jitter comes in.
+Composes pools and instances, open calls, and the record that survives a broker. Takes an event, returns the
+effects in order, and announces changes to the broker. Pure: time and jitter come in with events.
 
 Knows nothing of: how effects are performed.
 """
@@ -136,11 +136,11 @@ class SupervisorCore:
         self.now = 0.0
 
     def handle(self, event: AnyEvent, now: float) -> list[AnyEffect]:
-        """Take one event; return what is to be done, in order."""
+        """Handle one event. Returns the effects in order."""
         self.now = now
         effects: list[AnyEffect] = []
         self._effects = effects
-        # The three events of every call come first: nothing about pools changes with them.
+        # The three events of every call come first, because they never change a pool.
         if type(event) is ServerAnswered:
             self._call_answered(event, now)
         elif type(event) is StdoutReceived:
@@ -165,7 +165,7 @@ class SupervisorCore:
         return effects
 
     def tick(self, now: float) -> list[AnyEffect]:
-        """Time has passed."""
+        """Handle the timers that are due. Returns the effects in order."""
         self.now = now
         effects: list[AnyEffect] = []
         self._effects = effects
@@ -218,7 +218,7 @@ class SupervisorCore:
                 assert_never(kind)
 
     def next_deadline(self) -> float | None:
-        """When `tick` has something to do at the latest."""
+        """The time at which `tick` has something to do at the latest."""
         return self.timers.next_deadline()
 
     def check(self) -> None:
@@ -235,16 +235,16 @@ class SupervisorCore:
         self.record.check(self.dispatcher.calls.keys())
 
     def check_touched(self, event: Struct, effects: Iterable[Struct]) -> None:
-        """Assert what must hold of the records that these name."""
+        """Assert the invariants of the records that an event and its effects name."""
         invariants.check_touched(self.dispatcher, self.instances, self.leases, self.pools, (event, *effects))
 
     def pool_reports(self) -> list[PoolReport]:
-        """For `status`: all pools, without memory and CPU."""
+        """All pools for `status`, without memory and CPU."""
         return [report_pool(pool, self.now, self.leases) for pool in self.pools.values()]
 
     @property
     def has_no_process(self) -> bool:
-        """No process is left."""
+        """True if no process is left."""
         return not self.instances.by_id
 
     # ---------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class SupervisorCore:
         if instance is not None:
             was_suspended = instance.suspended
             self._handle_instance(instance, event, now)
-            if was_suspended:  # it lives: what waited for it may have gone
+            if was_suspended:  # it is alive: waiting calls may have been placed
                 self.announcer.announce_all(now)
 
     def _handle_rare(self, event: AnyEvent, now: float) -> None:  # noqa: C901 - an arm per event
@@ -351,7 +351,7 @@ class SupervisorCore:
                 subscriptions.instance_greeted(instance, self._emit)
             case GreetingFailed():
                 self.instances.end_unfit(instance, event.text, now)
-                self.instances.start_queue.start_queued(now)  # it has given back its turn to greet
+                self.instances.start_queue.start_queued(now)  # it has given back its greeting turn
             case EraRefused():
                 self.instances.era_greetings.era_refused(instance, event)
             case CatalogRead():
@@ -377,7 +377,7 @@ class SupervisorCore:
             case ServerAsked():
                 if self.asks.server_asked(instance, event, now):
                     self._replace_instance(instance, now)
-                elif event.facts.wire is not None:  # nothing of its call runs meanwhile
+                elif event.facts.wire is not None:  # the server does not run its call meanwhile
                     self.dispatcher.instance_freed(instance, now)
             case ServerCancelledAsk():
                 self.asks.server_cancelled_ask(instance, event, now)
@@ -415,7 +415,7 @@ class SupervisorCore:
                 assert_never(event)
 
     def _reading_paused(self, instance: Instance, now: float, *, paused: bool) -> None:
-        """Nothing that stands in its pipe unread is held against it, nor against its calls."""
+        """Pause the timeouts of an instance and its calls while its output is not read."""
         if paused and instance.unread_since is None:
             instance.unread_since = now
             self.paused_timeouts.reading_paused(instance, now)
@@ -424,7 +424,7 @@ class SupervisorCore:
             self.paused_timeouts.reading_resumed(instance, now)
 
     def _replace_instance(self, instance: Instance, now: float) -> None:
-        """What is over for its agent spoils it for others: another one takes its place."""
+        """Replace an instance whose ended calls spoil it for other sessions."""
         self.instances.drain(instance, now)
         self.instances.start_queue.enqueue(instance.pool)
         self.instances.start_queue.start_queued(now)
@@ -437,7 +437,7 @@ class SupervisorCore:
         if event.task or event.task_over:
             self.task_holds.call_answered(instance, event, now)
         self.dispatcher.call_answered(instance, event, now)
-        if event.state_lost:  # its agent has heard it by this
+        if event.state_lost:  # its agent was told with this answer
             self.leases.mark_unused(instance.id)
             self._replace_instance(instance, now)
         pool = instance.pool
@@ -452,7 +452,7 @@ class SupervisorCore:
             self.announcer.announce(pool, now)
 
     def _review_instance(self, instance: Instance, now: float) -> None:
-        """An answer that matters: of one on trial, or of one that has done its time."""
+        """An answer that matters: of an instance on trial, or of one that has reached a limit."""
         if instance.pool.trial is instance:
             self.instances.breakers.close(instance.pool, now)
         else:
@@ -464,5 +464,5 @@ class SupervisorCore:
             self.instances.recheck_draining(instance, now)
 
     def _instance(self, instance: InstanceId) -> Instance | None:
-        """None for an instance that is gone: late events of a dead process are normal."""
+        """The instance; None if it is gone, because late events of a dead process are normal."""
         return self.instances.by_id.get(instance)

@@ -1,4 +1,4 @@
-"""Pools of instances: how many, their starts and ends, health, limits, and their state as told.
+"""Pools of instances: number, starts and ends, health, limits, and the state that the broker is told.
 
-The files here know nothing of: which instance takes a call (`core/calls`).
+The files here know nothing of: the placement of calls (`core/calls`).
 """

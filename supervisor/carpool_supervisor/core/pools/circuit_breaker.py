@@ -1,14 +1,12 @@
-"""What follows from a failure: back-off, the circuit breaker of each pool, and how it closes again (rule 8).
+"""Backoff and circuit breaker of each pool after a failure, and how the breaker closes again (rule 8).
 
-Owns the moves of `Pool.restart` (the states are `restart_policy`'s) and the trial: where nothing else
-serves, the instance that a half open breaker let through is given one call at a time until one has come
-back. What was let through has succeeded when its first answer comes, when it greets beside others that
-serve, or when it has lived for `healthy_after_s`. The breaker holds back starts: what serves goes on
-serving.
+Owns the changes of `Pool.restart` (its states are those of `restart_policy`) and the trial. If no other
+instance serves, the one that a half open breaker let through gets one call at a time until a call has
+returned. That instance has succeeded when its first answer comes, when it greets beside others that serve, or
+when it has lived for `healthy_after_s`. The breaker prevents starts only: serving instances go on.
 
-Invariant (`check`): an instance on trial serves, and its pool's breaker is half open.
-Knows nothing of: processes, how an instance ends, when a start is due (`start_queue`).
-Decision: docs/decisions/0018.
+Invariant (`check`): an instance on trial serves, and its pool's breaker is half open. Knows nothing of:
+processes, how an instance ends, when a start is due (`start_queue`). Decision: docs/decisions/0018.
 """
 
 from collections.abc import Callable
@@ -40,7 +38,7 @@ class CircuitBreakers:
         hopeless: bool = False,
         words: str = "",
     ) -> None:
-        """This instance, which is gone, was one failure. `words`: its last ones, where they may be told."""
+        """Count the end of this instance as one failure. `words`: its last words, if they may be told."""
         pool = instance.pool
         lived_s = 0.0 if instance.fit_at is None else now - instance.fit_at
         pool.record_error(why, words)
@@ -63,7 +61,7 @@ class CircuitBreakers:
         )
 
     def start_wanted(self, pool: Pool, now: float) -> None:
-        """Somebody needs this pool, and nothing serves: one start as soon as the breaker lets it."""
+        """The pool is needed and has no serving instance: start one as soon as the breaker allows it."""
         if pool.restart.breaker == "open":
             pool.start_wanted = True
         elif pool.target == 0:
@@ -72,7 +70,7 @@ class CircuitBreakers:
             self._start_queue.start_queued(now)
 
     def instance_greeted(self, instance: Instance, now: float) -> None:
-        """It is fit."""
+        """The instance is fit."""
         pool = instance.pool
         if pool.restart.breaker == "half_open":
             if pool.serving == [instance]:
@@ -81,7 +79,7 @@ class CircuitBreakers:
                 self.close(pool, now)
 
     def close(self, pool: Pool, now: float) -> None:
-        """All is well again: instances start as they are needed."""
+        """Close the breaker: instances start as they are needed."""
         pool.restart = after_success(pool.policy, pool.restart)
         pool.set_trial(None)
         pool.target = max(pool.target, pool.policy.min_instances)
@@ -91,7 +89,7 @@ class CircuitBreakers:
         self._start_queue.start_queued(now)
 
     def recheck(self, instance: Instance, now: float) -> None:
-        """Whether the breaker closes because this instance has lived well since it was half open."""
+        """Close the breaker if this instance has lived well since the breaker was half open."""
         pool = instance.pool
         if pool.restart.breaker == "half_open" and instance.fit_at is not None:
             since = max(instance.fit_at, pool.not_before)
@@ -99,7 +97,7 @@ class CircuitBreakers:
                 self.close(pool, now)
 
     def instance_left(self, instance: Instance) -> None:
-        """It serves no more."""
+        """The instance serves no more."""
         if instance.pool.trial is instance:
             instance.pool.set_trial(None)
 

@@ -1,12 +1,11 @@
-"""How many instances a pool needs. Pure functions of pools and leases.
+"""The number of instances that a pool needs. Pure functions of pools and leases.
 
 A plain pool grows one by one as its instances fill up (`PoolTargets.grow`). In mode `serial` each waiting
 call needs an instance. In mode `session` each session that holds one or waits needs one, and while there is
-such a session some spares stay warm, so that the next lease is instant. No pool has to make room for
-spares.
+such a session some spares stay warm, so that the next lease is instant. No pool has to make room for spares.
 
-Stands apart because `targets` and `instances` both need it. Refuses to know: processes, and of calls more
-than that some wait.
+Stands apart because `targets` and `instances` both need it. Knows nothing of: processes, single calls (only
+the number of waiting ones).
 """
 
 from carpool_supervisor.core.calls.leases import Leases
@@ -15,7 +14,7 @@ from carpool_supervisor.core.model.pool import Instance, Pool
 
 
 def needed_instances(pool: Pool, leases: Leases) -> int:
-    """So many instances have something to do: for them others make room at the process cap."""
+    """The number of instances with work to do: for these, other pools make room at the process cap."""
     if pool.mode != "session":
         return pool.target
     least = max(pool.policy.min_instances, min(pool.target, 1))
@@ -23,7 +22,7 @@ def needed_instances(pool: Pool, leases: Leases) -> int:
 
 
 def wanted_instances(pool: Pool, leases: Leases) -> int:
-    """So many instances there should be at least, by what is open and in line now."""
+    """The least number of instances for the calls in flight and in the queue now."""
     if pool.mode == "serial":
         lanes = sum(each.is_counted for each in pool.serving)
         return min(lanes + len(pool.queue), pool.max_instances) if pool.queue else 0
@@ -35,7 +34,7 @@ def wanted_instances(pool: Pool, leases: Leases) -> int:
 
 
 def may_end(instance: Instance, leases: Leases) -> bool:
-    """Whether its pool can do without this instance once it is idle. A lease has an idle limit of its own."""
+    """True if its pool can do without this instance once it is idle. A lease has an idle limit of its own."""
     pool = instance.pool
     if leases.holder(instance.id) is not None:
         return False
@@ -46,8 +45,8 @@ def may_end(instance: Instance, leases: Leases) -> bool:
 
 
 def is_unleasable(instance: Instance, leases: Leases) -> bool:
-    """It served several sessions before its pool began to lease, or was to be replaced by then: it is never
-    leased, and ends.
+    """True for an instance that served several sessions before its pool began to lease, or is to be replaced:
+    it is never leased, and ends.
     """
     over = instance.calls > 0 or bool(instance.limit_reached)
     return over and instance.state is InstanceState.SERVING and leases.holder(instance.id) is None

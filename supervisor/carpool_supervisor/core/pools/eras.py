@@ -1,12 +1,12 @@
-"""Which era each instance is spoken to in, where that is not configured.
+"""The era of each instance whose server's era is not configured.
 
-Owns which greeting a process gets first, how long a silent one is waited for before it gets the other, and
-what its end means: some servers end of `server/discover` before they were initialized, and that is no failure
-of theirs. Such a server is started once more and asked for a handshake. What was found out is told
-(`RecordEra`), so that it is remembered.
+Owns the era of the first greeting, the wait before a silent server is greeted in the other era, and the
+meaning of an end. Some servers die of `server/discover` before they are initialized; that is no failure. Such
+a server is started once more and greeted with `initialize`. The result is reported (`RecordEra`) to be
+remembered.
 
-Invariants: an instance is waited for only while it greets; a pool forgives one end until it has been fit.
-Knows nothing of: how an era is worded, files, dates.
+Invariants: an instance has a silence timer only while it greets; a pool forgives one end until it has been
+fit. Knows nothing of: the messages of an era, files, dates.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,13 +21,13 @@ from carpool_supervisor.core.model.pool import Instance, Pool
 from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 SILENCE_S: Final = 10.0
-"""A server that has not answered `server/discover` by then is sent `initialize` too. To be wrong costs
-little: one that was only slow (npx installs) reads both, and answers in its own order.
+"""After this silence following `server/discover` a server is sent `initialize` too. A wrong guess costs
+little: a server that was only slow (npx installs) reads both and answers in its own order.
 """
 
 
 def first_greeting(pool: Pool) -> Era:
-    """The greeting that its next process gets first."""
+    """The era of the first greeting of the pool's next process."""
     match pool.era_wish:
         case "handshake" | "stateless" as fixed:
             return fixed
@@ -38,7 +38,7 @@ def first_greeting(pool: Pool) -> Era:
 
 
 class EraGreetings:
-    """All greetings whose era is not certain."""
+    """All greetings of uncertain era."""
 
     def __init__(
         self,
@@ -51,23 +51,24 @@ class EraGreetings:
         self._silence = timers.of("era_silence")
 
     def instance_spawned(self, instance: Instance, now: float) -> None:
-        """Its greeting is written."""
+        """The greeting was written."""
         if instance.pool.era_wish in ("auto", "newest") and instance.era == "stateless":
             instance.probed_era = True
             self._silence.arm(instance.id, now, SILENCE_S)
 
     def era_refused(self, instance: Instance, event: EraRefused) -> None:
-        """It lives, and was greeted in the other era."""
+        """The instance refused one era, and was greeted in the other."""
         self._silence.disarm(instance.id)
         instance.probed_era = False
         instance.refusals[event.era] = event.text
 
     def instance_greeted(self, instance: Instance, catalog: Catalog) -> None:
-        """It is fit: it speaks this."""
+        """The instance is fit, so it speaks this era."""
         self._silence.disarm(instance.id)
         pool = instance.pool
         if pool.era_wish in ("auto", "newest"):
-            # A refusal of `initialize` after our own `server/discover` is no sign: that may have decided it.
+            # A refusal of `initialize` proves nothing after our own `server/discover`, which may have caused
+            # it.
             first = "stateless" if catalog.era == "handshake" else "handshake"
             why = instance.refusals.get(first, "") if instance.era == first else ""
             if pool.died_on_discover and catalog.era == "handshake":
@@ -78,15 +79,15 @@ class EraGreetings:
         instance.probed_era = False
 
     def instance_ended(self, instance: Instance, *, by_itself: bool) -> bool:
-        """It is gone. Whether that is forgiven: it ended of a question that it did not know, and the next one
-        gets another. `by_itself`: nobody ended it.
+        """The instance is gone. Returns True if that is forgiven: it died of a request that it did not know,
+        and the next instance gets the other one. `by_itself`: carpool did not end it.
         """
         self._silence.disarm(instance.id)
         pool = instance.pool
         if not instance.probed_era or instance.fit_at is not None or pool.died_on_discover:
             return False
         if not by_itself and instance.failure is None:
-            return False  # we ended it: nobody knows what it would have done
+            return False  # carpool ended it, so its own reaction is unknown
         pool.died_on_discover = True
         if by_itself:
             text = f"{pool.server} #{instance.id} ended when it was asked server/discover; initialize is next"
@@ -94,7 +95,7 @@ class EraGreetings:
         return by_itself
 
     def end_silence(self, instances: Iterable[InstanceId]) -> None:
-        """Greet these instances in the other era: they have been silent for long enough."""
+        """Greet these instances in the other era, after their silence."""
         for instance_id in instances:
             instance = self._instances[instance_id]
             if instance.state is InstanceState.GREETING:

@@ -1,14 +1,14 @@
-"""Which instances exist: when one starts, what becomes of it, when it ends.
+"""Instances: their starts, their lives and their ends.
 
-Owns the life of each instance: the stop ladder and what follows from an end. A pool has a `target`
-(`targets`): `start_queue` brings it up to that, the roster ends what is too much. `liveness` judges. An
-instance that leaves takes its lease with it, and its holder is told why.
+Owns the life of each instance: the stop ladder and the consequences of an end. A pool has a `target`
+(`targets`): `start_queue` starts instances up to it, this module ends those above it. `liveness` judges
+silence. The lease of an instance that leaves ends with it, and its holder is told why.
 
-Invariants (`check`): never more processes than the cap (one more while a replacement greets);
-an instance past SPAWNING has a phase deadline unless it serves; `pool.serving` is exactly the
-instances in SERVING; an instance that is asked to end is nobody's.
+Invariants (`check`): never more processes than the cap (one more while a replacement greets); an instance
+past SPAWNING has a phase deadline unless it serves; `pool.serving` is exactly the instances in SERVING; an
+instance that was asked to end has no holder.
 
-Knows nothing of: calls (but that an instance has some), JSON, how processes are started.
+Knows nothing of: calls (only that an instance has some), JSON, how processes are started.
 """
 
 from collections.abc import Callable, Iterable
@@ -42,15 +42,15 @@ from carpool_supervisor.core.pools.liveness import LivenessVerdict, judge_livene
 from carpool_supervisor.core.pools.start_queue import StartQueue, falls_short
 
 STDOUT_GRACE_S: Final = 1.0
-"""After its stdout was closed, or its stdin with no call open on it: most often it is just ending, and its
-exit tells more.
+"""The time for an instance to end after its stdout was closed, or its stdin with no call in flight. Usually
+it is just ending, and its exit explains more.
 """
 STDIN_GRACE_S: Final = 5.0
-"""After its stdin was closed, by us or by itself: so long answers may come to what it has read."""
+"""The time in which answers may still come after stdin was closed, by carpool or by the server."""
 TERM_GRACE_S: Final = 2.0
 STDIN_CLOSED: Final = "closed its stdin and went on running"
 KILL_GRACE_S: Final = 5.0
-"""After SIGKILL we wait again and again: only a process stuck in the kernel does not end."""
+"""The wait after each SIGKILL; it is repeated, because only a process stuck in the kernel does not end."""
 
 
 class Instances:
@@ -76,19 +76,21 @@ class Instances:
         )
         self.breakers = CircuitBreakers(desk, self.start_queue, out)
         self._most = self.start_queue.max_processes
-        """The cap, or what ran when it was lowered: nothing is ended for that alone."""
+        """The process cap, or the number that ran when it was lowered: no instance is ended only because of
+        that.
+        """
         self._next_id = 1
         self._timers = timers
         self.phase_timers = timers.of("instance_phase")
 
     def set_limits(self, max_processes: int, max_greeting: int) -> None:
-        """Set the process cap, and how many may greet at once."""
+        """Set the process cap, and the number that may greet at once."""
         self.start_queue.max_processes = max_processes
         self.start_queue.max_greeting = max_greeting
         self._most = max(max_processes, len(self.by_id))
 
     def close(self, now: float) -> None:
-        """The supervisor ends: everything stops."""
+        """End all instances, because the supervisor ends."""
         self.start_queue.close()
         for pool in self._pools.values():
             pool.target = 0
@@ -112,7 +114,7 @@ class Instances:
         return instance
 
     def instance_spawned(self, instance: Instance, pid: int, now: float) -> None:
-        """The process runs."""
+        """The process of the instance runs."""
         instance.pid = pid
         if instance.state is InstanceState.SPAWNING:
             instance.transition(LifecycleEvent.SPAWNED)
@@ -129,18 +131,18 @@ class Instances:
         pool.ever_fit = True
         pool.serving.append(instance)
         self.phase_timers.disarm(instance.id)
-        if instance.is_stdin_closed:  # it has answered what it had read, and can be given nothing more
+        if instance.is_stdin_closed:  # it has answered everything that it had read, and can be given no more
             self._end_within(instance, STDOUT_GRACE_S, now)
         self.start_queue.greeting_turns.disarm(instance.id)
         self.update_catalog(pool, catalog, now)
         self.breakers.instance_greeted(instance, now)
         if pool.active_count() > max(pool.target, 1):
             self.shrink(pool, now)
-        self._dispatcher.place_waiting(pool, now)  # before anybody takes it for idle
+        self._dispatcher.place_waiting(pool, now)  # before the instance could count as idle
         self.start_queue.start_queued(now)
 
     def update_catalog(self, pool: Pool, catalog: Catalog, now: float) -> None:
-        """Keep the catalog and say it unless the broker has just this."""
+        """Keep the catalog, and announce it unless the broker has the same one."""
         asked_for, catalog = (
             pool.is_relisting and catalog is not pool.catalog,
             ask_evidence.with_ask_evidence(pool, catalog),
@@ -153,8 +155,8 @@ class Instances:
             self.update_sharing(pool, now)
 
     def update_sharing(self, pool: Pool, now: float) -> None:
-        """How it is shared may be another now. Where instances are leased no more, a holder keeps its own as
-        it does after a reload.
+        """Take over a changed sharing mode. If instances are leased no more, a holder keeps its own as after
+        a reload.
         """
         pool.update_sharing()
         if pool.mode != "session":
@@ -166,7 +168,7 @@ class Instances:
     # --- ending ----------------------------------------------------------------------------------------
 
     def drain(self, instance: Instance, now: float, cause: LossCause = "restart") -> None:
-        """Take no new call; end when nothing is open. Its holder is told the cause."""
+        """Take no new call; end when nothing is open. The holder is told this cause."""
         self._end_lease(instance, cause)
         if instance.state is InstanceState.SERVING and instance.is_busy:
             self._leaves_service(instance)
@@ -179,12 +181,12 @@ class Instances:
             self.recheck_draining(instance, now)
 
     def _end_for_other_pool(self, instance: Instance, now: float, cause: LossCause) -> None:
-        """It goes so that another pool's can come: who waits for it hears so at once."""
+        """End it to make room for another pool's instance; sessions that wait for it are told at once."""
         self.drain(instance, now, cause)
         self._dispatcher.instance_freed(instance, now)
 
     def wind_down(self, instance: Instance, now: float, cause: LossCause = "reload") -> None:
-        """It is not wanted any more: drain it, but its holder keeps it until `drain_s` is over (rule 15)."""
+        """It is no longer wanted: drain it, but let its holder keep it until `drain_s` is over (rule 15)."""
         instance.cause = cause
         if self._leases.holder(instance.id) is None:
             self.drain(instance, now)
@@ -194,14 +196,14 @@ class Instances:
             self.phase_timers.arm(instance.id, now, instance.pool.policy.drain_s)
 
     def end_without_replacement(self, instance: Instance, now: float, cause: LossCause = "restart") -> None:
-        """End it without another in its place."""
+        """End it without a replacement."""
         pool = instance.pool
         if instance.is_counted:
             pool.target = max(pool.active_count() - 1, pool.policy.min_instances)
         self.drain(instance, now, cause)
 
     def stop(self, instance: Instance, now: float, cause: LossCause = "reload") -> None:
-        """Ask the process to end: its stdin is closed."""
+        """Ask the process to end by closing its stdin."""
         self._end_lease(instance, cause)
         self._leaves_service(instance)
         instance.transition(LifecycleEvent.STOP)
@@ -209,7 +211,7 @@ class Instances:
         self._emit(CloseStdin(instance.id))
 
     def end_unfit(self, instance: Instance, text: str, now: float, cause: LossCause = "crash") -> None:
-        """The instance is unfit: end it now; that counts as a failure. Its calls end at once."""
+        """End an unfit instance now. It counts as a failure, and its calls end at once."""
         if instance.state in (InstanceState.TERMINATING, InstanceState.KILLED, InstanceState.GONE):
             return
         instance.failure = text
@@ -221,15 +223,17 @@ class Instances:
         self._dispatcher.instance_lost(instance, (), "instance_died", died_text(instance.pool, text, ""), now)
 
     def stdout_closed(self, instance: Instance, now: float) -> None:
-        """Its stdout is closed: no answer can come. Most often it is just ending, and its exit tells more."""
+        """Its stdout is closed, so no answer can come. Usually it is just ending, and its exit
+        explains more.
+        """
         if instance.state in (InstanceState.SPAWNING, InstanceState.GREETING, InstanceState.SERVING):
             instance.suspended = True
             self.phase_timers.arm(instance.id, now, STDOUT_GRACE_S)
 
     def stdin_broken(self, instance: Instance, event: StdinBroken, now: float) -> None:
-        """It has closed its stdin. What it never got runs elsewhere; what it has read it may still answer for
-        a moment. Then it is ended, and that counts as a failure: one that always does so is not to be started
-        again and again without a pause.
+        """It has closed its stdin. Undelivered calls run elsewhere; calls that it has read may still be
+        answered for a moment. Then it is ended as a failure, because a server that always does so must not be
+        restarted without a pause.
         """
         if instance.state in ENDING:
             return
@@ -250,8 +254,8 @@ class Instances:
             self.phase_timers.arm(instance.id, now, limit_s)
 
     def recheck_draining(self, instance: Instance, now: float) -> None:
-        """A call or its lease ended: perhaps nothing is open any more on one that drains. One on which too
-        many calls are over and may still run is replaced, unless they are all its holder's.
+        """A call or a lease ended: end a draining instance if nothing is open on it. Replace an instance with
+        too many abandoned calls, unless they are all its holder's.
         """
         if instance.is_stdin_closed and instance.state is InstanceState.SERVING and not instance.in_flight:
             self._end_within(instance, STDOUT_GRACE_S, now)
@@ -294,7 +298,7 @@ class Instances:
         self._after_exit(pool, now)
 
     def spawn_failed(self, instance: Instance, event: SpawnFailed, now: float) -> None:
-        """The process could not be started. Trying again helps only where the machine was at a limit."""
+        """The process could not be started. A retry helps only if the machine was at a limit."""
         self._remove(instance)
         if not self.start_queue.closed:
             self.breakers.instance_failed(instance, event.text, event.jitter, now, hopeless=not event.passing)
@@ -322,12 +326,12 @@ class Instances:
             self.breakers.instance_left(instance)
 
     def _end_lease(self, instance: Instance, cause: LossCause) -> None:
-        """Nobody can hold it any longer."""
+        """End the lease of this instance."""
         if self._leases.instance_lost(instance.id, cause) is not None:
             mark_not_plain(instance.pool.server, self._pools)
 
     def shrink(self, pool: Pool, now: float) -> None:
-        """End what is more than the pool may have: what is leased last."""
+        """End instances above the allowed number, leased ones last."""
         surplus = max(pool.active_count() - pool.max_instances, 0)
         order = sorted(
             [each for each in pool.serving if each.is_counted],
@@ -345,7 +349,7 @@ class Instances:
             self._phase_over(self.by_id[instance_id], now)
 
     def check_all(self, now: float) -> None:
-        """Check which instances are idle or silent for too long."""
+        """End instances that are idle for too long, and probe or end silent ones."""
         for instance in list(self.by_id.values()):
             self._recheck(instance, now)
         self._watch(now)
@@ -355,7 +359,7 @@ class Instances:
             case InstanceState.SPAWNING | InstanceState.GREETING if instance.unread_since is not None:
                 self.phase_timers.arm(
                     instance.id, now, instance.pool.start_limit_s()
-                )  # its greeting may lie there
+                )  # its greeting may lie unread in the pipe
             case InstanceState.SPAWNING | InstanceState.GREETING if instance.is_stdin_closed:
                 self.end_unfit(instance, STDIN_CLOSED, now, "deaf")
             case InstanceState.SPAWNING | InstanceState.GREETING if instance.suspended:
@@ -375,7 +379,7 @@ class Instances:
                 self.phase_timers.arm(instance.id, now, KILL_GRACE_S)
                 self._emit(SignalGroup(instance.id, "KILL"))
             case InstanceState.SERVING if instance.is_stdin_closed and instance.unread_since is not None:
-                self.phase_timers.arm(instance.id, now, STDIN_GRACE_S)  # answers may lie there
+                self.phase_timers.arm(instance.id, now, STDIN_GRACE_S)  # answers may lie unread in the pipe
             case InstanceState.SERVING if instance.is_stdin_closed:
                 self.end_unfit(instance, STDIN_CLOSED, now, "deaf")
             case InstanceState.SERVING:
@@ -402,19 +406,19 @@ class Instances:
                 pass
 
     def probe_instance(self, instance: Instance, now: float) -> None:
-        """Ping it, unless a ping is on its way."""
+        """Ping the instance, unless a ping is open."""
         if instance.state is InstanceState.SERVING and instance.probed_at is None:
             instance.probed_at = now
             self._emit(WriteProbe(instance.id))
 
     def suspend_until_probed(self, instance: Instance, now: float) -> None:
-        """It may have died while nobody looked: nothing is placed on it before it has answered (rule 8)."""
+        """Place nothing on it before it has answered a ping: it may have died unnoticed (rule 8)."""
         if instance.state is InstanceState.SERVING:
             self.probe_instance(instance, now)
             instance.suspended = True
 
     def output_received(self, instance: Instance, now: float) -> None:
-        """It said something: it lives."""
+        """The instance wrote something, so it is alive."""
         instance.last_output_at = now
         if instance.probed_at is not None:
             instance.probed_at = None
@@ -430,7 +434,9 @@ class Instances:
             self._timers.arm("instance_check", ALL, now, min(max(shortest / 4, 0.05), 5.0))
 
     def check_instance(self, instance: Instance) -> None:
-        """Assert that it is where its state says, and stays there for ever only while it serves and reads."""
+        """Assert that it is in the collections of its state, and has a deadline unless it serves and
+        is read.
+        """
         assert instance.pool.instances[instance.id] is instance
         assert (instance in instance.pool.serving) == (instance.state is InstanceState.SERVING)
         assert instance.state is not InstanceState.GONE
@@ -455,8 +461,8 @@ class Instances:
 
 
 def _limit_drain_s(instance: Instance) -> float:
-    """How long what is only worn may drain. Nothing is wrong with it: no call and no task ends for it, unless
-    others wait for its end (`stop_first`).
+    """The time that a worn instance may drain. Nothing is wrong with it: no call and no task ends for it,
+    unless a replacement waits for its end (`stop_first`).
     """
     pool = instance.pool
     return max(pool.policy.drain_s, pool.policy.max_total_s if pool.stop_first else MAX_HELD_S)

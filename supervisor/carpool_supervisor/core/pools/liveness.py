@@ -1,12 +1,12 @@
 """Liveness of one instance: idle, busy or dead, judged by its silence (rule 8).
 
-A server that runs its tools on its event loop answers no ping while a tool runs: it is busy. So an instance
-is ended for its silence only after the longest time that any of its calls may take. Time in which carpool
-does not read its stdout does not count at all. Time in which the server waits for an agent's answer does not
-count towards its end either: a simple server reads its stdin for that answer only. It gets no new call
-meanwhile, if it answers no probe.
+A server that runs its tools on its event loop answers no ping while a tool runs: it is busy. So a silent
+instance is ended only after the longest time that any of its calls may take. Time in which carpool does not
+read its stdout never counts. Time in which the server waits for an agent's answer does not count towards its
+end either, because a simple server reads its stdin only for that answer. Meanwhile it gets no new call if it
+answers no probe.
 
-Knows nothing of: why reading was paused, what was asked, how an instance is ended.
+Knows nothing of: why reading was paused, the content of asks, how an instance is ended.
 """
 
 from enum import Enum, auto
@@ -15,21 +15,21 @@ from carpool_supervisor.core.model.pool import Instance
 
 
 class LivenessVerdict(Enum):
-    """What to do about an instance that serves."""
+    """The action for a serving instance."""
 
     NOTHING = auto()
     END_IDLE = auto()
-    """Nobody has needed it for a while."""
+    """No session has needed it for a while."""
     PROBE = auto()
-    """It has been silent: ask whether it lives."""
+    """It is silent: send a ping."""
     SUSPEND = auto()
-    """It has not answered the probe: place nothing new on it."""
+    """It has not answered the ping: place nothing new on it."""
     CONDEMN = auto()
-    """No call may take as long as it has been silent."""
+    """It is silent for longer than any call may take."""
 
 
 def judge_liveness(instance: Instance, now: float, *, may_end: bool) -> LivenessVerdict:
-    """What the silence of a serving instance means at this moment. `may_end`: its pool can do without it."""
+    """Judge the silence of a serving instance at this moment. `may_end`: its pool can do without it."""
     pool = instance.pool
     policy = pool.policy
     idle = not instance.is_busy and now - instance.idle_since >= policy.idle_s
@@ -53,7 +53,7 @@ def judge_liveness(instance: Instance, now: float, *, may_end: bool) -> Liveness
 
 
 def leave_out_pause(instance: Instance, now: float) -> None:
-    """Reading from this instance goes on: shift its times, so that the pause does not count as silence."""
+    """Shift the times of an instance that is read again, so that the pause does not count as silence."""
     since = instance.unread_since
     assert since is not None
     instance.unread_since = None
@@ -64,5 +64,5 @@ def leave_out_pause(instance: Instance, now: float) -> None:
 
 
 def _shifted(at: float, since: float, now: float) -> float:
-    """`at`, later by as much of the pause as came after it."""
+    """`at`, later by the part of the pause that came after it."""
     return at + now - max(since, at)

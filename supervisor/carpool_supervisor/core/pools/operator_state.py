@@ -1,7 +1,7 @@
-"""The commands of operators for a pool (`start`, `stop`, `restart`), and when they have taken effect.
+"""The commands of operators for a pool (`start`, `stop`, `restart`), until they have taken effect.
 
 Owns the commands that have not taken effect yet: each is answered with `OperationEnded` exactly once. Stands
-apart because `targets` takes commands and `status` ends them. Refuses to know: how instances start and end.
+apart because `targets` takes commands and `status` ends them. Knows nothing of: how instances start and end.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from carpool_supervisor.core.model.restart_policy import after_operator
 
 
 def begin_operation(pool: Pool, word: Operate) -> None:
-    """Write the word down; for `start` and `restart` earlier failures no longer count."""
+    """Record a command. `start` and `restart` also forget earlier failures."""
     pool.operations.append((word.token, word.verb, pool.generations))
     if word.verb == "stop":
         pool.stopped = True
@@ -29,7 +29,7 @@ def begin_operation(pool: Pool, word: Operate) -> None:
 
 
 def finished_operations(pool: Pool) -> Iterator[OperationEnded]:
-    """The answers for operators whose word has taken effect, or cannot; they count as given."""
+    """The answers to commands that have taken effect or cannot. These commands are then over."""
     waiting, pool.operations = pool.operations, []
     for token, verb, generation in waiting:
         answer = _effect_of(pool, verb, generation)
@@ -40,7 +40,7 @@ def finished_operations(pool: Pool) -> Iterator[OperationEnded]:
 
 
 def end_operations(pool: Pool, out: Callable[[AnyEffect], None]) -> None:
-    """The pool goes: whoever waits for it hears so."""
+    """End all commands, because the pool is removed."""
     for token, verb, _ in pool.operations:
         out(OperationEnded(token, ok=verb == "stop", text="is no longer configured"))
     pool.operations = []

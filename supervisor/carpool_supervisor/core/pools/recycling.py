@@ -1,16 +1,15 @@
-"""Instances that have reached a limit of memory, calls or age, and how others take their places.
+"""Recycling: replaces instances that have reached a limit of memory, calls or age.
 
-Such an instance is *worn*. It serves on while a replacement greets, then takes no new call and ends when the
-last open one has (a worn instance ends no call: its drain lasts as long as a call may). Where nobody needs it
-now it ends without another. Where two may not run beside each other (`stop_first`) it drains first, and while
-it does every call waits: so that begins when nothing runs on it, or `drain_s` later. One at a time in each
-pool. What a session holds is left to it: calls and age count when its lease ends, since
-then it ends anyway; past its memory limit it is the session's for `drain_s` more, then its loss is told.
-Nothing is recycled while the breaker of its pool is not closed: nothing could take its place.
+Such an instance is *worn*. It serves while a replacement greets, then takes no new call and ends after its
+last open call (its drain lasts as long as a call may, so no call is ended). If it is not needed now it ends
+without a replacement. If two must not run side by side (`stop_first`) it drains first, and all calls wait
+meanwhile. That begins when no call runs on it, or `drain_s` later. Each pool recycles one instance at a time.
+A leased instance is left to its session: calls and age count when the lease ends, because the instance ends
+then anyway. Past its memory limit the session keeps it for `drain_s` more and is then told of the loss.
+Nothing is recycled while the breaker of the pool is not closed, because no replacement could start.
 
-Invariant (`check`): a pool has one worn instance that serves at most, and a worn one has no holder. Knows
-nothing of: how memory is measured, what the limits mean (`instance_limits`), how an instance ends
-(`by_id`).
+Invariant (`check`): a pool has at most one worn instance that serves, and a worn one has no holder. Knows
+nothing of: how memory is measured, the limits (`instance_limits`), how an instance ends (`instances`).
 """
 
 from collections.abc import Callable
@@ -32,10 +31,10 @@ from carpool_supervisor.core.model.timer_kinds import ALL, SupervisorTimers
 from carpool_supervisor.core.pools.instances import Instances
 
 IN_USE_S: Final = 60.0
-"""Whoever had a call so recently is likely to have another: a replacement greets first."""
+"""After a call this recent another one is likely, so a replacement greets first."""
 
 RECHECK_S: Final = 5.0
-"""Ages are looked at this often."""
+"""The interval of checks of ages."""
 
 
 class Recycling:
@@ -59,7 +58,7 @@ class Recycling:
     # --- who has reached a limit -------------------------------------------------------------------------
 
     def memory_measured(self, event: MemoryMeasured, now: float) -> None:
-        """So much memory the processes of these instances hold."""
+        """The memory of these instances was measured."""
         for instance_id, size_bytes in event.sizes:
             instance = self._instances.by_id.get(instance_id)
             if instance is None:
@@ -70,11 +69,11 @@ class Recycling:
             self.recheck(instance, now)
 
     def recheck(self, instance: Instance, now: float) -> None:
-        """Whether it has reached a limit, and what becomes of it then."""
+        """Check the limits of an instance, and recycle it if it has reached one."""
         pool = instance.pool
         if instance.state is not InstanceState.SERVING or instance.limit_reached or pool.trial is instance:
             return
-        instance.review_from = NEVER  # whatever it is, `check_ages` comes back to it
+        instance.review_from = NEVER  # `check_ages` returns to it in any case
         rss = rss_limit_reached(pool.policy, instance.rss_mb) if instance.over_rss_count >= OVER_RSS else ""
         reached = rss or limit_reached(
             pool.policy, instance.generation, instance.calls, now - instance.spawned_at
@@ -104,7 +103,7 @@ class Recycling:
         self._watch(now)
 
     def _should_wait(self, instance: Instance, now: float) -> bool:
-        """Whether it is better to wait for a moment in which nothing runs there."""
+        """True if it is better to wait for a moment in which no call runs there."""
         pool = instance.pool
         if not (pool.stop_first and instance.in_flight):
             return False
@@ -112,14 +111,14 @@ class Recycling:
             instance.recycle_pending_since = now
         if now >= instance.recycle_pending_since + pool.policy.drain_s:
             return False
-        instance.review_from = 0  # any answer may be the last one
+        instance.review_from = 0  # any answer may be that of the last call
         self._watch(now)
         return True
 
     # --- who gives way -----------------------------------------------------------------------------------
 
     def instance_greeted(self, instance: Instance, now: float) -> None:
-        """A new instance is fit: perhaps in the place of a worn one."""
+        """A new instance is fit, perhaps as the replacement of a worn one."""
         self._end_replaced(instance.pool, now)
         self._watch(now)
 
@@ -133,7 +132,7 @@ class Recycling:
         self._watch(now)
 
     def _end_replaced(self, pool: Pool, now: float) -> None:
-        """End the worn instance when as many others serve as there should be."""
+        """End the worn instance once enough others serve."""
         worn = [instance for instance in pool.serving if instance.limit_reached]
         fresh = sum(not (instance.limit_reached or instance.suspended) for instance in pool.serving)
         if worn and fresh >= max(pool.target, 1):

@@ -1,15 +1,16 @@
-"""Which pool gets its next process, and when: stagger, back-off, the process cap.
+"""The start queue: decides which pool starts its next process, and when. Applies greeting turns, backoff and
+the process cap.
 
-A pool with fewer active instances than its target is in the queue or in back-off, never forgotten.
-A greeting holds one of few places, but only for a while: a server that never greets blocks nobody
-(docs/decisions/0004). At the cap the least recently used idle instance makes room (rule 14), for what
-has something to do: never for a spare. Processes that are on their way out count as room already, each for
-one that is needed: an ending one always, a draining one only where else a busy instance or a lease would have
-to go. Needs come before wishes (`demand`): a spare starts only where no
-pool in the queue waits for room, or it would take the room that another was ended for. Among needs, those
-that a call waits for come first: what is only to be listed may install for minutes.
+A pool with fewer active instances than its target is in the queue or in backoff, never forgotten. A greeting
+uses one of few places, but only for a while, so a server that never greets blocks no other
+(docs/decisions/0004). At the cap the least recently used idle instance makes room (rule 14) for an instance
+with work to do, never for a spare. Processes that are ending count as room already, each for one needed
+start. A draining one counts only if otherwise a busy instance or a lease had to end. Needs come before spares
+(`demand`): a spare starts only if no pool in the queue waits for room, or it would take the room that another
+instance was ended for. Among needs, those with a waiting call come first, because a start that only reads a
+catalog may install packages for minutes.
 
-Knows nothing of: calls, how instances end, what a failure is.
+Knows nothing of: calls, how instances end, failures.
 """
 
 from collections import OrderedDict
@@ -28,7 +29,7 @@ from carpool_supervisor.core.pools.demand import needed_instances
 GREETING_TURN_S: Final = 5.0
 """After this long a greeting no longer holds up the next start."""
 LEAVING: Final = ENDING | {InstanceState.DRAINING}
-"""States of a process that is on its way out."""
+"""The states of a process that is ending."""
 
 
 class StartQueue:
@@ -53,12 +54,14 @@ class StartQueue:
         self.max_greeting = 3
         self._queue: OrderedDict[PoolKey, None] = OrderedDict()
         self.greeting_turns = timers.of("greeting_turn")
-        """Greetings that still hold one of the `max_greeting` places (rule 2)."""
+        """Greetings that still use one of the `max_greeting` places (rule 2)."""
         self.backoffs = timers.of("start_backoff")
-        """Pools in back-off."""
+        """Pools in backoff."""
         self.closed = False
         self._promised = 0
-        """In one pass of `start_queued`: needs that wait for the end of a process that is on its way out."""
+        """Needed starts, in one pass of `start_queued`, that wait for the end of a process that is already
+        ending.
+        """
 
     def enqueue(self, pool: Pool) -> None:
         """Queue the pool if it has too few instances."""
@@ -66,18 +69,18 @@ class StartQueue:
             self._queue[pool.key] = None
 
     def move_to_front(self, pool: Pool) -> None:
-        """If it is in the queue, it is the next."""
+        """Move the pool to the head of the queue if it is queued."""
         if pool.key in self._queue:
             self._queue.move_to_end(pool.key, last=False)
 
     def breaker_opened(self, pool: Pool, now: float) -> None:
-        """Its breaker is open: nothing starts before it is half open."""
+        """The circuit breaker of the pool is open: start nothing before it is half open."""
         self.drop(pool.key)
         if pool.policy.open_s and pool.wanted and not self.closed:
             self.backoffs.arm(pool.key, now, pool.not_before - now)
 
     def drop(self, key: PoolKey) -> None:
-        """Start nothing for this pool, now or after its back-off."""
+        """Start nothing for this pool, now or after its backoff."""
         self._queue.pop(key, None)
         self.backoffs.disarm(key)
 
@@ -88,7 +91,7 @@ class StartQueue:
             self.drop(key)
 
     def end_backoffs(self, pools: Iterable[PoolKey]) -> None:
-        """Queue these pools again; one whose circuit breaker was open for long enough tries once more."""
+        """Queue these pools again; a pool whose circuit breaker was open long enough tries one start."""
         for key in pools:
             pool = self._pools[key]
             if pool.restart.breaker == "open":
@@ -99,7 +102,7 @@ class StartQueue:
             self.enqueue(pool)
 
     def start_queued(self, now: float) -> None:
-        """Start what is queued, as far as it may be: what is needed, then spares."""
+        """Start as much of the queue as is allowed: needs first, then spares."""
         if self.closed:
             return
         self._promised = 0
@@ -115,12 +118,14 @@ class StartQueue:
             self._fill_wishes(now)
 
     def _is_unasked(self, key: PoolKey) -> bool:
-        """Whether nobody waits for an instance: then it is to be listed, or to stand ready."""
+        """True if no call waits for an instance: it is wanted for its catalog, or as a spare."""
         pool = self._pools.get(key)
         return pool is None or not pool.queue
 
     def _ready(self, key: PoolKey, now: float) -> Pool | None:
-        """The queued pool, if it may start something now. Who has enough, or backs off, leaves the queue."""
+        """The queued pool if it may start an instance now. A pool that has enough, or backs off, leaves the
+        queue.
+        """
         pool = self._pools.get(key)
         if pool is None or not falls_short(pool):
             self._queue.pop(key, None)
@@ -132,7 +137,7 @@ class StartQueue:
         return None if self._must_wait_for_others(pool) else pool
 
     def _must_wait_for_others(self, pool: Pool) -> bool:
-        """`stop_first`: the old one holds a port or a lock until it has ended."""
+        """With `stop_first`, an old instance holds a port or a lock until it has ended."""
         if pool.start_after in self._pools:
             return True
         return pool.stop_first and pool.active_count() < len(pool.instances)
@@ -141,7 +146,7 @@ class StartQueue:
         return falls_short(pool) and pool.active_count() < needed_instances(pool, self._leases)
 
     def _fill_needs(self, pool: Pool, now: float) -> bool:
-        """False when no pool may start anything now."""
+        """Start needed instances. Returns False if no pool may start anything now."""
         while self._is_in_need(pool):
             if len(self.greeting_turns) >= self.max_greeting:
                 return False
@@ -168,13 +173,15 @@ class StartQueue:
             self._queue.pop(pool.key, None)
 
     def _cap_for(self, pool: Pool) -> int:
-        """A replacement may exceed the cap by one, or a full machine could never restart anything."""
+        """The process cap for this pool. A replacement may exceed it by one, or a full machine could never
+        restart anything.
+        """
         replaces = any(i.limit_reached or i.state is InstanceState.DRAINING for i in pool.instances.values())
         return self.max_processes + (1 if replaces else 0)
 
     def _make_room(self, needy: Pool, now: float) -> None:
-        """End as many instances as this pool needs more of, less those whose end is on its way already. Of
-        what costs somebody something only one ends at a time: the need may be over when that is gone.
+        """End as many instances as this pool lacks, minus those that are ending already. Of instances whose
+        end costs a session something, only one ends at a time, because the need may be over by then.
         """
         more = (
             needed_instances(needy, self._leases) - needy.active_count()
@@ -196,8 +203,8 @@ class StartQueue:
             self._promised += 1
 
     def _is_room_coming(self, needy: Pool, states: Collection[InstanceState]) -> bool:
-        """Whether a process in one of these states leaves room that no other need waits for. One that is only
-        worn may drain for a day: its end is no promise.
+        """True if a process in one of these states leaves room that no other need waits for. A worn one does
+        not count: it may drain for a day.
         """
         leaving = sum(
             i.state in states and not (i.limit_reached and i.state is InstanceState.DRAINING)
@@ -209,8 +216,8 @@ class StartQueue:
         return any(i.state in ENDING for i in self._instances.values())
 
     def _idle_victim(self, needy: Pool) -> tuple[Instance, LossCause] | None:
-        """Which instance may go at no cost (rule 14): the least recently used idle one that nobody holds;
-        else one that only starts to be a spare.
+        """An instance that may end at no cost (rule 14): the least recently used idle one without a holder;
+        else one that is only starting to be a spare.
         """
         idle = [i for i in self._free(needy) if _can_spare(i)]
         if idle:
@@ -219,9 +226,9 @@ class StartQueue:
         return None if spare is None else (spare, "room")
 
     def _costly_victim(self, needy: Pool) -> tuple[Instance, LossCause] | None:
-        """Which instance has to go where none is idle: one that a session holds idly while it waits for
-        another. For a pool that has none at all also one of several of another pool: every server with demand
-        is sure of one.
+        """The instance to end if none is idle: one that a session holds idle while it waits for another. For
+        a pool without any instance also one of several of another pool, so that every server with demand gets
+        one.
         """
         yielding = self._leases.pick_victim(self._waiting_for_more())
         if yielding is not None:
@@ -237,13 +244,13 @@ class StartQueue:
         return (min(held, key=lambda i: i.idle_since), "room") if held else None
 
     def _others(self, needy: Pool) -> list[Instance]:
-        """What serves in other pools."""
+        """The serving instances of other pools."""
         return [
             i for i in self._instances.values() if i.state is InstanceState.SERVING and i.pool is not needy
         ]
 
     def _free(self, needy: Pool) -> list[Instance]:
-        """Those of them that nobody holds."""
+        """Those of them without a holder."""
         return [i for i in self._others(needy) if self._leases.holder(i.id) is None]
 
     def _spare_to_be(self, needy: Pool) -> Instance | None:
@@ -256,7 +263,7 @@ class StartQueue:
         return None
 
     def _waiting_for_more(self) -> set[SessionId]:
-        """Who waits for another instance than it holds already."""
+        """The sessions that wait for another instance than the one they hold."""
         return {
             session
             for pool in self._pools.values()
@@ -265,12 +272,12 @@ class StartQueue:
         }
 
     def will_start(self, pool: Pool) -> bool:
-        """Whether something will start for this pool without another event."""
+        """True if this pool will start an instance without another event."""
         return pool.key in self._queue or pool.key in self.backoffs
 
 
 def falls_short(pool: Pool) -> bool:
-    """Whether the pool should have more instances than it has."""
+    """True if the pool should have more instances than it has."""
     if pool.active_count() >= pool.target or not pool.wanted or pool.stopped:
         return False
     return pool.restart.breaker == "closed" or (

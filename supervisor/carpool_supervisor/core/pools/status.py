@@ -1,10 +1,10 @@
-"""What the broker and operators are told of a pool.
+"""The state of pools as the broker and operators see it.
 
-Owns the announcements (the end of operators' commands, the catalog, the state with its reason, the mode:
-each once whenever it changes), and the report of a pool and its instances for `status` and `ps`. Owns also
-when that is checked, and that pools are adjusted to their targets before.
+Owns the announcements (the end of operators' commands, the catalog, the state with its reason, the mode; each
+once per change), and the report of a pool and its instances for `status` and `ps`. Owns also the time of
+these checks, and adjusts pools to their targets before them.
 
-Refuses to know: what changes a pool, memory and CPU (the shell adds them).
+Knows nothing of: the causes of changes, memory and CPU (the shell adds them).
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ from carpool_supervisor.core.pools.targets import PoolTargets
 
 
 class PoolAnnouncer:
-    """To one broker, of all pools."""
+    """Announces the state of all pools to one broker."""
 
     def __init__(
         self, pools: Pools, targets: PoolTargets, starts: StartQueue, out: Callable[[AnyEffect], None]
@@ -34,15 +34,15 @@ class PoolAnnouncer:
         self._emit = out
 
     def announce(self, pool: Pool, now: float) -> None:
-        """Tell what is different of this pool."""
+        """Announce the changes of this pool."""
         for news in pool_changes(pool, now):
             self._emit(news)
 
     def announce_all(self, now: float) -> None:
-        """Tell what is different from what the broker was last told, of every pool."""
+        """Announce the changes of all pools since the last announcements."""
         pools = list(self._pools.values())
         if self._targets.retire_all(now):
-            self._start_queue.start_queued(now)  # others may start only after one that is gone now
+            self._start_queue.start_queued(now)  # a pool that is gone may have blocked other starts
         for pool in pools:
             if not pool.plain and pool.key in self._pools:
                 self._targets.adjust_pool(pool, now)
@@ -51,7 +51,7 @@ class PoolAnnouncer:
 
 
 def pool_changes(pool: Pool, now: float) -> Iterator[OperationEnded | Catalog | PoolChanged]:
-    """What is different from what it was last told; it counts as told."""
+    """The changes of this pool since the last announcements. They count as announced."""
     if pool.operations:
         yield from operator_state.finished_operations(pool)
     if not pool.wanted:
@@ -78,7 +78,7 @@ def pool_changes(pool: Pool, now: float) -> Iterator[OperationEnded | Catalog | 
 
 
 def report_pool(pool: Pool, now: float, leases: Leases) -> PoolReport:
-    """A pool as it is now."""
+    """The report of a pool at this moment."""
     return PoolReport(
         key=pool.key,
         server=pool.server,
@@ -97,7 +97,7 @@ def report_pool(pool: Pool, now: float, leases: Leases) -> PoolReport:
 
 
 def _problem(pool: Pool) -> str:
-    """What went wrong last, and what its server offers beyond the bounds; what both say once."""
+    """The last error, and the sentence on offers that are left out; text in both only once."""
     told, over = public_error(pool), left_out_text(pool)
     if told in over or over in told:
         return max(told, over, key=len)
@@ -132,7 +132,7 @@ def _state_text(instance: Instance, leases: Leases) -> str:
 
 
 def _why(instance: Instance, leases: Leases, now: float) -> str:
-    """Why it is on its way out, where that is a limit."""
+    """The limit for which it drains, if that is the reason."""
     if (
         instance.limit_reached
         or instance.state is not InstanceState.SERVING

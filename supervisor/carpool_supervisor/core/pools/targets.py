@@ -1,11 +1,11 @@
-"""What is wanted of pools: by the configuration, by calls, by operators, by the end of a session.
+"""The targets of pools: set by the configuration, by calls, by operators and by the end of sessions.
 
-Owns which pools exist and each pool's `target`, and tends the pools that are not plainly shared: after
-anything that may matter to one of them, `adjust_pool` brings it to what its mode and its demand ask for,
-whatever it was that happened. `start_queue` brings pools up to their target, `by_id` ends instances.
+Owns the set of pools and the `target` of each, and adjusts the pools that are not plain. After each event
+that may matter to such a pool, `adjust_pool` brings it to its mode and its demand, whatever the event was.
+`start_queue` starts instances up to the target, `instances` ends them.
 
-Invariants (`check`): in mode `session` an instance that serves is leased, a spare, or was used before the
-pool began to lease; in every other mode no instance that serves is leased, and nobody waits for a lease.
+Invariants (`check`): in mode `session` a serving instance is leased, a spare, or was used before the pool
+began to lease; in all other modes no serving instance is leased, and no session waits for a lease.
 
 Knows nothing of: single calls, processes, JSON.
 """
@@ -42,11 +42,13 @@ from carpool_supervisor.core.pools.instances import Instances
 from carpool_supervisor.core.pools.start_queue import falls_short
 
 TAINTED_S: Final = 5.0
-"""In mode `serial` a lane whose call is over and not answered is replaced after this long (rule 5)."""
+"""In mode `serial` an instance that still owes the answer to an ended call is replaced after this time (rule
+5).
+"""
 
 
 class PoolTargets:
-    """All pools, as they should be."""
+    """The targets of all pools."""
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class PoolTargets:
     # --- the configuration -----------------------------------------------------------------------------
 
     def set_pools(self, set_pools: SetPools, now: float) -> None:
-        """Take over the list of pools that are wanted; where it is complete, all others retire."""
+        """Take over the list of wanted pools; if it is complete, all others retire."""
         self._instances.set_limits(set_pools.max_processes, set_pools.max_greeting)
         keys = {spec.key for spec in set_pools.pools}
         for spec in set_pools.pools:
@@ -104,7 +106,7 @@ class PoolTargets:
             self._start_queue.breaker_opened(pool, now)
 
     def _set_replaced_pools(self, pool: Pool, spec: PoolSpec) -> None:
-        """It stands in the place of others, and of all in whose place those stood."""
+        """The pool replaces others, and all that those had replaced."""
         found = [self._pools.get(key) for key in (spec.replaces, *spec.replaces_too)]
         before = [each for each in found if each is not None and each is not pool]
         if not before:
@@ -115,19 +117,19 @@ class PoolTargets:
         pool.replaced_pools = tuple(key for key in older if key in self._pools)
 
     def _want_again(self, pool: Pool) -> None:
-        """It was on its way out, and the broker has forgotten it: all about it is news again."""
+        """The pool was retiring, and the broker has forgotten it: announce everything about it anew."""
         pool.wanted = True
         pool.announced = None
         pool.is_catalog_sent = False
         pool.restart, pool.not_before, pool.start_wanted = FRESH, 0.0, False
         pool.set_trial(None)
-        if not pool.serving:  # the next instance tells it; `catalog_wanted` starts none where it is known
+        if not pool.serving:  # the next instance announces it; `catalog_wanted` starts none if it is known
             pool.catalog = None
         if pool.policy.auto_connect:
             pool.target = max(pool.target, 1)
 
     def set_knowledge(self, event: PoolKnowledgeChanged, now: float) -> None:
-        """More is known about a pool's program."""
+        """Take over new knowledge about a pool's program."""
         pool = self._pools.get(event.key)
         if pool is not None:
             pool.set_knowledge(event.entry, event.evidence, event.era)
@@ -136,10 +138,10 @@ class PoolTargets:
                 self._instances.update_catalog(pool, pool.catalog, now)
 
     def retire_all(self, now: float) -> bool:
-        """End what is no longer wanted, as far as it has come. True if a pool is gone by that."""
+        """Continue the retirement of all unwanted pools. Returns True if a pool is gone by that."""
         before = len(self._pools)
         left = before + 1
-        while len(self._pools) < left:  # one that goes may be what another waited for
+        while len(self._pools) < left:  # another pool may have waited for the one that is gone
             left = len(self._pools)
             for pool in list(self._pools.values()):
                 if not pool.wanted:
@@ -147,8 +149,8 @@ class PoolTargets:
         return left < before
 
     def retire(self, pool: Pool, now: float) -> None:
-        """The pool is no longer wanted: nothing starts for it. When its line is empty it drains, when it is
-        empty it goes.
+        """The pool is no longer wanted: start nothing for it. It drains when its queue is empty, and is
+        removed when it has no instance.
         """
         pool.wanted = False
         self._start_queue.drop(pool.key)
@@ -172,8 +174,8 @@ class PoolTargets:
             del self._pools[pool.key]
 
     def _stands_for_another(self, pool: Pool) -> bool:
-        """Who starts after this pool starts after those before it too, until they are gone. Two that replaced
-        each other, back and forth, stand for nobody.
+        """True if an older pool, whose end this pool would have waited for, is not gone yet. A pool that
+        starts after this one must wait for it too. Two pools that replaced each other in turn count for none.
         """
         passed = {pool.key}
         before = self._pools.get(pool.start_after)
@@ -187,7 +189,7 @@ class PoolTargets:
     # --- calls -----------------------------------------------------------------------------------------
 
     def grow(self, pool: Pool, now: float) -> None:
-        """There is more to do than the instances at hand can take."""
+        """Start more instances, because those at hand cannot take all calls."""
         if pool.mode != "concurrent":
             self.adjust_pool(pool, now)
             return
@@ -202,12 +204,12 @@ class PoolTargets:
             self._start_queue.start_queued(now)
 
     def catalog_wanted(self, word: DiscoverCatalog, now: float) -> None:
-        """Somebody needs the catalog."""
+        """A session needs the catalog: start an instance if the catalog is unknown."""
         pool = self._pools.get(word.key)
         if pool is None or not pool.wanted:
             return
         if word.again and pool.catalog is not None and not pool.is_relisting:
-            pool.is_relisting = True  # if none runs, the next one to start tells it
+            pool.is_relisting = True  # if none runs, the next instance announces it
             for instance in pool.serving[:1]:
                 self._emit(RereadLists(instance.id))
         if pool.stopped:
@@ -218,7 +220,7 @@ class PoolTargets:
         if pool.catalog is not None:
             return
         if pool.era_wish == "newest" and pool.both_eras:
-            return  # the broker is told the same, and asks the pool of all agents instead
+            return  # the broker gets the same answer, and asks the pool of all agents instead
         if pool.target == 0:
             pool.target = 1
             self._start_queue.enqueue(pool)
@@ -229,7 +231,7 @@ class PoolTargets:
     # --- operators and sessions ------------------------------------------------------------------------
 
     def operate(self, word: Operate, now: float) -> None:
-        """An operator's word. `OperationEnded` follows when it has taken effect."""
+        """Carry out an operator's command. `OperationEnded` follows when it has taken effect."""
         pool = self._pools.get(word.key)
         if pool is None or not pool.wanted:
             self._emit(
@@ -247,8 +249,8 @@ class PoolTargets:
         self._start_queue.start_queued(now)
 
     def call_cancelled(self, call: CallId) -> None:
-        """Its agent does not want the answer to this call. If that was the word that state is lost, the next
-        one hears it.
+        """The agent of this call gets no answer to it. If the answer was to report a lost state, the next
+        call reports it.
         """
         untold = self._leases.told_losses.call_cancelled(call)
         if untold is not None:
@@ -257,29 +259,31 @@ class PoolTargets:
             mark_not_plain(server, self._pools)
 
     def session_closed(self, session: SessionId, now: float) -> None:
-        """The agent is gone: its leases end, and their instances."""
+        """The agent is gone: end its leases and their instances."""
         self._end_returned(self._leases.session_closed(session), now)
 
     def session_pool_changed(self, moved: SessionPoolChanged, now: float) -> None:
-        """A session is served by another pool now: its lease stays behind, and it is told so there. By none:
-        it is told so if it comes back.
+        """Another pool serves this session now: its lease at the old pool ends, and the next call there
+        reports the loss. Without another pool, the session is told if it returns.
         """
         pool = self._pools.get(moved.old) or self._pools.get(moved.new)
         place = None if pool is None else self._leases.held_instance(moved.session, pool.server)
         if place is not None and place[0] != moved.new:
             cause: LossCause = "roots" if moved.new else "reload"
             self._instances.end_without_replacement(self._instances.by_id[place[1]], now, cause)
-        if moved.old in self._pools:  # what is in line there would lease an instance that nobody calls again
+        if (
+            moved.old in self._pools
+        ):  # queued calls would lease an instance that the session never calls again
             self._dispatcher.fail_waiting_of_session(moved.session, self._pools[moved.old], *POOL_REPLACED)
 
     def sessions_unknown(self, now: float) -> None:
-        """Sessions may have gone while nobody told us: their leases end, and those who are still there are
-        told.
+        """The broker does not know which sessions are left: end all leases, and tell the sessions that
+        remain.
         """
         self._end_returned(self._leases.all_lost("link"), now)
 
     def sessions_listed(self, open_sessions: OpenSessions, now: float) -> None:
-        """Who is there: what is known of others goes. They may have left while the link was down."""
+        """Forget all sessions that are not in this list. They may have left while the link was down."""
         for gone in self._leases.sessions() - {note.session for note in open_sessions.live}:
             self._end_returned(self._leases.session_closed(gone), now)
         for note in open_sessions.live:
@@ -288,7 +292,7 @@ class PoolTargets:
                 mark_not_plain(server, self._pools)
 
     def state_lost(self, told: SessionStateLost) -> None:
-        """A session that nobody remembers has come back: its carrier knows what it may have had."""
+        """An unknown session has come back: its carrier reports the state that it may have had."""
         ours = self._leases.holders()
         for server in told.servers:
             if (told.session, server) not in ours:
@@ -300,7 +304,7 @@ class PoolTargets:
         self._end_returned(self._leases.end_idle(instances), now)
 
     def _end_returned(self, leases: Iterable[LeaseEnded], now: float) -> None:
-        """What was leased is ended, never leased again (rule 15)."""
+        """End instances that were leased; they are never leased again (rule 15)."""
         for ended in leases:
             instance = self._instances.by_id[ended.instance]
             mark_not_plain(instance.pool.server, self._pools)
@@ -309,7 +313,7 @@ class PoolTargets:
     # --- pools that are not plain ----------------------------------------------------------------------
 
     def adjust_pool(self, pool: Pool, now: float) -> None:
-        """Bring a pool that is not plain to what its mode and its demand ask for."""
+        """Bring a pool that is not plain to its mode and its demand."""
         if pool.plain:
             return
         self._timers.disarm("tainted_instance", pool.key)
@@ -334,7 +338,7 @@ class PoolTargets:
         return self._leases.concerns_server(pool.server)
 
     def _replace_tainted(self, pool: Pool, now: float) -> None:
-        """Replace the lanes that have waited long enough for the answer to a call that is over (rule 5)."""
+        """Replace tainted instances that have waited long enough for the answer to an ended call (rule 5)."""
         for instance in list(pool.serving):
             since = min((each.since for each in instance.abandoned.values() if each.can_ask), default=None)
             if since is None:
@@ -347,7 +351,7 @@ class PoolTargets:
                     self._timers.arm("tainted_instance", pool.key, now, since + TAINTED_S - now)
 
     def _update_leasing(self, pool: Pool, now: float) -> None:
-        """End what can never be leased; lease or keep warm what can."""
+        """End instances that can never be leased; offer all others for leases."""
         for instance in list(pool.serving):
             if demand.is_unleasable(instance, self._leases):
                 if not instance.is_busy:

@@ -68,10 +68,10 @@ class RoundInput:
 class InputRequiredRound:
     """What a call wants of its agent now."""
 
-    __slots__ = ("again", "declined", "inputs", "number", "outcome", "owed", "told")
+    __slots__ = ("again", "declined", "inputs", "number", "open_call", "outcome", "told")
 
     def __init__(self, open_call: OpenCall) -> None:
-        self.owed = open_call
+        self.open_call = open_call
         self.inputs: dict[str, RoundInput] = {}
         """By the key under which the retry is to bring it."""
         self.told: frozenset[str] = frozenset()
@@ -156,7 +156,7 @@ class ParkedCalls:
         found = self._rounds.get(call)
         if found is not None:
             del found.inputs[key]
-            if not found.inputs and not found.owed.is_parked:
+            if not found.inputs and not found.open_call.is_parked:
                 self._drop_round(call)
 
     def urls_required(self, open_call: OpenCall, urls: Sequence[RawJson], now: float) -> bool:
@@ -192,7 +192,7 @@ class ParkedCalls:
 
     def _answer_input_required(self, found: InputRequiredRound, now: float) -> None:
         """Answer the request that waits with what is wanted."""
-        open_call = found.owed
+        open_call = found.open_call
         open_call.rounds += 1
         self._timers.arm("parked_call", open_call.call, now, self._call_table.bounds.park_s)
         found.told = frozenset(found.inputs)
@@ -204,7 +204,7 @@ class ParkedCalls:
 
     def retry_received(self, found: InputRequiredRound, event: CallRequested, now: float) -> OpenCall | None:
         """A request brings what this round wants. Returns the call that is to be served anew, if one is."""
-        open_call = found.owed
+        open_call = found.open_call
         session = open_call.session
         self._timers.disarm("parked_call", open_call.call)
         if found.again or open_call.call < self._call_table.before:
@@ -250,9 +250,9 @@ class ParkedCalls:
         """The round that this retry belongs to."""
         token = self.state_tokens.read(event)
         found = None if token is None else self._rounds.get(token.call)
-        if token is None or found is None or found.owed.session is not session:
+        if token is None or found is None or found.open_call.session is not session:
             return None
-        if not self._timers.has("parked_call", token.call) or found.owed.rounds != token.round:
+        if not self._timers.has("parked_call", token.call) or found.open_call.rounds != token.round:
             return None  # it was used, or has expired
         return found
 
@@ -314,13 +314,13 @@ class ParkedCalls:
         """What these want is complete: their agents are told."""
         for call in calls:
             found = self._rounds[call]
-            self._call_table.park(found.owed)
+            self._call_table.park(found.open_call)
             self._answer_input_required(found, now)
 
     def end_parked(self, calls: Iterable[CallId], now: float) -> None:
         """Nobody has brought in time what these want."""
         for call in calls:
-            session = self._rounds[call].owed.session
+            session = self._rounds[call].open_call.session
             self._end_call(call, "the agent did not bring in time what it wants")
             self._call_table.admission.send_queued(session, now)
 
@@ -328,9 +328,9 @@ class ParkedCalls:
         """Nobody comes back for this call. `leaves`: as in `CallTable.drop`."""
         found = self._rounds[call]
         if call in self._call_table.calls:
-            self._call_table.drop(found.owed, reason, leaves=True)
+            self._call_table.drop(found.open_call, reason, leaves=True)
         if not found.again and not leaves:  # what it was told when it was parked may be unread still
-            self._emit(ForgetRecordedCall(found.owed.session.id, call))
+            self._emit(ForgetRecordedCall(found.open_call.session.id, call))
         self._drop_round(call)
 
     def _round_of(self, open_call: OpenCall) -> InputRequiredRound:
@@ -349,17 +349,17 @@ class ParkedCalls:
         self._timers.disarm("parked_call", call)
         if found.outcome is not None:
             self._held_bytes -= len(found.outcome.body)
-        of = self._of_session[found.owed.session.id]
+        of = self._of_session[found.open_call.session.id]
         del of[call]
         if not of:
-            del self._of_session[found.owed.session.id]
+            del self._of_session[found.open_call.session.id]
 
     def check(self) -> None:
         """Assert every invariant."""
         calls = self._call_table.calls
         open_asks: dict[AskId, tuple[CallId, str]] = {}
         for call, found in self._rounds.items():
-            open_call = found.owed
+            open_call = found.open_call
             assert open_call.call == call
             assert self._sessions.get(open_call.session.id) is open_call.session, "a round of nobody"
             assert call in self._of_session[open_call.session.id]

@@ -87,7 +87,7 @@ class SessionViews:
     def session_opened(self, session: Session) -> None:
         """A new session looks around."""
         session.scope = self._effective_scope(session)
-        session.is_greeted |= session.scope.prefixes
+        session.seen_servers |= session.scope.prefixes
         self._registry.retain_scope(session.scope)
 
     def _effective_scope(self, session: Session) -> Scope:
@@ -95,12 +95,12 @@ class SessionViews:
         stay theirs: its agent may still say them.
         """
         scope = self.sources.scope(session.source, asking=session.asking, stateless=session.stateless)
-        if session.is_greeted.keys() <= scope.prefixes.keys():
+        if session.seen_servers.keys() <= scope.prefixes.keys():
             return scope
         known = dict(scope.known)
         former = tuple(
-            (server, session.is_greeted[server])
-            for server in sorted(session.is_greeted.keys() - known.keys())
+            (server, session.seen_servers[server])
+            for server in sorted(session.seen_servers.keys() - known.keys())
         )
         return replace(scope, former=former) if former else scope
 
@@ -125,7 +125,7 @@ class SessionViews:
             self._registry.release_scope(session.scope)
             moved.append(ScopeChanged(session, session.scope, seen[way]))
             session.scope = scope
-            session.is_greeted |= scope.prefixes
+            session.seen_servers |= scope.prefixes
         return moved
 
     def view_of(self, session: Session) -> View:

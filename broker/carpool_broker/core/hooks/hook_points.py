@@ -1,15 +1,15 @@
-"""Hooks: what the user has put before and after calls, and what follows from what they say.
+"""Hooks on calls: which hooks get a call or its answer, and what follows from their verdicts.
 
-Owns which hooks look at which call, in the order of the file, each at what the one before has made of it;
-every run of a hook from its start to its verdict or its time limit; how many run at once; and what becomes of
-the call (docs/decisions/0025, docs/hooks.md). A call is *hooked* from the moment at which it could have been
-sent until the last hook has let it pass, and *told* from its server's answer until the last hook has let that
-pass; both count as in flight. A call that ends with an error of ours has its answer at once: hooks hear of it
-and change nothing.
+Owns the choice of hooks for a call, in the order of the configuration file, where each hook gets what the
+hook before it made; every run of a hook from its start to its verdict or time limit; how many run at once;
+and how the call goes on (docs/decisions/0025, docs/hooks.md). A call is *hooked* from the moment at which it
+could be sent until the last hook has let it pass, and *told* from its server's answer until the last hook
+has let that pass. Both count as in flight. A call that ends with an error of ours is answered at once: hooks
+hear of it and change nothing.
 
-Invariants (`check`): a call is `hooked` or `told` exactly while it is held here, and then one run is for it;
-every run has a time limit; a hook has at most `MAX_RUNNING` at once, and none waits while one more could run.
-Knows nothing of: processes, what is in arguments and results, how a hook is told and answers.
+Invariants (`check`): a call is `hooked` or `told` exactly while it is held here, and has one run then; every
+run has a time limit; a hook has at most `MAX_RUNNING` runs at once, and none waits while another could
+start. Refuses to know: processes, what is in arguments and results, how a hook is called and answers.
 """
 
 from collections import deque
@@ -31,18 +31,18 @@ from carpool_protocol.link.messages import CallAnswered
 from carpool_protocol.wire.uri_normalization import without_query
 
 MAX_HELD_BYTES: Final = 256 * 1024 * 1024
-"""Of answers that hooks look at, all calls together. One more counts as a failure of its hooks."""
+"""The limit of all answers that hooks hold. An answer beyond it counts as a failure of its hooks."""
 MAX_CACHED_RULES: Final = 4096
-"""Tools and profiles whose hooks are remembered."""
+"""The number of tools and profiles whose hooks are cached."""
 MAX_NAME_CHARS: Final = 256
-"""Longer names, and URIs, are not."""
+"""Names and URIs longer than this are not cached."""
 
 _KIND_OF: Final[dict[str, Kind]] = {
     "tools/call": "tool",
     "prompts/get": "prompt",
     "resources/read": "resource",
 }
-"""What an agent does at a server. Completions and requests about tasks are not for hooks."""
+"""The methods that hooks get. Completions and requests about tasks are not for hooks."""
 _NO_RUN: Final = RunId(0)
 _NO_ROOM: Final = "there was no room to keep more answers for hooks to look at"
 
@@ -52,19 +52,19 @@ Names = tuple[str, ...]
 class HeldCall:
     """A call that waits for hooks."""
 
-    __slots__ = ("answer", "left", "owed", "run")
+    __slots__ = ("answer", "left", "open_call", "run")
 
     def __init__(self, open_call: OpenCall, names: Names, answer: CallAnswered | None = None) -> None:
-        self.owed = open_call
+        self.open_call = open_call
         self.left = deque(names)
-        """Hooks that have not looked at it yet."""
+        """The hooks that have not got it yet."""
         self.answer = answer
-        """None: it has not been sent yet."""
+        """The server's answer; None if the call has not been sent."""
         self.run = _NO_RUN
 
 
 class CallHooks:
-    """All hooks of one broker. See `call_listeners.HookPoints` for what the ledger says."""
+    """All hooks of one broker. It is the call table's `call_listeners.HookPoints`."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class CallHooks:
         may_leave: Callable[[OpenCall], bool],
         strays: Callable[[OpenCall], bool],
     ) -> None:
-        """`may_leave`: whether a call that has passed may still go where it was to go; else it has ended with
-        that. `strays`: whether no text tells where the URI of this call leads.
+        """`may_leave` tells whether a call that has passed may still be sent where it was to go, and ends it
+        if not. `strays` tells whether it is unclear which resource the URI of a call leads to.
         """
         self._call_table = call_table
         self._timers = timers
@@ -85,13 +85,13 @@ class CallHooks:
         self._strays = strays
         self.rules: dict[str, HookRule] = {}
         self.tallies: dict[str, HookCounts] = {}
-        """Of each hook that there is or was, since this broker began."""
+        """The counts of each hook of this broker's configurations, since the broker began."""
         self.pending: list[tuple[HookRule, BeginHook]] = []
-        """Ends of calls that hooks are to hear of (`send_outcomes`)."""
+        """The ends of calls that hooks must be told of (`send_outcomes`)."""
         self.held_bytes = 0
         self._held: dict[CallId, HeldCall] = {}
         self._passed: dict[CallId, RawJson] = {}
-        """Calls that hooks have let pass, and their arguments as they are then."""
+        """The calls that hooks have let pass, and their arguments as hooks left them."""
         self._rules_cache: dict[tuple[str, str, str, str, Names, bool], tuple[Names, Names]] = {}
         self._by_tag = False
         self._runs: dict[RunId, BrokerHookRun] = {}
@@ -101,7 +101,7 @@ class CallHooks:
     # --- which hooks -----------------------------------------------------------------------------------
 
     def hooks_read(self, rules: Iterable[HookRule]) -> None:
-        """These are in force from now on. Runs that are under way go on to their verdicts."""
+        """These hooks are in force from now on. Runs that are under way go on to their verdicts."""
         self.rules = {rule.name: rule for rule in rules}
         self._by_tag = any(each.tag is not None for rule in self.rules.values() for each in rule.match)
         self._rules_cache.clear()
@@ -110,7 +110,7 @@ class CallHooks:
         self._call_table.hook_points = self if self.rules or self._held or self._passed else None
 
     def _find_rules(self, open_call: OpenCall) -> tuple[Names, Names]:
-        """Those that look at this call before, and after it."""
+        """Return the hooks before this call, and those after it."""
         tags = _tags_of(open_call) if self._by_tag else ()
         method = open_call.asked.method
         strays = bool(self.rules) and _KIND_OF.get(method) == "resource" and self._strays(open_call)
@@ -161,7 +161,7 @@ class CallHooks:
         return True
 
     def hold_answer(self, open_call: OpenCall, answer: CallAnswered, now: float) -> bool:
-        """See `HookPoints`. One that sends the agent to URLs first is no end of its call."""
+        """See `HookPoints`. An answer that sends the agent to URLs first does not end its call."""
         if open_call.stage != "sent" or open_call.asked.method not in _KIND_OF or answer.urls_first:
             return False
         names = self._find_rules(open_call)[1]
@@ -182,7 +182,7 @@ class CallHooks:
         return True
 
     def call_failed(self, open_call: OpenCall, slug: str) -> None:
-        """See `HookPoints`. Who has looked at the answer already need not hear of its end."""
+        """See `HookPoints`. A hook that has got the answer already is not told of the end."""
         if not open_call.server or open_call.stage == "told" or open_call.asked.method not in _KIND_OF:
             return
         kind = KINDS.get(slug)
@@ -192,7 +192,7 @@ class CallHooks:
             self.pending.append((self.rules[name], replace(run, outcome=family, code=slug)))
 
     def call_closed(self, open_call: OpenCall) -> None:
-        """See `HookPoints`. A run before a call that nobody wants any more is ended; one after it goes on."""
+        """See `HookPoints`. A run before a call that no agent wants is ended; a run after it goes on."""
         self._passed.pop(open_call.call, None)
         held = self._held.pop(open_call.call, None)
         if not (self.rules or self._held or self._passed):
@@ -210,19 +210,19 @@ class CallHooks:
             self._emit(EndHook(run.id, run.rule.name))  # it has its place until that is over
 
     def _run_next(self, held: HeldCall, now: float) -> None:
-        """The next hook looks at it; after the last it passes."""
+        """Start the next hook of this call; after the last one the call goes on."""
         while held.left:
             name = held.left.popleft()
             rule = self.rules.get(name)
             if rule is None or not (rule.before if held.answer is None else rule.after):
                 continue  # it is no more since the call came
-            what = self._make_run(held.owed, name)
+            what = self._make_run(held.open_call, name)
             if held.answer is not None:
                 answer = held.answer
                 what = replace(what, outcome="answered", body=answer.body, is_error=answer.is_error)
             held.run = self._queue_run(rule, what, now)
             return
-        open_call = held.owed
+        open_call = held.open_call
         if held.answer is None:
             del self._held[open_call.call]
             if self._may_leave(open_call):
@@ -234,7 +234,7 @@ class CallHooks:
             self._call_table.call_answered(held.answer, now)
 
     def _apply_verdict(self, held: HeldCall, rule: HookRule, said: HookAnswered, now: float) -> None:
-        """A hook has looked at it."""
+        """Act on the verdict of a hook about this call."""
         if said.verdict == "rewrite":
             self._rewrite_call(held, said.body)
         elif said.verdict == "deny" or (said.verdict == "failed" and rule.closed):
@@ -243,7 +243,7 @@ class CallHooks:
         self._run_next(held, now)
 
     def _rewrite_call(self, held: HeldCall, body: RawJson) -> None:
-        open_call, answer = held.owed, held.answer
+        open_call, answer = held.open_call, held.answer
         if answer is not None:
             self.held_bytes += len(body) - len(answer.body)
             held.answer = replace(answer, is_error=False, body=body, ttl_ms=-1, public=False)
@@ -254,7 +254,7 @@ class CallHooks:
         self._call_table.arguments.call_opened(open_call)
 
     def _deny_call(self, held: HeldCall, name: str, verdict: HookVerdict, reason: str, now: float) -> None:
-        open_call = held.owed
+        open_call = held.open_call
         if verdict == "deny":
             slug = "denied_by_hook" if held.answer is None else "answer_denied"
             detail = f"The hook {name} says: {_sentence(reason)}" if reason else f"The hook is {name}."
@@ -294,7 +294,7 @@ class CallHooks:
         run.what = replace(run.what, arguments=RawJson(b""), body=RawJson(b""))
 
     def _forget_run(self, run: BrokerHookRun) -> None:
-        """It is over, or never began."""
+        """Forget a run that is over or never began."""
         del self._runs[run.id]
         self._timers.disarm("hook_run", run.id)
         line = self._queues[run.rule.name]
@@ -304,7 +304,7 @@ class CallHooks:
             line.running -= 1
 
     def _start_waiting(self, name: str, now: float) -> None:
-        """One more run of this hook may begin, if any waits."""
+        """Start the next run of this hook that waits, if it may have one more."""
         line = self._queues[name]
         while line.waiting and not line.is_full:
             self._start_run(line, line.remove(line.waiting[0]), now)
@@ -312,7 +312,7 @@ class CallHooks:
             del self._queues[name]
 
     def run_ended(self, event: HookAnswered, now: float) -> None:
-        """A run is over. What comes of one that was given up is dropped."""
+        """A run is over. The result of a run that was given up is dropped."""
         run = self._runs.get(event.run)
         if run is not None:
             self._forget_run(run)
@@ -344,11 +344,11 @@ class CallHooks:
             self._emit(LogLine("info", f"the hook {run.rule.name} works again"))
 
     def queue_of(self, name: str) -> HookRunQueue:
-        """What it runs now."""
+        """Return the runs of this hook."""
         return self._queues.get(name) or HookRunQueue()
 
     def send_outcomes(self, now: float) -> None:
-        """Have hooks hear how calls ended that they do not decide about."""
+        """Tell hooks how calls ended about which they have no verdict."""
         pending, self.pending = self.pending, []
         for rule, what in pending:
             line = self._queues.get(rule.name)
@@ -358,8 +358,8 @@ class CallHooks:
                 self._queue_run(rule, what, now)
 
     def end_runs(self, runs: Iterable[RunId], now: float) -> None:
-        """Runs that waited too long to begin, and those that took too long: in this order, for where one of
-        these ends the next in line begins.
+        """End the runs that waited too long to start, then those that took too long: where one of these
+        ends, the next one starts.
         """
         for run in sorted([self._runs[each] for each in runs], key=_has_begun):
             if run.began is None:
@@ -377,8 +377,8 @@ class CallHooks:
         assert hooked == self._held.keys(), "a call waits for no hook"
         assert not hooked or self._call_table.hook_points is self
         for call, held in self._held.items():
-            assert held.owed is calls[call]
-            assert (held.owed.stage == "told") == (held.answer is not None)
+            assert held.open_call is calls[call]
+            assert (held.open_call.stage == "told") == (held.answer is not None)
             assert self._runs[held.run].what.call == call, "nobody looks at a call that waits for that"
         assert self._passed.keys() <= calls.keys()
         assert self.held_bytes == sum(len(h.answer.body) for h in self._held.values() if h.answer is not None)
@@ -392,7 +392,7 @@ def _has_begun(run: BrokerHookRun) -> bool:
 
 
 def _rule_matches(rule: HookRule, open_call: OpenCall, kind: Kind, tags: Names, *, strays: bool) -> bool:
-    """Whether a hook looks at a call. `strays`: it may be about any resource of its server."""
+    """True if a hook gets a call. `strays`: the call can be about any resource of its server."""
     if rule.profiles and open_call.session.profile not in rule.profiles:
         return False
     names = without_query(open_call.target) if kind == "resource" else (open_call.target,)

@@ -1,7 +1,7 @@
-"""Single runs of hooks: the record of each, the line of each hook, and what it has come to so far.
+"""The runs of hooks: the record of each, the queue of each hook, and the counts of its results.
 
-Owns how many runs of a hook there are at once, and the counts and the median that `status` shows.
-Knows nothing of: calls, which hook looks at what, time limits.
+Owns how many runs a hook has at once, and the counts and the median that `status` shows. Refuses to know:
+calls, which hook gets which call, time limits.
 """
 
 from collections import deque
@@ -14,11 +14,11 @@ from carpool_protocol.hooks.lines import MAX_RUNNING
 
 MAX_OUTCOMES: Final = 1024
 MAX_OUTCOME_BYTES: Final = 16 * 1024 * 1024
-"""While so many runs of a hook wait, or hold so much, it hears of no more ends of calls."""
+"""While this many runs of a hook wait, or hold this many bytes, it is told of no more ends of calls."""
 QUEUE_TIMEOUT_S: Final = 30.0
-"""The longest that a call waits for a run to begin."""
+"""The longest time that a call waits for a run to start."""
 MAX_DURATION_SAMPLES: Final = 128
-"""Durations that the median is of."""
+"""The number of durations of which the median is taken."""
 
 
 class BrokerHookRun:
@@ -29,11 +29,11 @@ class BrokerHookRun:
     def __init__(self, rule: HookRule, what: BeginHook) -> None:
         self.id: RunId = what.run
         self.rule = rule
-        """As it was when the run was wanted."""
+        """The hook's rule when the run was requested."""
         self.what = what
-        """Once it has begun without what it was given to look at."""
+        """What the hook gets. Once the run has started, the arguments or the answer are left out."""
         self.began: float | None = None
-        """None: it waits in its hook's line."""
+        """The time at which it started; None while it waits in its hook's queue."""
         self.size_bytes = len(what.arguments) + len(what.body)
 
 
@@ -46,29 +46,29 @@ class HookRunQueue:
         self.waiting_bytes = 0
 
     def add(self, run: BrokerHookRun) -> None:
-        """It waits."""
+        """Queue a run."""
         self.waiting.append(run)
         self.waiting_bytes += run.size_bytes
 
     def remove(self, run: BrokerHookRun) -> BrokerHookRun:
-        """It waits no more."""
+        """Remove a run from the queue."""
         self.waiting.remove(run)
         self.waiting_bytes -= run.size_bytes
         return run
 
     def has_room(self, what: BeginHook) -> bool:
-        """Whether this may wait although nobody waits for it."""
+        """True if a run about whose end no call waits may be queued."""
         more = len(what.arguments) + len(what.body)
         return len(self.waiting) < MAX_OUTCOMES and self.waiting_bytes + more <= MAX_OUTCOME_BYTES
 
     @property
     def is_full(self) -> bool:
-        """Whether one more has to wait."""
+        """True if one more run must wait."""
         return self.running >= MAX_RUNNING
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are none."""
+        """True if there are no runs."""
         return not self.running and not self.waiting
 
     def check(self, runs: Sequence[BrokerHookRun]) -> None:
@@ -80,21 +80,23 @@ class HookRunQueue:
 
 
 class HookCounts:
-    """What one hook has come to since this broker began."""
+    """The counts of one hook since this broker began."""
 
     def __init__(self) -> None:
         self.verdicts: dict[HookVerdict, int] = {"allow": 0, "deny": 0, "rewrite": 0, "failed": 0}
         self.timeouts = 0
-        """Of those that failed: so many had not answered in time."""
+        """The number of failed runs that exceeded their time limit."""
         self.untold = 0
-        """Ends of calls that it did not hear of, because it had too much to do."""
+        """The number of ends of calls that it was not told of, because too many runs waited."""
         self.last_error = ""
         self.is_failing = False
-        """Its last run failed."""
+        """True if its last run failed."""
         self._durations_s: deque[float] = deque(maxlen=MAX_DURATION_SAMPLES)
 
     def count_run(self, verdict: HookVerdict, duration_s: float, reason: str = "") -> bool | None:
-        """A run is over. True: it has begun to fail; False: it works again; None: as before."""
+        """Count a run. Returns True if the hook begins to fail, False if it works again, None if neither has
+        changed.
+        """
         self.verdicts[verdict] += 1
         if verdict == "failed":
             self.last_error = reason
@@ -105,6 +107,6 @@ class HookCounts:
 
     @property
     def median_s(self) -> float | None:
-        """Of the last runs that did not fail."""
+        """Return the median duration of the last runs that did not fail."""
         ordered = sorted(self._durations_s)
         return ordered[len(ordered) // 2] if ordered else None

@@ -64,12 +64,12 @@ class Admission:
         self._timers = timers
         self.bounds = bounds
         self.credit_bytes: int | None = None
-        """What the link may still carry; None while no supervisor is there."""
+        """The bytes that the link may still carry; None while no supervisor is connected."""
         self.draining = False
-        """No call leaves any more (`draining`)."""
+        """True while carpool drains: no call is sent any more (`drain`)."""
         self.quotas = Quotas()
         self._blocked_sessions: dict[SessionId, None] = {}
-        """Sessions whose line may hold calls that only the link kept back."""
+        """The sessions whose queues may hold calls that only the link's credit holds back."""
 
     # --- does this call go now? ------------------------------------------------------------------------
 
@@ -169,18 +169,18 @@ class Admission:
         self._admitted_calls.fail(open_call, refusal.fault, refusal.detail, refusal.retry_after_s)
 
     def max_open_calls(self, session: Session) -> int:
-        """How many calls it may have open."""
+        """Return how many calls this session may have open."""
         return session.max_open_calls or self.bounds.max_open_calls
 
     def _queue_call(self, open_call: OpenCall, now: float) -> None:
-        """It is in its session's line now."""
+        """Put a call into its session's queue, with a time limit."""
         open_call.stage = "waiting"
         open_call.session.waiting_bytes += open_call.size_bytes
         self._timers.arm("queued_call", open_call.call, now, self.bounds.wait_s)
         self._blocked_sessions[open_call.session.id] = None
 
     def send_queued(self, session: Session, now: float) -> None:
-        """Send what waits in this session's line, as far as it may go."""
+        """Send queued calls of this session, as many as may go."""
         if session.quota is not None:
             self.send_queued_of_quota(session.quota, now)
             return
@@ -190,7 +190,7 @@ class Admission:
             self._blocked_sessions[session.id] = None  # perhaps it is the link that keeps it back now
 
     def send_queued_of_quota(self, quota: Quota, now: float) -> None:
-        """The same for all sessions of one holder: they take turns, one call each."""
+        """Send queued calls of all sessions of one quota: the sessions take turns, one call each."""
         ready = [session for session in quota.sessions.values() if session.waiting]
         while ready:
             ready = [session for session in ready if session.waiting and self.may_send(session)]
@@ -209,7 +209,9 @@ class Admission:
         self._admitted_calls.send(open_call, now)
 
     def send_queued_of_all(self, now: float) -> None:
-        """The link can carry more: sessions take turns, one call each."""
+        """Send queued calls of all sessions while the link has credit: the sessions take turns, one call
+        each.
+        """
         while self._blocked_sessions and (self.credit_bytes or 0) > 0 and not self.draining:
             session_id = next(iter(self._blocked_sessions))
             del self._blocked_sessions[session_id]
@@ -221,7 +223,7 @@ class Admission:
                 self._blocked_sessions[session_id] = None
 
     def leave_queue(self, open_call: OpenCall) -> None:
-        """It ends while it waits."""
+        """Remove a call that ends while it is queued."""
         open_call.session.waiting.remove(open_call)
         open_call.session.waiting_bytes -= open_call.size_bytes
         self._timers.disarm("queued_call", open_call.call)
@@ -229,18 +231,20 @@ class Admission:
     # --- the other end, and time -----------------------------------------------------------------------
 
     def supervisor_lost(self) -> None:
-        """What waits here was never delivered, and goes on waiting."""
+        """The supervisor has gone. Queued calls were never delivered and stay queued."""
         self.credit_bytes = None
         for session in self._sessions.values():
             if session.waiting:
                 self._blocked_sessions[session.id] = None
 
     def session_closed(self, session: Session) -> None:
-        """The agent is gone."""
+        """The session has closed."""
         self._blocked_sessions.pop(session.id, None)
 
     def expired_calls(self, call: CallId, now: float) -> tuple[str, str] | None:
-        """A call has waited too long: the fault, and why. None: it goes on waiting, for the next broker."""
+        """Return the fault and the detail for a call that was queued for too long. None: it stays, for the
+        next broker.
+        """
         if self.draining:
             self._timers.arm("queued_call", call, now, self.bounds.wait_s)
             return None

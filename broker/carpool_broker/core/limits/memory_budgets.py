@@ -1,15 +1,17 @@
-"""What agents make the broker keep, all sessions together: arguments of open calls, answers left unread.
+"""Budgets of memory that agents use in the broker, all sessions together: arguments of open calls, and
+unread answers.
 
-Owns both sums and who may still add to them. One rule for both: a session may have as much as is left for all
-others, so that the first to flood gets half, the next half of the rest, and the sum never exceeds the budget;
-what is small always gets in, for its number is bounded otherwise (rule 3).
+Owns both sums and the decision whether more may be added. One rule holds for both: a session may use as much
+as is left for all others. So the first that floods gets half, the next one half of the rest, and the sum
+never exceeds the budget. Small things are never refused, because their number is bounded otherwise
+(docs/rules.md, rule 3).
 
-Whose agent does not read is said by the door, every MiB (`UnreadChanged`); between two of its words what is
-answered is added here. While much is unread the agent's calls wait, it hears neither progress nor log
-messages (they are counted, for the log), and of the changes of each resource it hears the last, later.
+The transport reports unread bytes once per MiB (`UnreadChanged`); answers sent between two reports are added
+here. While an agent leaves much unread, its calls wait, progress and log messages are dropped (and counted,
+for the log), and of the changes of each resource only the last one is kept.
 
-Invariants (`check`): the sums are those of the sessions.
-Knows nothing of: sockets, what a call is, how a refusal is worded.
+Invariants (`check`): the sums are those of the sessions. Refuses to know: sockets, what a call is, how a
+refusal is worded.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,35 +21,39 @@ from carpool_broker.core.model.effects import AnyEffect, LogLine, SendResourceUp
 from carpool_broker.core.model.session import OpenCall, Session
 
 COUNTED_BYTES: Final = 4096
-"""Arguments up to this size are not counted: a session has no more than a few hundred calls."""
+"""Arguments up to this size are not counted: a session has a few hundred calls at most."""
 GUARANTEED_BYTES: Final = 256 * 1024
-"""So much of arguments a session may have open whatever others do."""
+"""A session may have this many bytes of arguments open, whatever others use."""
 SMALL_ANSWER_BYTES: Final = 64 * 1024
 """Answers up to this size are always kept."""
 UNREAD_STEP_BYTES: Final = 1024 * 1024
-"""An agent that leaves more unread gets nothing that it can do without, and no call of it is sent."""
+"""An agent that leaves more than this unread gets nothing that it can do without, and none of its calls is
+sent.
+"""
 
 
 class ArgumentBudget:
-    """Of all open calls. A call is counted from its entry until it is answered, or cancelled."""
+    """The arguments of all open calls. A call counts from when it is opened until it is answered or
+    cancelled.
+    """
 
     def __init__(self) -> None:
         self.size_bytes = 0
 
     def call_opened(self, open_call: OpenCall) -> None:
-        """Count this call, if it is large."""
+        """Count this call, if its arguments are large."""
         if open_call.size_bytes > COUNTED_BYTES:
             self.size_bytes += open_call.size_bytes
             open_call.session.argument_bytes += open_call.size_bytes
 
     def call_closed(self, open_call: OpenCall) -> None:
-        """Its arguments are kept no more."""
+        """The arguments of this call are no longer kept."""
         if open_call.size_bytes > COUNTED_BYTES:
             self.size_bytes -= open_call.size_bytes
             open_call.session.argument_bytes -= open_call.size_bytes
 
     def exceeds(self, open_call: OpenCall, max_bytes: int) -> bool:
-        """Whether this call, which is counted, is more than its session may have open."""
+        """True if this call, which is counted, exceeds what its session may have open."""
         if open_call.size_bytes <= COUNTED_BYTES:
             return False
         mine = open_call.session.argument_bytes
@@ -59,14 +65,14 @@ class ArgumentBudget:
 
 
 class UnreadBudget:
-    """What all agents have not read."""
+    """The bytes that agents have not read."""
 
     def __init__(self, out: Callable[[AnyEffect], None]) -> None:
         self._emit = out
         self.size_bytes = 0
 
     def unread_changed(self, session: Session, unread_bytes: int) -> None:
-        """The door says how much waits for this agent; 0: it reads."""
+        """The transport reports how many bytes wait for this agent; 0 if it reads."""
         self.size_bytes += unread_bytes - session.unread_bytes
         session.unread_bytes = unread_bytes
         if unread_bytes <= UNREAD_STEP_BYTES:
@@ -76,7 +82,7 @@ class UnreadBudget:
             self._report_dropped(session)
 
     def may_keep_answer(self, session: Session, size_bytes: int, max_bytes: int) -> bool:
-        """Whether an answer of this size is kept for an agent that does not read; then it is counted."""
+        """Return whether an answer of this size is kept for an agent that does not read; it counts then."""
         mine = session.unread_bytes + size_bytes
         if size_bytes > SMALL_ANSWER_BYTES and mine > max_bytes - self.size_bytes:
             return False
@@ -85,21 +91,23 @@ class UnreadBudget:
         return True
 
     def drop_notification(self, session: Session) -> bool:
-        """Whether progress and log messages are left out now; if so, this one is counted."""
+        """Return whether a progress or log message is dropped now; then it is counted."""
         if session.unread_bytes <= UNREAD_STEP_BYTES:
             return False
         session.left_out += 1
         return True
 
     def drop_repeated_update(self, effect: SendResourceUpdated, session: Session) -> None:
-        """A resource changed: an agent that does not read hears of the last change of each."""
+        """Return whether this update of a resource is postponed: an agent that does not read gets the last
+        one of each.
+        """
         if session.unread_bytes > UNREAD_STEP_BYTES:
             session.postponed[effect.uri, effect.listen] = effect
         else:
             self._emit(effect)
 
     def session_closed(self, session: Session) -> None:
-        """The agent is gone."""
+        """The session has closed."""
         self.size_bytes -= session.unread_bytes
         session.unread_bytes = 0
         session.postponed.clear()

@@ -1,13 +1,13 @@
-"""What agents with a profile may use: calls at once, calls in a minute, different servers.
+"""Quotas of profiles: calls at once, calls per minute, and different servers.
 
-Owns who has which account (`session.Quota`), and how long it lasts. A holder is a session; all sessions
-that came with one bearer token and have the same profile are one, else an agent would have as much again by
-opening another session. An account lives as long as one of its sessions, that of a token a minute longer
-than its last call, else an agent would have as much again by ending its session. It begins anew at another
-broker.
+Owns which session has which quota (`session.Quota`), and how long a quota lives. A session with a profile
+has a quota of its own. Sessions with one bearer token and one profile share a quota; otherwise an agent
+would get a new one by opening another session. A quota lives as long as one of its sessions; that of a token
+lives one minute longer than its last call, so that an agent gets no new one by closing its session. Another
+broker begins with new quotas.
 
-Invariants (`check`): the account counts what its sessions have sent; sessions without a profile have none.
-Knows nothing of: what the profile permits (`compiled_profile`), what is in line (`admission`).
+Invariants (`check`): a quota counts the calls that its sessions have sent; sessions without a profile have
+none. Refuses to know: what the profile permits (`compiled_profile`), which calls are queued (`admission`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,14 +22,16 @@ _SHARED_PREFIX: Final = "token "
 
 
 class Quotas:
-    """All accounts."""
+    """The quotas of all sessions."""
 
     def __init__(self) -> None:
         self._quotas: dict[tuple[str, str], Quota] = {}
-        """Those of tokens stay: there are no more of them than the configuration has tokens and profiles."""
+        """Quotas by holder. Those of tokens stay: there are at most as many as tokens and profiles in the
+        configuration.
+        """
 
     def session_opened(self, session: Session, profiles: Mapping[str, ProfileLimits], now: float) -> None:
-        """A new session."""
+        """A session was opened: give it a quota if its profile has limits."""
         if not session.profile:
             return
         whose = f"{_SHARED_PREFIX}{session.principal}" if session.principal else f"session {session.id}"
@@ -41,7 +43,7 @@ class Quotas:
         session.quota = quota
 
     def session_closed(self, session: Session) -> None:
-        """It is over, and has no call any more."""
+        """The session was closed, after all its calls."""
         quota = session.quota
         if quota is not None:
             del quota.sessions[session.id]
@@ -49,7 +51,7 @@ class Quotas:
                 del self._quotas[quota.holder]
 
     def set_limits(self, profiles: Mapping[str, ProfileLimits]) -> None:
-        """These bounds hold from now on."""
+        """These limits hold from now on."""
         for quota in self._quotas.values():
             quota.set_limits(profiles.get(quota.holder[1], NO_LIMITS))
 

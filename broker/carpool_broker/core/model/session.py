@@ -1,7 +1,7 @@
-"""The records of the broker core: sessions, what each is owed, and the account of what it may use.
+"""The records of the broker core: sessions, open calls, listens and quotas.
 
-Owns the shape of these records. Who changes them: the parts that `broker` composes, each what it owns.
-Knows nothing of: effects, views, the link.
+Owns the shape of these records. The parts that `broker` composes change them, each the fields that it owns.
+Refuses to know: effects, views, the link.
 """
 
 from collections import deque
@@ -25,21 +25,23 @@ from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, S
 from carpool_protocol.wire.downgrade import NEWEST
 
 Stage = Literal["returning", "unresolved", "waiting", "hooked", "sent", "told"]
-"""`returning`: its session has come back, and the record that may hold it has not come (`recovery`).
-`unresolved`: the name may belong to a server whose catalog is on its way. `waiting`: in the session's line.
-`hooked`: hooks look at it before it is sent. `sent`: on the link or beyond. `told`: its server has answered,
-and hooks look at that.
+"""The stages of a call.
+
+`returning`: its session has come back, and the record that may have the call is not complete (`recovery`).
+`unresolved`: its name may belong to a server whose catalog is still to come. `waiting`: it is in its
+session's queue. `hooked`: hooks have it before it is sent. `sent`: it is on the link or at the supervisor.
+`told`: its server has answered, and hooks have the answer.
 """
 
 IN_FLIGHT: Final = frozenset({"sent", "hooked", "told"})
-"""Stages in which a call takes up one of those that its session may have in flight."""
+"""The stages that count against the number of calls that a session may have in flight."""
 AT_SERVER: Final = frozenset({"sent", "told"})
-"""Stages in which the supervisor's record holds the call."""
+"""The stages in which the supervisor's record has the call."""
 UNFINISHED: Final = frozenset({"sent", "told", "returning"})
-"""Stages in which a server may have run the call."""
+"""The stages in which a server may have run the call."""
 
 CALL_WINDOW_S: Final = 60.0
-"""By then all calls of a minute may come at once again, whoever they are of."""
+"""The window of the limit of calls per minute: after such a pause a session may use all of it at once."""
 
 # Made once: every call has them, and a `NewType` costs as much as any function.
 _NO_KEY: Final = PoolKey("")
@@ -61,72 +63,74 @@ class OpenCall:
         self.call = call
         self.session = session
         self.asked = request
-        """The request that waits for the answer: of a call with rounds, the last one."""
+        """The request that waits for the answer; of a call with rounds the last one."""
         self.stage: Stage = "unresolved"
         self.since = -1.0
-        """When its request came; below zero where no trail is kept."""
+        """The time at which its request came; negative if no audit is kept."""
         self.key = _NO_KEY
         self.server = _NO_SERVER
         self.target = ""
         self.sent_at = -1
-        """When it went to its server (`Fresh.moment`); -1: it has not, or at an earlier broker."""
+        """The resource cache's count of changes when the call was sent; -1 if it was not sent, or by an
+        earlier broker.
+        """
         self.edit = False
-        """The answer may hold what this agent cannot read as it is."""
+        """True if the answer may have to be rewritten for this agent."""
         self.size_bytes = len(request.rest) + len(request.meta)
         self.is_parked = False
-        """Between two rounds: its last request is answered, and the next has not come (`is_parked`)."""
+        """True between two rounds: the last request is answered, and the retry has not come."""
         self.latest = ABSENT
-        """While it is parked: the last progress."""
+        """The last progress that came while the call was parked."""
         self.rounds = 0
-        """How often it has wanted something of its agent (stateless era)."""
+        """The number of rounds so far: how often the server wanted input of the agent (stateless era)."""
         self.speaker = _NO_SESSION
-        """Who the supervisor takes for its agent, where that is not the session."""
+        """The session as the supervisor knows it, where that is another one."""
         self.is_listening: tuple[PoolKey, str] | None = None
-        """The pool whose log level it counts for, and that level."""
+        """The pool and the log level that are subscribed for this call."""
         self.tasks = False
-        """Its server may answer with a task, or it is about one."""
+        """True if its server may answer with a task, or the call is about a task."""
         self.task = ""
-        """The one that it is about, by our id."""
+        """The task that the call is about, by carpool's id."""
         self.instance = _NO_INSTANCE
-        """Where that runs."""
+        """The instance that runs that task."""
 
     @property
     def tool(self) -> str:
-        """What it is about, for people."""
+        """What the call is about, for people."""
         return "" if self.task else self.target
 
     @property
     def version(self) -> str:
-        """What its agent can read."""
+        """The protocol version that its agent reads."""
         return self.session.version if self.asked.by is None else NEWEST
 
 
 class ListenStream:
-    """One `subscriptions/listen`."""
+    """One `subscriptions/listen` request (MCP 2026-07-28, basic/utilities/subscriptions)."""
 
     __slots__ = ("event", "families", "granted", "is_bereft", "places", "tasks")
 
     def __init__(self, event: ListenRequested) -> None:
         self.event = event
         self.granted = False
-        """False: it waits for catalogs."""
+        """False while the listen waits for catalogs."""
         self.is_bereft = False
-        """Some task that it was for is gone with that broker."""
+        """True if a task that the listen was for went with an earlier broker."""
         self.places: tuple[tuple[ServerName, str], ...] = ()
-        """What it is subscribed to: servers, and their own URIs."""
+        """The resources that it is subscribed to: servers and their own URIs."""
         self.families: tuple[ListNotification, ...] = ()
-        """Of which lists it hears that they changed."""
+        """The lists whose changes it is told of."""
         self.tasks: tuple[str, ...] = ()
-        """Of which tasks it hears, by our ids."""
+        """The tasks that it is told of, by carpool's ids."""
 
 
 class ServerUse:
     """What one session has at one server. `calls.lost_state` decides what the flags lead to.
 
-    A session that calls a server is `is_called` from then on. A server in mode `session` may hold state of
-    it: then it is `is_stateful`, also after that server has left the configuration. The other flags say
-    what the supervisor knows: between two supervisors `has_run` becomes `is_lost`, unless the next one
-    still holds it.
+    A session that calls a server is `is_called` from then on. A server in mode `session` may keep state of
+    it, and then is `is_stateful`, also after it has left the configuration. The other flags say what the
+    supervisor knows: between two supervisors `has_run` becomes `is_lost`, unless the next one still holds
+    the instance.
     """
 
     __slots__ = ("has_run", "is_called", "is_lost", "is_reported", "is_stateful")
@@ -145,14 +149,45 @@ class ServerUse:
 
 
 class Session:
-    """One agent's attachment."""
+    """One agent's attachment to the broker."""
 
     __slots__ = (
-        "agent", "anonymous", "argument_bytes", "asking", "awaits_roots", "calls", "capabilities",
-        "carrier", "carrier_keeps_lines", "control", "follows_roots", "given_up", "greeted", "id",
-        "is_greeted", "is_unresumable", "left_out", "listed", "listens", "max_open_calls", "open_calls",
-        "pid", "postponed", "principal", "profile", "quota", "scope", "sent", "servers", "shared", "source",
-        "stateless", "unread_bytes", "version", "waiting", "waiting_bytes",
+        "agent",
+        "anonymous",
+        "argument_bytes",
+        "asking",
+        "awaits_roots",
+        "calls",
+        "capabilities",
+        "carrier",
+        "carrier_keeps_lines",
+        "control",
+        "follows_roots",
+        "given_up",
+        "greeted",
+        "id",
+        "is_unresumable",
+        "left_out",
+        "listed",
+        "listens",
+        "max_open_calls",
+        "open_calls",
+        "pid",
+        "postponed",
+        "principal",
+        "profile",
+        "quota",
+        "scope",
+        "seen_servers",
+        "sent",
+        "servers",
+        "shared",
+        "source",
+        "stateless",
+        "unread_bytes",
+        "version",
+        "waiting",
+        "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, session: SessionId, source: SourceId, agent: str, pid: int, carrier: str) -> None:
@@ -163,7 +198,7 @@ class Session:
         self.carrier = carrier
         self.greeted = False
         self.stateless = False
-        """It speaks the stateless era only: it was not greeted and has asked for something of that era."""
+        """True if it speaks the stateless era only: it sent no `initialize`, and a request of that era."""
         self.control = False
         """See `SessionOpened`."""
         self.shared = False
@@ -186,40 +221,42 @@ class Session:
         self.version = ""
         self.capabilities = Capabilities()
         self.asking = False
-        """It sees what agents see that can be asked, where its source has any."""
+        """True if it sees the pools for agents that can be asked, where its source has any."""
         self.scope = Scope(())
-        """What it sees, retained in the registry for it. `session_views` keeps it up to date."""
-        self.is_greeted: dict[ServerName, str | None] = {}
-        """Servers that it has seen, and their `tools_prefix`: its agent may still say names of theirs."""
+        """What the session sees. `session_views` keeps it up to date and retains it in the registry."""
+        self.seen_servers: dict[ServerName, str | None] = {}
+        """The servers that it has seen, and their `tools_prefix`: its agent may still use names of theirs."""
         self.awaits_roots = False
-        """Its agent is to say its roots, and what it sees of servers that are told them is not final yet."""
+        """True while its agent must still say its roots; until then servers that are told roots are not
+        final.
+        """
         self.open_calls: dict[RawJson, OpenCall] = {}
-        """By the agent's own request id, byte for byte."""
+        """Its open calls, by the agent's own request id, byte for byte."""
         self.waiting: deque[OpenCall] = deque()
         self.waiting_bytes = 0
         self.sent = 0
-        """Calls in flight: sent, or with hooks before or after that."""
+        """The number of calls in flight: sent, or held by hooks before or after that."""
         self.argument_bytes = 0
-        """Of its large open calls (`memory_budgets`)."""
+        """The bytes of its large arguments (`memory_budgets`)."""
         self.unread_bytes = 0
-        """What its agent leaves unread; 0: it reads."""
+        """The bytes that its agent leaves unread; 0 if it reads."""
         self.left_out = 0
-        """Progress and log messages that it did not get because of that."""
+        """The number of progress and log messages that were dropped because of that."""
         self.postponed: dict[tuple[str, RawJson], SendResourceUpdated] = {}
-        """Changes of resources that it is told of once it reads, by URI and listen."""
+        """Updates of resources that the agent is told of once it reads, by URI and listen."""
         self.listens: dict[RawJson, ListenStream] = {}
         self.listed: dict[Family, Sequence[Listable] | None] = {}
-        """It holds these lists and was not told since that they are old: what was in each, and in those which
-        the same notice is about. None: it is an older one that it has read on in.
+        """The lists that the agent has and was not told to be old: what each held, with the lists that the
+        same notification is about. None: the agent has read on in an older version.
         """
         self.calls = 0
         self.servers: dict[ServerName, ServerUse] = {}
-        """What it has at each server that it has called, at this broker or an earlier one."""
+        """What the session has at each server that it has called, at this broker or an earlier one."""
         self.given_up: list[CallRequested] = []
-        """Requests that have come back, and that the agent has cancelled before the record was heard."""
+        """Requests that have come back, and that the agent cancelled before the record was complete."""
 
     def count_in_flight(self, count: int = 1) -> None:
-        """So many calls more are in flight; -1: one less."""
+        """Count this many more calls in flight; -1 for one less."""
         self.sent += count
         if self.quota is not None:
             self.quota.sent += count
@@ -233,24 +270,26 @@ class Session:
 
     @property
     def may_use_servers(self) -> bool:
-        """Whether it may ask for something that needs servers."""
+        """True if the session may ask for something that needs servers."""
         return self.greeted or self.stateless
 
     @property
     def is_authenticated(self) -> bool:
-        """Whether what it is given is for nobody else to pass on: whoever asks has shown who they are, or has
-        rights that others do not have.
+        """True if answers are for this agent alone: it has shown who it is, or has rights that others do not
+        have.
         """
         return bool(self.profile) or (self.shared and not self.anonymous)
 
 
 def asking_server(open_call: OpenCall) -> ServerName:
-    """The server to name where it asks its agent's user something; empty: the agent sees no other one."""
+    """Return the server to name where it asks the agent's user something; empty if the agent sees no other
+    one.
+    """
     return open_call.server if len(open_call.session.scope.servers) > 1 else _NO_SERVER
 
 
 class QuotaExcess(Struct, frozen=True):
-    """Why a call is one too many."""
+    """Why a call exceeds a quota."""
 
     fault: str
     detail: str
@@ -258,10 +297,10 @@ class QuotaExcess(Struct, frozen=True):
 
 
 class Quota:
-    """The account of one holder: what its sessions with a profile use (`quotas`).
+    """What the sessions of one holder may use, and have used.
 
-    Calls in a minute are a bucket: it holds as many as the bound says and fills evenly, so that after a
-    pause all of them may come at once.
+    Calls per minute are a token bucket: it holds as many calls as the limit says and fills evenly, so that
+    after a pause all of them may come at once.
     """
 
     __slots__ = ("_at", "_called", "_left", "holder", "limits", "sent", "servers", "sessions")
@@ -270,37 +309,37 @@ class Quota:
         self.holder = holder
         self.limits = limits
         self.sessions: dict[SessionId, Session] = {}
-        """Whose calls wait is next in this order, the first one first."""
+        """The sessions that share it, in the order in which their queued calls take turns."""
         self.sent = 0
-        """Calls of all of them that are at servers."""
+        """The number of their calls in flight."""
         self.servers: set[ServerName] = set()
-        """What they have called."""
+        """The servers that they have called."""
         self._left = float(limits.calls_per_minute or 0)
         self._at: float | None = None
-        """When that was so; None: nothing was taken yet."""
+        """The time at which the bucket was last filled; None before the first call."""
         self._called = float("-inf")
-        """When the last call came that was not one too many."""
+        """The time of the last call that did not exceed the quota."""
 
     def set_limits(self, limits: ProfileLimits) -> None:
-        """These bounds hold from now on."""
+        """These limits hold from now on."""
         if limits.calls_per_minute != self.limits.calls_per_minute:
             self._left, self._at = float(limits.calls_per_minute or 0), None
         self.limits = limits
 
     @property
     def has_room(self) -> bool:
-        """Whether one more call may go to a server now."""
+        """True if one more call may be sent now."""
         most = self.limits.max_in_flight
         return most is None or self.sent < most
 
     def may_use(self, server: ServerName) -> bool:
-        """Whether this server may be called: it was, or there is room for one more."""
+        """True if this server may be called: it was called before, or the limit of servers has room."""
         most = self.limits.max_servers
         return most is None or server in self.servers or len(self.servers) < most
 
     def excess(self, open_call: OpenCall, now: float) -> QuotaExcess | None:
-        """Why this call is one too many; None: it is not, and it counts from now on. What is about a task is
-        part of the call that began it.
+        """Return why this call exceeds the quota. None: it does not, and is counted. A request about a task
+        is a part of the call that began the task.
         """
         if open_call.task:
             return None
@@ -317,7 +356,7 @@ class Quota:
         return None
 
     def take_token(self, now: float) -> float:
-        """Take one call out of this minute's. 0: it is taken; else so many seconds until there is one."""
+        """Take a call from the bucket. Returns 0.0, or the seconds until the bucket has one."""
         most = self.limits.calls_per_minute
         if most is None:
             return 0.0
@@ -331,9 +370,9 @@ class Quota:
         return 0.0
 
     def is_unused(self, now: float) -> bool:
-        """Whether nobody has it and nothing that was called counts any more."""
+        """True if no session shares the quota and no call counts any more."""
         return not self.sessions and now - self._called >= CALL_WINDOW_S
 
     def move_last(self, session: Session) -> None:
-        """It has had its turn."""
+        """Move a session that had its turn to the end."""
         self.sessions[session.id] = self.sessions.pop(session.id)

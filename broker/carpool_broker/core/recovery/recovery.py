@@ -1,17 +1,18 @@
-"""How sessions of a broker that died go on here (docs/decisions/0019).
+"""Recovery: how the sessions of a broker that died go on at this one (docs/decisions/0019).
 
-Owns who has come back, and until when others may; requests that wait for the supervisor's record
-(`supervisor_record`); and what becomes of each: it is found there and resumed under its old number; or that
-very supervisor does not know it, so no server has seen it and it is a new call; or else it may have been
-run, and is `Lost`. Of one id that was used again each use has its own call
-(`supervisor_record.match_request`). A call of the record that nobody claims has been cancelled by its
-agent, or answered: it is let go.
+Owns which sessions have come back, and until when others may; the requests that wait for the supervisor's
+record (`supervisor_record`); and the decision about each. A request that the record has goes on as that
+call, under its old number. A request that the same supervisor does not know was never seen by a server, and
+is a new call. Any other request may have been run and is answered `link_broken`. Where an id was used twice,
+each use has its own call (`match_request`). A recorded call that no request claims was cancelled or
+answered, and the supervisor may forget it.
 
-Until everybody who may is back, what the supervisor has for others stays: their pools, levels, subscriptions.
+Until all expected sessions are back, the supervisor keeps what it has for the others: pools, log levels and
+subscriptions.
 
-Invariants (`check`): a request waits here only while its session is back and the record is not told, and has
-a deadline; who is back is not awaited once the record is told; nobody is awaited once everybody is known.
-Knows nothing of: how carriers keep lines, what is in requests and answers.
+Invariants (`check`): a request waits here only while its session is back and the record is not complete, and
+it has a deadline; a session that is back is not awaited once the record is complete; no session is awaited
+once all are known. Refuses to know: how carriers keep lines, what is in requests and answers.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -43,16 +44,16 @@ from carpool_protocol.link.messages import (
 from carpool_protocol.wire.request_targets import TASK_ID_KEYS
 
 RESUME_GRACE_S: Final = 5.0
-"""So long sessions are expected of which nothing is recorded, because they had nothing open."""
+"""Sessions that had nothing open are expected for this long: the record has nothing about them."""
 
 UNREAD: Final = 8
-"""So many times as many requests as a session may have open can come back: not all answers were read."""
+"""A session can bring back this many times its limit of open requests, because some answers were not read."""
 
 NO_SUPERVISOR: Final = Epoch("")
 
 
 class Recovery:
-    """All sessions that come back."""
+    """The sessions that come back."""
 
     def __init__(
         self,
@@ -81,47 +82,54 @@ class Recovery:
         """No session returns any more. `SupervisorSync.recovery_advanced` takes it."""
         self.record = record
         self.epoch = NO_SUPERVISOR
-        """Of the supervisor that is there."""
+        """The epoch of the connected supervisor."""
         self.heard = False
-        """Its record is told."""
+        """True once that supervisor has sent its whole record."""
         self.everybody = life == 0
-        """Nobody is awaited any more: of a first broker nobody is."""
+        """True once no session is awaited any more. A first broker awaits none."""
         self.may_return = True
-        """The time is not over in which who comes is taken for who it was. (Whoever had nothing open may come
-        after all who are awaited.) Of a first broker it never is, and there is nobody."""
+        """True while a session that attaches can be one that returns, also after all awaited ones are back.
+        A first broker has no such time.
+        """
         self._back: dict[SessionId, Epoch] = {}
-        """Who has come back, and under which supervisor its requests were sent."""
+        """The sessions that are back, and the epoch of the supervisor that had their requests."""
         self._again: dict[SessionId, frozenset[RawJson]] = {}
-        """Ids of what waits here for the record that had another use (`SessionResumed.again`)."""
+        """The ids of waiting requests that may have been used for an earlier request
+        (`SessionResumed.again`).
+        """
         self._left: set[SessionId] = set()
-        """Who left before the record was told."""
+        """The sessions that closed before the record was complete."""
         self._bereft: dict[SessionId, set[ServerName]] = {}
-        """What sessions that are not back have lost with a supervisor that is gone."""
+        """The servers at which absent sessions have lost state with an earlier supervisor."""
         self._held: dict[SessionId, list[ServerName]] = {}
-        """What they held at the last one, while none is there."""
+        """The servers at which they held instances of the last supervisor, while none is connected."""
         self._last = NO_SUPERVISOR
-        """That one."""
+        """The epoch of that last supervisor."""
         self._adopted: dict[CallId, OpenCall] = {}
         self._pools: dict[PoolKey, dict[type, Catalog | PoolChanged]] = {}
-        """What was told of pools that nobody who is here wants."""
+        """Catalogs and states of pools that no present session wants."""
 
     # --- the supervisor --------------------------------------------------------------------------------
 
     @property
     def is_hushed(self) -> bool:
-        """What sessions want to hear is not said yet: others may want more."""
+        """True while subscriptions are not sent to the supervisor, because sessions that return may add to
+        them.
+        """
         return not self.everybody and (not self.heard or self._timers.has("return_window", "grace"))
 
     def supervisor_connected(self, epoch: Epoch) -> None:
-        """Its record comes next."""
+        """A supervisor has connected. Its record comes next."""
         self.epoch = epoch
 
     def record_received(self, record: CallsRecorded) -> None:
-        """A part of the record."""
+        """The supervisor has sent a part of its record."""
         self.record.record_received(record)
 
     def supervisor_greeted(self) -> None:
-        """What sessions had at the supervisor before is gone, unless this is the same and knows of it."""
+        """Note what sessions have lost: all that they had, unless this is the same supervisor and still has
+        it.
+        """
         known = self.record.awaited if self.epoch == self._last else {}
         lost_state.supervisor_connected(self._sessions.values(), known)
         for session, held in self._held.items():
@@ -133,7 +141,7 @@ class Recovery:
         self._held.clear()
 
     def record_completed(self, now: float) -> None:
-        """That was all of it."""
+        """The supervisor has sent its whole record."""
         self.heard = True
         self.record.record_completed()
         if not self.everybody and not self._timers.keys("return_window"):
@@ -156,7 +164,7 @@ class Recovery:
         self.recheck()
 
     def _release_own_calls(self, session: SessionId) -> None:
-        """The link was down for a while: what this very broker had sent has ended here."""
+        """Let go of calls that this very broker had sent before the link was down: they have ended here."""
         let_go = self.record.agent_done if session in self._sessions else self.record.session_given_up
         for call in self.record.calls_of(session):
             if call.call in self._call_table.calls:
@@ -165,7 +173,7 @@ class Recovery:
                 let_go(call, "the link was down")
 
     def supervisor_lost(self, states: Mapping[PoolKey, PoolChanged]) -> None:
-        """What it remembered is gone with it. `states`: of pools that are wanted."""
+        """The supervisor has gone, and its record with it. `states` has the states of the wanted pools."""
         if self.heard:
             self._last = self.epoch
         for session, held in self.record.awaited.items():
@@ -183,32 +191,34 @@ class Recovery:
     def _called_servers(
         self, session: SessionId, states: Mapping[PoolKey, PoolChanged]
     ) -> Iterator[ServerName]:
-        """Where calls of this session in the record may have left state since that was told."""
+        """Return the servers at which recorded calls of this session may have left state since then."""
         for call in self.record.calls_of(session):
             state = states.get(call.key) or self._pools.get(call.key, {}).get(PoolChanged)
             if isinstance(state, PoolChanged) and state.mode == "session":
                 yield ServerName(call.key.partition(":")[0])
 
     def keep_pool_state(self, told: Catalog | PoolChanged) -> None:
-        """Nobody who is here wants this pool; somebody who comes back may."""
+        """Keep a catalog or a state of a pool that no present session wants: a session that returns may want
+        it.
+        """
         if not self.everybody:
             self._pools.setdefault(told.key, {})[type(told)] = told
 
     @property
     def has_kept_pools(self) -> bool:
-        """Something is kept of pools that nobody here has wanted so far."""
+        """True if something is kept of a pool that no present session has wanted."""
         return bool(self._pools)
 
     def take_kept_pools(self, wanted: Container[PoolKey]) -> list[Catalog | PoolChanged]:
-        """What was kept of pools that are wanted now."""
+        """Return what was kept of pools that are wanted now."""
         found = [key for key in self._pools if key in wanted]
         return [told for key in found for told in self._pools.pop(key).values()]
 
     # --- agents ----------------------------------------------------------------------------------------
 
     def expected_sessions(self) -> list[SessionNote]:
-        """Who is not here and may come back, as far as anything is remembered of them, and what they have
-        lost. It counts as said: the supervisor remembers it from now on.
+        """Return the absent sessions that may come back, as far as anything is recorded of them, with what
+        they have lost. The supervisor remembers the losses from now on, so they count as reported.
         """
         awaited = {} if self.everybody else self.record.awaited
         notes: list[SessionNote] = []
@@ -219,7 +229,7 @@ class Recovery:
         return notes
 
     def session_resumed(self, session: Session, event: SessionResumed, now: float) -> None:
-        """A session has come back. Its requests are in its books from now on."""
+        """A session has come back. Its requests are in the call table from now on."""
         self._back[session.id] = event.supervisor
         self._again[session.id] = event.again
         self._before.session_resumed(session.id, event.asks, now)
@@ -245,8 +255,8 @@ class Recovery:
             self.recheck()
 
     def retry_received(self, session: Session, event: CallRequested, now: float) -> None:
-        """A retry whose call is not parked here. It is refused if that is none of another broker's either, or
-        its token is used.
+        """A retry has come whose call is not parked here. It is refused if no other broker parked that call
+        either, or if its token is used.
         """
         if not self._resumes(session, event, now):
             self._emit(error_reply(session, event.id, event.by, "bad_request_state", method=event.method))
@@ -281,7 +291,7 @@ class Recovery:
         return [open_call for open_call in session.open_calls.values() if open_call.stage == "returning"]
 
     def _settle_session(self, session: Session, now: float) -> None:
-        """Decide what becomes of everything of a session that is back."""
+        """Decide about all requests of a session that is back."""
         held = self.record.awaited.pop(session.id, ())
         for server in held:
             use = session.server_use(server)
@@ -323,8 +333,8 @@ class Recovery:
         self._emit(SetSupervisorEpoch(session.id, self.epoch))
 
     def _settle_rest(self, session: Session, given_up: Container[CallId], now: float) -> None:
-        """Decide what becomes of calls of the record that no request was found as. `given_up`: its agent has
-        cancelled these.
+        """Decide about recorded calls of the session that no request was matched with. `given_up` has the
+        calls that the agent has cancelled.
         """
         for left in self.record.calls_of(session.id):
             if left.call in self._call_table.calls:
@@ -340,7 +350,9 @@ class Recovery:
     def _adopt_call(
         self, open_call: OpenCall, call: RecordedCall, token: RequestState | None, now: float
     ) -> None:
-        """It is in the record: it goes on as that call. `token`: it brings what that was parked for."""
+        """Continue a request as a call of the record. `token` has the state that the call was parked with,
+        if it was.
+        """
         session = open_call.session
         self.record.remove(call)
         if token is None:  # given in advance, perhaps to a question that was answered with it before
@@ -357,14 +369,14 @@ class Recovery:
         self._call_table.adopt(open_call, call.call, now)
 
     def catalogs_changed(self) -> None:
-        """Catalogs came: they tell how answers of a pool are to be read."""
+        """Catalogs have come: decide again whether answers of adopted calls must be rewritten."""
         calls = self._call_table.calls
         self._adopted = {call: open_call for call, open_call in self._adopted.items() if call in calls}
         for open_call in self._adopted.values():
             self._requests.update_rewrite(open_call)
 
     def session_closed(self, session: Session) -> None:
-        """The agent is gone. The supervisor hears so, if it is there, after it has told its record."""
+        """The session has closed. The supervisor hears so at once, or after it has sent its record."""
         if self.heard:
             self._give_up_session(session.id)
         else:
@@ -377,7 +389,7 @@ class Recovery:
     # --- time ------------------------------------------------------------------------------------------
 
     def recheck(self) -> None:
-        """Perhaps nobody is awaited any more."""
+        """End the wait for sessions if none is awaited any more."""
         if self.heard and not (
             self.everybody or self.record.awaited or self._timers.has("return_window", "grace")
         ):
@@ -392,7 +404,7 @@ class Recovery:
         self.are_sessions_known = True
 
     def _give_up_missing(self) -> None:
-        """Who is not back now is gone."""
+        """Give up the awaited sessions that are not back."""
         for session in list(self.record.awaited):
             if session in self._back:
                 continue
@@ -414,7 +426,7 @@ class Recovery:
             self.record.release(call, "the agent is gone")
 
     def end_returning(self, sessions: Iterable[SessionId]) -> None:
-        """Requests of these have waited for the record long enough."""
+        """End the requests of these sessions, which have waited for the record for too long."""
         for late in sessions:
             for open_call in self._returning_calls(self._sessions[late]):
                 self._requests.end_call(open_call, "link_broken")

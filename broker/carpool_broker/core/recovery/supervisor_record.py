@@ -1,13 +1,13 @@
-"""What the supervisor remembers of the brokers before this one, until it is settled here (rule 4).
+"""The supervisor's record of calls of earlier brokers, until this broker has decided about each
+(docs/rules.md, rule 4).
 
-Owns the calls and sessions of the record as told (`CallsRecorded`): which call a request is found as, which
-sessions may still come back, and that the supervisor hears what it need not remember any longer: of a call
-that has ended it forgets the answer, one that is open is cancelled. Calls whose agent is asked for something
-(stateless era) are kept for a retry, which may come as long as any (rule 14).
+Owns the calls and sessions of the record (`CallsRecorded`): which call a request matches, which sessions can
+still come back, and what the supervisor may forget. Of a call that has ended the supervisor forgets the
+answer; an open call is cancelled. A stateless call whose agent is asked for something is kept for a retry,
+which can come late (rule 14).
 
-Invariants (`check`): every call is in the index of its session, once; only what a retry may come for has a
-deadline.
-Knows nothing of: who is here, what becomes of a request.
+Invariants (`check`): every call is in the index of its session once; only a call that waits for a retry has
+a deadline. Refuses to know: which sessions are present, how a request goes on.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,24 +21,24 @@ from carpool_protocol.link.messages import AnswersWritten, CallsRecorded, Cancel
 
 
 class RecordedCalls:
-    """The record, as far as it is not settled."""
+    """The recorded calls that are not decided about."""
 
     def __init__(self, out: Callable[[AnyEffect], None], timers: BrokerTimers) -> None:
         self._emit = out
         self._timers = timers
         self.trail: AuditTrail | None = None
-        """Where an audit is kept."""
+        """The audit, if one is kept."""
         self.awaited: dict[SessionId, list[ServerName]] = {}
-        """Sessions that are not back, and of which servers they hold something."""
+        """The sessions that are not back, and the servers at which each holds an instance."""
         self.gone: set[SessionId] = set()
-        """Sessions that were given up: if one comes back all the same, nothing is known of its calls."""
+        """The sessions that were given up. If one comes back, nothing is known of its calls."""
         self._calls: dict[SessionId, dict[CallId, RecordedCall]] = {}
         self._parked: dict[CallId, SessionId] = {}
         self._until: dict[CallId, float] = {}
-        """Until when calls waited for a retry as the supervisor went: their time goes on when it is back."""
+        """The deadlines that calls had when the supervisor went. They go on when it is back."""
 
     def record_received(self, record: CallsRecorded) -> None:
-        """A part of it."""
+        """Add a part of the record."""
         for each in record.sessions:
             if each.gone:
                 self.gone.add(each.session)
@@ -49,12 +49,12 @@ class RecordedCalls:
             self._calls.setdefault(call.session, {})[call.call] = call
 
     def record_completed(self) -> None:
-        """All of it was told: times of calls that are not in it are no longer needed."""
+        """The record is complete: deadlines of calls that are not in it are dropped."""
         self._until = {call: until for call, until in self._until.items() if self.holds(call)}
 
     def calls_by_request(self, session: SessionId) -> dict[RawJson, list[RecordedCall]]:
-        """The calls of this session by the agent's own ids, those with one id in the order in which they were
-        made.
+        """Return the calls of this session by the agent's request ids; calls with one id are in the order of
+        their numbers.
         """
         calls = self._calls.get(session, {})
         found: dict[RawJson, list[RecordedCall]] = {}
@@ -63,11 +63,11 @@ class RecordedCalls:
         return found
 
     def get(self, session: SessionId, call: CallId) -> RecordedCall | None:
-        """This call, if it is this session's."""
+        """Return this call if it belongs to this session."""
         return self._calls.get(session, {}).get(call)
 
     def remove(self, call: RecordedCall) -> None:
-        """It is in the books now."""
+        """Remove a call that goes on in the call table."""
         calls = self._calls[call.session]
         del calls[call.call]
         if not calls:
@@ -76,26 +76,26 @@ class RecordedCalls:
             self._timers.disarm("recorded_call", call.call)
 
     def wait_for_retry(self, call: RecordedCall, now: float, park_s: float) -> None:
-        """A retry may come for it."""
+        """Keep this call for a retry."""
         if call.call not in self._parked:
             self._parked[call.call] = call.session
             until = self._until.pop(call.call, now + park_s)
             self._timers.arm("recorded_call", call.call, now, max(until - now, 0.0))
 
     def holds(self, call: CallId) -> bool:
-        """Whether it is not settled what becomes of this call."""
+        """True if this call is not decided about."""
         return any(call in calls for calls in self._calls.values())
 
     def calls_of(self, session: SessionId) -> list[RecordedCall]:
-        """All of it that is not settled."""
+        """Return the calls of this session that are not decided about."""
         return list(self._calls.get(session, {}).values())
 
     def sessions(self) -> Iterator[SessionId]:
-        """Those that anything is left of."""
+        """Return the sessions that have calls left, or are awaited."""
         yield from {**self.awaited, **self._calls}
 
     def release(self, call: RecordedCall, reason: str) -> None:
-        """Nobody wants it."""
+        """Let go of a call that no agent wants."""
         self.remove(call)
         if self.trail is not None:
             self.trail.call_released(call)
@@ -105,9 +105,9 @@ class RecordedCalls:
             self._emit(CancelCall(call.call, reason))
 
     def session_given_up(self, call: RecordedCall, reason: str) -> None:
-        """Its session is given up: one that is open is cancelled, and `SessionEnded`, which comes next, makes
-        the supervisor forget it. Not before: if we died between the two, a carrier that comes back all the
-        same would say it to the next broker, and it would be taken for a new one.
+        """Let go of a call whose session is given up. An open call is cancelled here. The supervisor forgets
+        an ended one with `SessionEnded`, which comes next, and not before: if this broker died in between, a
+        carrier that returns would send the request to the next broker, which would run it again.
         """
         self.remove(call)
         if self.trail is not None:
@@ -116,9 +116,10 @@ class RecordedCalls:
             self._emit(CancelCall(call.call, reason, answered=True))
 
     def agent_done(self, call: RecordedCall, reason: str) -> None:
-        """Its agent is here and does not wait for it: it has cancelled it, or has an answer, or is to have
-        one that was said and may be unread. Until that is with its carrier the supervisor remembers that the
-        call was there: else, if we died now, it would be said to the next broker and taken for a new one.
+        """Let go of a call whose agent is present and does not wait for it, because the agent has cancelled
+        it, has the answer, or gets one that it may not have read. The supervisor remembers the call until
+        its carrier has that answer. Otherwise, if this broker died now, the next one would run the request
+        again.
         """
         self.remove(call)
         if not call.ended:
@@ -128,13 +129,13 @@ class RecordedCalls:
         self._emit(ForgetRecordedCall(call.session, call.call))
 
     def end_parked(self, calls: Iterable[CallId]) -> None:
-        """Calls that no retry came for."""
+        """End the calls for which no retry has come."""
         for call in calls:
             found = self._calls[self._parked.pop(call)][call]
             self.release(found, "the agent did not bring in time what it wants")
 
     def clear(self) -> None:
-        """Whoever remembered it is gone."""
+        """The supervisor has gone, and its record with it."""
         for call in self._parked:
             until = self._timers.deadline_of("recorded_call", call)
             assert until is not None
@@ -157,12 +158,12 @@ class RecordedCalls:
 def match_request(
     request: CallRequested, calls: Sequence[RecordedCall], *, is_again: bool
 ) -> tuple[RecordedCall | None, bool]:
-    """The call of the record that was this request, and whether that is certain. `calls`: those with its id;
-    `is_again`: one of these may be an earlier request, which its agent has an answer to.
+    """Return the recorded call that this request was, and whether that is certain. `calls` are those with
+    its id; `is_again` is true if one of them can be an earlier request, whose answer the agent has.
 
-    An id is to be used once. Where it is not, what was asked tells the uses apart. Of equal ones the last is
-    meant: an id is taken only where no other use is open. Only whether it is that one, or the one before it
-    whose answer was not reported as written, nobody can tell once it has ended.
+    An id must be used once. Where it is not, the digest of the request tells the uses apart. Of equal
+    requests the last one is meant, because an id can be taken only while no other use is open. Once that
+    call has ended, it cannot be told from the one before it, whose answer was not reported as written.
     """
     alike = [each for each in calls if not (request.digest and each.digest) or each.digest == request.digest]
     if not alike:

@@ -1,10 +1,9 @@
-"""What a supervisor is told when it comes, and what is wanted of it from then on.
+"""What the broker tells a supervisor that connects, and keeps telling it.
 
-Owns the order: which pools are wanted; then the supervisor tells what it remembers (`recovery`); then who is
-there and who has moved meanwhile, what sessions want to hear and what they look at; then calls flow. Owns
-what was said as wanted.
-
-Knows nothing of: what is in the record, why a pool is wanted.
+Owns the order: the wanted pools; then the supervisor sends its record (`recovery`); then the open sessions
+and those whose pools have changed, their subscriptions and the catalogs that they need; then calls are sent.
+Owns the pools that the supervisor was told to want. Refuses to know: what is in the record, why a pool is
+wanted.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +26,7 @@ from carpool_protocol.link.messages import CallsRecorded, DiscoverCatalog, Sessi
 
 
 class SupervisorSync:
-    """The link to the supervisor."""
+    """The broker's side of the link to the supervisor."""
 
     def __init__(
         self,
@@ -52,17 +51,19 @@ class SupervisorSync:
         self._hearing = hearing
         self._queue = queue
         self._credit_bytes: int | None = None
-        """The link's, until the record is told."""
+        """The credit of the link, until the record is complete."""
         self.wanted_pools: set[PoolKey] = set()
         self._sent_pools: SetPools | None = None
-        """What the supervisor knows to be wanted."""
+        """The wanted pools as the supervisor knows them."""
         self._moved: dict[tuple[SessionId, PoolKey], SessionPoolChanged] = {}
-        """Who is served elsewhere since a supervisor last took calls, by where it was before."""
+        """The sessions that moved to another pool since a supervisor last took calls, by session and old
+        pool.
+        """
 
     # --- supervisors come and go -----------------------------------------------------------------------
 
     def supervisor_connected(self, event: SupervisorConnected) -> None:
-        """It greeted. What it remembers comes next; nothing else is said to it before."""
+        """The supervisor has connected. It is told the wanted pools; its record comes next."""
         self._session_views.states.clear()
         self._credit_bytes = event.credit_bytes
         self._recovery.supervisor_connected(event.epoch)
@@ -70,7 +71,7 @@ class SupervisorSync:
         self._emit(self._sent_pools)
 
     def record_received(self, event: CallsRecorded, now: float) -> None:
-        """A part of what it remembers. After the last one it takes calls."""
+        """The supervisor has sent a part of its record. After the last part it takes calls."""
         if self._credit_bytes is None:
             return
         self._recovery.record_received(event)
@@ -91,16 +92,16 @@ class SupervisorSync:
         self._call_table.admission.send_queued_of_all(now)
 
     def supervisor_lost(self) -> None:
-        """It is gone."""
+        """The supervisor has gone."""
         self._credit_bytes = None
         self._recovery.supervisor_lost(self._session_views.states)
 
     def is_linked(self) -> bool:
-        """Whether there is a supervisor that takes calls."""
+        """True if a supervisor is connected that takes calls."""
         return self._call_table.admission.credit_bytes is not None
 
     def accepts_subscriptions(self) -> bool:
-        """Whether it is told what sessions want to hear."""
+        """True if the supervisor is told of subscriptions and log levels now."""
         return self.is_linked() and not self._recovery.is_hushed
 
     def _send_sessions(self) -> None:
@@ -119,18 +120,20 @@ class SupervisorSync:
                 self._send_sessions()
 
     def _send_subscriptions(self) -> None:
-        """All at once: the supervisor says then what has changed of it while no broker was there."""
+        """Send all subscriptions. The supervisor then tells what has changed while no broker was there."""
         self._requests.subscriptions.mark_all_unsent()
         self.say_interests()
 
     def say_interests(self) -> None:
-        """Tell what the supervisor does not know yet of levels and subscriptions."""
+        """Send the log levels and subscriptions that the supervisor does not know yet."""
         if self.accepts_subscriptions():
             for news in self._requests.subscriptions.take_changes():
                 self._emit(news)
 
     def _discover_catalogs(self) -> None:
-        """A new supervisor knows nothing: ask for what sessions look at and for what shall be replaced."""
+        """Ask a new supervisor for the catalogs that sessions use, and for those of pools that shall be
+        replaced.
+        """
         looking = {(s.scope, s.awaits_roots): s for s in self._sessions.values() if s.may_use_servers}
         for session in looking.values():
             self._session_views.discover_catalogs(session, self._session_views.view_of(session))
@@ -138,14 +141,16 @@ class SupervisorSync:
             self._emit(DiscoverCatalog(key))
 
     def send_pool_changed(self, word: SessionPoolChanged) -> None:
-        """A session is served elsewhere. Where it was it may hold a lease also when only the link is down."""
+        """Tell the supervisor that a session moved to another pool. It may hold a lease in the old one, also
+        after the link was down.
+        """
         if self.is_linked():
             self._emit(word)
         else:
             self._moved[word.session, word.old] = word
 
     def session_closed(self, session: SessionId) -> None:
-        """The agent is gone."""
+        """The session has closed."""
         self._moved = {key: word for key, word in self._moved.items() if key[0] != session}
 
     # --- what is wanted --------------------------------------------------------------------------------
@@ -155,7 +160,7 @@ class SupervisorSync:
         return wanted if self._recovery.everybody else replace(wanted, complete=False)
 
     def send_pools(self) -> None:
-        """Other pools are wanted now, perhaps."""
+        """Send the wanted pools if they have changed."""
         wanted = self._all_wanted()
         self._call_table.set_pool_timeouts(wanted.pools)
         keys = {spec.key for spec in wanted.pools}

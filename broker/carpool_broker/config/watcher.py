@@ -213,7 +213,7 @@ class ConfigWatcher:
 
 
 class _ChangeCheck:
-    """One check of all stamps, in a thread."""
+    """Compares the stamps of all watched files with the disk, in a thread."""
 
     def __init__(self, groups: Sequence[WatchedFiles]) -> None:
         self._groups = groups

@@ -78,7 +78,7 @@ class Project:
         """The named workspace around it."""
 
     def apply(self, scan: WorkspaceScan, read: ProjectReading) -> None:
-        """Use a reading."""
+        """Apply a new reading of the file. A broken one leaves the last good content in force."""
         layer = read.layer
         self.number, self.workspace, self.name = scan.number, scan.workspace, scan.location.name
         self.seen = layer.seen
@@ -238,7 +238,7 @@ class Workspaces:
             project.name = "" if directory else workspace_request.workspace
 
     def retain(self, requests: Set[WorkspaceRequest]) -> None:
-        """Forget all other scans."""
+        """Forget the scans of all workspaces but these."""
         if self.scans.keys() - requests:
             self.scans = {request: scan for request, scan in self.scans.items() if request in requests}
         self._prune()

@@ -301,7 +301,7 @@ def reply_line(effect: Reply) -> bytes:
 
 
 def initialize_line(effect: AnswerInitialize, release: str) -> bytes:
-    """The InitializeResult."""
+    """The line with the answer to `initialize` (MCP 2025-11-25, basic/lifecycle, `InitializeResult`)."""
     result: dict[str, object] = {
         "protocolVersion": effect.version,
         "capabilities": capabilities_of(effect.features),
@@ -320,7 +320,7 @@ def progress(effect: SendProgress) -> bytes:
 
 
 def log_line(effect: SendLog) -> bytes:
-    """`notifications/message`."""
+    """The line of a log message, `notifications/message`."""
     return notification_line("notifications/message", effect.params)
 
 

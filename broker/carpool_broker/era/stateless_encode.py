@@ -69,7 +69,7 @@ class StatelessEncoder:
     # --- answers ---------------------------------------------------------------------------------------
 
     def reply_line(self, effect: ReplyStateless, body: RawJson | None = None) -> bytes:
-        """The answer to a request. `body`: replaces the effect's body."""
+        """The line of an answer to a request. `body`: replaces the effect's body."""
         raw_id = id_as_json(effect.id)
         body = effect.body if body is None else body
         if effect.is_error:
@@ -216,7 +216,7 @@ def stateless_error(body: RawJson, uri: str) -> RawJson:
 
 
 def acknowledged_line(effect: AcknowledgeListen) -> bytes:
-    """`notifications/subscriptions/acknowledged`."""
+    """The line that acknowledges a listen, `notifications/subscriptions/acknowledged`."""
     honoured = [b'"%bListChanged":true' % family.encode() for family in effect.families]
     if effect.uris:
         honoured.append(b'"resourceSubscriptions":[%b]' % b",".join(map(quote, effect.uris)))

@@ -206,7 +206,7 @@ class HookRunner:
         process.end_without(run)
 
     def _run_ended(self, hook: _HookSlot, answer: HookAnswer) -> None:
-        """A run is over."""
+        """Feed the outcome of a run to the core."""
         found = self._runs.pop(RunId(answer.run), None)
         if found is None:
             return

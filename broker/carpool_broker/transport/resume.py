@@ -28,7 +28,7 @@ class SessionResume:
     """The state of one session's resumption."""
 
     def __init__(self, session: SessionId, epoch: Epoch, resume: ResumeSession) -> None:
-        """`epoch`: as `SessionResumed.supervisor`."""
+        """`epoch`: the supervisor under which the lines were sent, as `SessionResumed.supervisor`."""
         self._session = session
         self.epoch = epoch
         self.asks = tuple(map(AskId, resume.asks))

@@ -282,7 +282,7 @@ class Settled(NamedTuple):
 
 
 def settled_line(settled: Settled) -> bytes:
-    """The line of a `Settled`, with its line end."""
+    """The line that reports which lines are settled, with its line end."""
     epoch, read, times, open_, kept, both, held, stateful = settled
     # Names separated by blanks: the reader splits them without a JSON parser.
     last = f"{read:x} {times:x}" if read else ""

@@ -529,7 +529,7 @@ class CallFailed(Message, frozen=True, tag=31):
 
 
 class CallProgressed(Message, frozen=True, tag=32):
-    """Progress of a call that wants progress."""
+    """Progress of a call whose agent asked for progress."""
 
     call: CallId
     params: Payload
@@ -749,7 +749,7 @@ class TaskStatusChanged(Message, frozen=True, tag=43):
 
 
 class RecordedCall(Struct, frozen=True, array_like=True):
-    """One call of an earlier broker with an answer that it has not reported as written."""
+    """A call of an earlier broker, which has not reported that the agent's carrier has the answer."""
 
     call: CallId
     session: SessionId

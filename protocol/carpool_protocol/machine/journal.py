@@ -54,9 +54,7 @@ class JournalEntry(Struct, frozen=True):
 
 
 class Journal:
-    """A bounded ring of entries. `record` is on the hot path; the other methods are for the search for a
-    fault.
-    """
+    """A bounded ring of entries. `record` is on the hot path; the other methods help to find a fault."""
 
     def __init__(self, size: int = JOURNAL_ENTRIES) -> None:
         self._ring: deque[tuple[float, Any, Sequence[Any]]] = deque(maxlen=size)

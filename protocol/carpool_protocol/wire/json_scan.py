@@ -201,9 +201,10 @@ def _value_end(raw: bytes, pos: int) -> int | None:
 
 
 def _skip_nested(data: bytes, pos: int, depth: int, floor: int, steps: int) -> tuple[int, int, int]:
-    """Skip until the nesting is down to `floor`, or until the data, the steps or a closed string end.
+    """Skip brackets until the nesting is down to `floor`.
 
-    Returns the position, the nesting there and the remaining steps.
+    Stops early at the end of the data, at an unclosed string, or when the steps are used up. Returns the
+    position, the nesting there and the remaining steps.
     """
     end = len(data)
     while depth > floor and pos < end and steps > 0:

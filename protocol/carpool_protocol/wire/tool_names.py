@@ -185,7 +185,7 @@ def qualifying_all(
     *,
     most: int = MAX_NAME_CHARS,
 ) -> slices.Steps[dict[Tool, str]]:
-    """`qualify_all` in slices."""
+    """The same as `qualify_all`, as work in slices for long lists of tools."""
     names: dict[Tool, str] = {}
     hashed: dict[Tool, int] = {}
     unprefixed: set[Tool] = set()
@@ -338,7 +338,7 @@ NO_NAME_PREFIXES: NamePrefixes = NamePrefixes({})
 
 
 class ResolvedName(Struct, frozen=True):
-    """Exactly one tool matches."""
+    """The result of a lookup if exactly one tool matches."""
 
     server: ServerName
     tool: str
@@ -346,13 +346,15 @@ class ResolvedName(Struct, frozen=True):
 
 
 class AmbiguousName(Struct, frozen=True):
-    """Several tools match equally well, so none is called. Qualified names, sorted."""
+    """The result of a lookup if several tools match equally well, so none is called. Qualified names,
+    sorted.
+    """
 
     candidates: tuple[str, ...]
 
 
 class NoSuchName(Struct, frozen=True):
-    """No tool matches. Similar qualified names, best first, at most three."""
+    """The result of a lookup if no tool matches. Similar qualified names, best first, at most three."""
 
     suggestions: tuple[str, ...]
 

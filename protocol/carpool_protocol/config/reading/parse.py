@@ -173,7 +173,7 @@ class _ConfigReader:
         )
 
     def spelled_path(self, path: KeyPath) -> KeyPath:
-        """A carpool path in the spelling of the file."""
+        """The path in the file for a path in carpool's own keys."""
         at = path
         while at not in self.spelled and at:
             at = at[:-1]

@@ -90,12 +90,14 @@ def _mended(store: str) -> str:
 
 
 def trust_of(trusted: dict[str, str], workspace: FoundWorkspace, digest: str) -> Trust:
-    """The trust in a workspace's project file with this digest."""
+    """`trusted`, `changed` or `untrusted` for a workspace's project file with this digest."""
     return trust_state(trusted.get(trust_key(workspace)), digest)
 
 
 def trust_state(known: str | None, digest: str) -> Trust:
-    """The trust in a file with this digest. `known`: the trusted digest; None: there is none."""
+    """`trusted`, `changed` or `untrusted` for a file with this digest. `known`: the trusted digest; None:
+    none.
+    """
     if known is None:
         return "untrusted"
     return "trusted" if known == digest else "changed"

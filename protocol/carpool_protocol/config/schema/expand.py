@@ -34,7 +34,7 @@ _SHOWN_CHARACTERS = 64
 
 
 class VariableReference(Struct, frozen=True):
-    """One `${…}`."""
+    """A reference `${NAME}` or `${NAME:-default}` in a template."""
 
     name: str
     default: str | None = None

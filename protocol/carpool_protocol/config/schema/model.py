@@ -222,7 +222,7 @@ class NamedWorkspace(Struct, frozen=True, kw_only=True):
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """One configuration file."""
+    """The content of a configuration file and of the files it includes."""
 
     file: str
     """The path as shown to people."""
@@ -275,7 +275,7 @@ def takes_operator_variables(server: ServerConfig) -> bool:
 
 
 def operator_variables(config: Config) -> frozenset[str]:
-    """The variables that those servers use."""
+    """The variables that servers with `auto_connect` in the user's file use (`takes_operator_variables`)."""
     servers = filter(takes_operator_variables, config.servers.values())
     return frozenset(
         name for server in servers for _, text in server.templates() for name in references(text)

@@ -67,7 +67,7 @@ CONFIG_CHECK_S = CHECK_S = 1.0
 WRITTEN_CALLS = 64
 """Number of written answers that are reported at once. Fewer are reported within `CHECK_S`."""
 MAX_LOSSES = 4096
-"""Most calls with `state_lost` whose answer has not been written yet."""
+"""Maximum number of calls with `state_lost` whose answer has not been written yet."""
 _LAST_GOOD = "the configuration is broken, the last good one stays in force: %s"
 _STARTED_AGAIN = "carpool is started again"
 _STOPPED = "carpool was stopped; connect the agent again to start it"

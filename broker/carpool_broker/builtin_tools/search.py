@@ -226,8 +226,10 @@ class _Index:
             for server in {tool.server for tool in tools}
         }
         self._done = 0
-        """Number of indexed tools. All are in one transaction, because SQLite merges the results of "
-        "several."""
+        """Number of indexed tools.
+
+        All are in one transaction, because SQLite merges the results of several.
+        """
         self._rows.execute("BEGIN")
 
     def grow(self, count: int) -> bool:

@@ -26,7 +26,10 @@ TURN_S: Final = 0.0005
 Python's default of 5 ms would be a pause at each step of each call while a large file is read.
 """
 MAX_HANGING: Final = 32
-"""Most hanging threads that are replaced by another. Beyond that all work waits until one returns."""
+"""Maximum number of hanging threads that are replaced by another one.
+
+Beyond that all work waits until one of them returns.
+"""
 
 
 class _WorkItem(Generic[T]):

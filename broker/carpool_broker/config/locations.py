@@ -23,7 +23,7 @@ from carpool_protocol.config.text.problems import did_you_mean
 from carpool_protocol.link.messages import Root
 
 MAX_NAMES_LISTED = 20
-"""Most known names in the error for an unknown workspace or profile."""
+"""Maximum number of known names in the error for an unknown workspace or profile."""
 
 
 class WorkspaceRequest(Struct, frozen=True):

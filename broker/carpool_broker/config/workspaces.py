@@ -28,7 +28,7 @@ from carpool_protocol.config.schema.model import Config
 from carpool_protocol.config.text.file_stamps import Stamp
 
 MAX_KEPT_PROJECTS: Final = 64
-"""Most trusted projects with a last good reading that outlives a broker."""
+"""Maximum number of trusted projects with a last good reading that outlives a broker."""
 
 log = logging.getLogger("carpool.broker")
 

@@ -94,7 +94,7 @@ class ControlRequested(Struct, frozen=True):
 
 
 MAX_KEPT_BYTES: Final = 128 * 1024
-"""Most bytes of one event besides its payloads (`bound_size`)."""
+"""Maximum number of bytes of one event besides its payloads (`bound_size`)."""
 
 
 class UnservableLine(Struct, frozen=True):

@@ -48,7 +48,7 @@ RESUMABLE: Final = frozenset({TOOLS_CALL, "prompts/get", "resources/read"})
 METHODS: Final = frozenset({DISCOVER, LISTEN, TOOLS_CALL, *LISTS, *TARGET_KEYS, *TASK_ID_KEYS})
 """Methods about tasks belong to the extension (SEP-2663); the core decides if they are served."""
 MAX_URIS: Final = 1000
-"""Most URIs in one `subscriptions/listen`."""
+"""Maximum number of URIs in one `subscriptions/listen`."""
 MAX_STATE_CHARS: Final = 128
 """Longest token of carpool."""
 MAX_KEY_CHARS: Final = 1024

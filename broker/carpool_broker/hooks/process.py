@@ -32,7 +32,7 @@ log = logging.getLogger("carpool.hooks")
 LINE_CAP_BYTES: Final = ARGUMENTS_CAP_BYTES + RESULT_CAP_BYTES
 STDERR_CHARS: Final = 500
 STDERR_LINES: Final = 200
-"""Most stderr lines of one process in the log; further ones are dropped."""
+"""Maximum number of stderr lines of one process in the log; further ones are dropped."""
 END_TIMEOUT_S: Final = 0.5
 """Time from the end of its stdin to SIGKILL."""
 _READ_BYTES: Final = 1 << 18

@@ -16,7 +16,7 @@ from carpool_protocol.ids import CallId, SessionId
 
 DETACHED_TIMEOUT_S: Final = 30.0
 MAX_HELD_BYTES: Final = 1024 * 1024
-"""Most bytes of kept lines of one session."""
+"""Maximum number of bytes of kept lines of one session."""
 
 
 class DetachedOutput:

@@ -43,7 +43,7 @@ SESSION_QUERIES = frozenset({"carpool/tools", "carpool/resolve", "carpool/server
 anyway.
 """
 MAX_SESSION_QUERIES = 64
-"""Most open queries of one session."""
+"""Maximum number of open queries of one session."""
 
 
 class _UseWorkspace(msgspec.Struct):

@@ -28,7 +28,7 @@ log = logging.getLogger("carpool.broker")
 
 BACKLOG: Final = 512
 MAX_PROCESS_SHARE: Final = 0.75
-"""Most connections of one process, as a share of the descriptors that the broker may open."""
+"""Maximum number of connections of one process, as a share of the descriptors that the broker may open."""
 TOO_MANY_CONNECTIONS: Final = (
     b'{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"This process has too many connections to '
     b'carpool: close some, or use one for several calls."}}\n'

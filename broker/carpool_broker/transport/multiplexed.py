@@ -44,7 +44,7 @@ from carpool_protocol.wire.jsonrpc import error_body_line
 from carpool_protocol.wire.lines import OverlongLine
 
 HELD_BYTES: Final = 16 * 1024 * 1024
-"""Most bytes of all waiting streams of a connection together.
+"""Maximum number of bytes of all waiting streams of a connection together.
 
 Lines that an earlier broker has taken of a resumed session do not count (as in `attach`).
 """

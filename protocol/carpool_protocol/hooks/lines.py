@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 MAX_RUNNING: Final = 32
-"""Most runs of one hook at a time; each run of a command is a process."""
+"""Maximum number of runs of one hook at a time; each run of a command is a process."""
 NOTHING: Final = Raw()
 
 

@@ -144,7 +144,7 @@ class Policy(Struct, frozen=True, kw_only=True, array_like=True):
     max_waiting_calls: int = 1024
     max_waiting_bytes: int = 64 * 1024 * 1024
     max_in_flight: int = 256
-    """Most unanswered calls on one instance; further calls wait, or another instance starts."""
+    """Maximum number of unanswered calls on one instance; further calls wait, or another instance starts."""
     scale_up_at: int = 8
     """Unanswered calls on the least busy instance at which another one starts, up to `max_instances`."""
     give_up_after: int = 5
@@ -166,9 +166,9 @@ class Policy(Struct, frozen=True, kw_only=True, array_like=True):
     open_s: float = 60.0
     """How long the breaker stays open; 0: until an operator starts the server."""
     limit_rss_mb: int = 0
-    """Most memory of an instance in MiB before it is replaced; 0 here and below: no limit."""
+    """Maximum memory of an instance in MiB before it is replaced; 0 here and below: no limit."""
     limit_calls: int = 0
-    """Most calls of an instance before it is replaced."""
+    """Maximum number of calls of an instance before it is replaced."""
     limit_age_s: float = 0.0
     """Highest age of an instance before it is replaced."""
 
@@ -221,9 +221,12 @@ class SetPools(Message, frozen=True, tag=10):
 
     pools: list[PoolSpec]
     max_processes: int = 64
-    """Most instances of all pools together (rule 14)."""
+    """Maximum number of instances of all pools together (rule 14)."""
     max_greeting: int = 3
-    """Most cold starts at a time (rule 2): with eleven at once each causes the others' time-outs."""
+    """Maximum number of cold starts at a time (rule 2).
+
+    With eleven at once each causes the others' time-outs.
+    """
     complete: bool = True
     """False: a new broker does not know all sessions yet, so missing pools stay."""
 

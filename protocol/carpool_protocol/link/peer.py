@@ -32,7 +32,7 @@ from carpool_protocol.link.codec import AnyFrame, BadFrame, decode_frame, encode
 from carpool_protocol.link.messages import AnyMessage, Credit, Heartbeat, Hello
 
 LINK_WINDOW_BYTES: Final = 64 * 1024 * 1024
-"""Most bytes (`paid_size`) that a peer may have sent before the other reports them as processed."""
+"""Maximum number of bytes (`paid_size`) that a peer may send before the other reports them as processed."""
 
 HEARTBEAT_S: Final = 1.0
 """After this long without a frame of ours a heartbeat is sent."""

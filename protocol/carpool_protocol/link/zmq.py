@@ -42,7 +42,7 @@ _RECONNECT_MS = 50
 _POLL_S = 1.0
 """How often the broker's end checks that the file of its socket exists."""
 _BURST_FRAMES = 256
-"""Most frames that are read before the owner settles and other tasks run."""
+"""Maximum number of frames that are read before the owner settles and other tasks run."""
 
 
 def checked_address(address: str) -> str:

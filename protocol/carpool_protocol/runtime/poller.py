@@ -35,14 +35,14 @@ _OUT: Final = 4
 
 
 CROWDED_ROUND: Final = 64
-"""Most descriptors that one round serves.
+"""Maximum number of descriptors that one round serves.
 
 The kernel lets all take turns, and those left out come first in the next round. Between two rounds the owner
 settles and other tasks run.
 """
 
 TURN_LINES: Final = 128
-"""Most lines of one descriptor that a reader takes in one round.
+"""Maximum number of lines of one descriptor that a reader takes in one round.
 
 64 KiB may hold twenty thousand lines: even if each costs little, together they would stop all others for a
 second.

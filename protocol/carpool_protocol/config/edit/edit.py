@@ -17,7 +17,7 @@ from carpool_protocol.config.text.problems import KeyPath
 
 _STEP = "  "
 _MOST = 500
-"""Most members that one `swap_members` changes: each change reads the object again."""
+"""Maximum number of members that one `swap_members` changes: each change reads the object again."""
 _INDENT = re.compile(r"[ \t]*")
 
 

@@ -18,10 +18,10 @@ from carpool_protocol.config.schema.setting import has_wildcard
 from carpool_protocol.config.text.file_stamps import Stamp, stamp
 
 MAX_INCLUDED: Final = 256
-"""Most included files, and also most directories that are searched."""
+"""Maximum number of included files, and also of directories that are searched."""
 MAX_PATTERNS: Final = 32
 MAX_NAMES: Final = 10_000
-"""Most names that are read in all directories together, with repetitions."""
+"""Maximum number of names that are read in all directories together, with repetitions."""
 
 
 class IncludedFiles(Struct, frozen=True):

@@ -39,7 +39,7 @@ MAX_LAYER_BYTES: Final = 4 * MAX_FILE_BYTES
 MAX_PROJECT_BYTES: Final = 512 * 1024
 """A project's file and the files it includes, together."""
 MAX_PROJECT_VALUES: Final = 30_000
-"""Most values in these files and the `tools_file`s together.
+"""Maximum number of values in these files and the `tools_file`s together.
 
 Reading this many takes up to half a second, and 512 KiB can hold many more. A thousand servers have fewer
 than ten thousand.

@@ -54,9 +54,12 @@ from carpool_protocol.wire.tool_names import check_server_name
 __all__ = ["SERVERS", "LoadedConfig", "empty_config", "order_problem", "read_config"]
 
 MAX_PROBLEMS: Final = 100
-"""Most problems that are reported; the same number for warnings."""
+"""Maximum number of problems that are reported; the same number for warnings."""
 MAX_PROJECT_SERVERS: Final = 1000
-"""Most servers of a project, because an untrusted project is read and its servers are named too."""
+"""Maximum number of servers of a project.
+
+An untrusted project is read too, and its servers are named.
+"""
 
 _FILE_KEYS: Final = {spelling: each for each in FILE_SETTINGS for spelling in (each.key, *each.also)}
 _SERVER_KEYS: Final = {spelling: each for each in SERVER_SETTINGS for spelling in (each.key, *each.also)}

@@ -71,8 +71,8 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="count",
         unit="tools",
         high=1_000_000,
-        text="Most tools in one agent's list. Further tools are not listed but can still be called. A "
-        "profile may allow fewer.",
+        text="Maximum number of tools in one agent's list. Further tools are not listed but can still be "
+        "called. A profile may allow fewer.",
     ),
     Setting(
         key="env_file",
@@ -104,7 +104,7 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         "max_instances",
         64,
         "instances",
-        "Most running instances of all servers together.",
+        "Maximum number of running instances of all servers together.",
         high=4096,
     ),
     count(
@@ -112,7 +112,7 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         "max_greeting",
         3,
         "instances",
-        "Most instances that start at the same time; others wait their turn.",
+        "Maximum number of instances that start at the same time; others wait their turn.",
         high=4096,
     ),
     seconds(
@@ -125,43 +125,43 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         "receive_budget_bytes",
         "receive_budget_bytes",
         256 * MiB,
-        "Most memory for unfinished lines of all agents together.",
+        "Maximum memory for unfinished lines of all agents together.",
     ),
     size(
         "argument_budget_bytes",
         "argument_budget_bytes",
         256 * MiB,
-        "Most memory for arguments of the open calls of all agents together. One agent may use as much as it "
-        "leaves free for all others; more is answered `Unavailable`.",
+        "Maximum memory for arguments of the open calls of all agents together. One agent may use as much as "
+        "it leaves free for all others; more is answered `Unavailable`.",
     ),
     size(
         "unread_budget_bytes",
         "unread_budget_bytes",
         256 * MiB,
-        "Most memory for output that agents have not read. One agent may use as much as it leaves free for "
-        "all others; in place of further large answers it gets an error.",
+        "Maximum memory for output that agents have not read. One agent may use as much as it leaves free "
+        "for all others; in place of further large answers it gets an error.",
     ),
     count(
         "session.max_open_calls",
         "session.max_open_calls",
         64,
         "calls",
-        "Most calls of one session that are open at once.",
+        "Maximum number of calls of one session that are open at once.",
     ),
     count(
         "session.max_waiting_calls",
         "session.max_waiting_calls",
         256,
         "calls",
-        "Most calls of one session that wait because of `session.max_open_calls`; more are answered "
-        "`Unavailable`.",
+        "Maximum number of calls of one session that wait because of `session.max_open_calls`; more are "
+        "answered `Unavailable`.",
         low=0,
     ),
     size(
         "session.max_waiting_bytes",
         "session.max_waiting_bytes",
         16 * MiB,
-        "Most bytes of waiting calls of one session.",
+        "Maximum size of waiting calls of one session.",
     ),
     seconds(
         "session.park_s",
@@ -194,7 +194,7 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         "audit.max_bytes",
         "audit.max_bytes",
         64 * MiB,
-        "Most bytes of all audit files together; the oldest is removed first.",
+        "Maximum size of all audit files together; the oldest is removed first.",
     ),
     *HTTP_SETTINGS,
 )

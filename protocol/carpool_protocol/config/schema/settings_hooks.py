@@ -50,7 +50,7 @@ HOOK_SETTINGS: Final[tuple[Setting, ...]] = (
         text="A program: it gets the call as JSON on stdin and writes its verdict as JSON on stdout. `~/` is "
         "the home directory.",
     ),
-    Setting(key="args", field="args", kind="templates", default=(), text="Its arguments."),
+    Setting(key="args", field="args", kind="templates", default=(), text="Arguments of the program."),
     Setting(
         key="python",
         field="python",

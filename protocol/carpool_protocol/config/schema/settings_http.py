@@ -103,21 +103,22 @@ HTTP_SETTINGS: Final[tuple[Setting, ...]] = (
         "http.max_sessions",
         10_000,
         "sessions",
-        "Most sessions of the handshake era, divided evenly among the tokens; more are answered 503.",
+        "Maximum number of sessions of the handshake era, divided evenly among the tokens; more are answered "
+        "503.",
     ),
     count(
         "http.max_open",
         "http.max_open",
         1024,
         "requests",
-        "Most open requests of one token, or of all agents without one; more are answered 429.",
+        "Maximum number of open requests of one token, or of all agents without one; more are answered 429.",
     ),
     count(
         "http.max_connections",
         "http.max_connections",
         16_384,
         "connections",
-        "Most connections of all agents together; docs/http.md says how tokens share them.",
+        "Maximum number of connections of all agents together; docs/http.md says how tokens share them.",
     ),
     seconds(
         "http.session_idle_s",

@@ -34,7 +34,7 @@ PROFILE_SETTINGS: Final[tuple[Setting, ...]] = (
         unit="calls",
         low=1,
         high=1_000_000,
-        text="Most calls that are open at servers at once; more wait in the queue.",
+        text="Maximum number of calls that are open at servers at once; more wait in the queue.",
     ),
     Setting(
         key="calls_per_minute",
@@ -43,8 +43,8 @@ PROFILE_SETTINGS: Final[tuple[Setting, ...]] = (
         unit="calls",
         low=1,
         high=1_000_000,
-        text="Most calls in a minute; they may come all at once. More are answered `Unavailable`, with the "
-        "time to wait.",
+        text="Maximum number of calls in a minute; they may come all at once. More are answered "
+        "`Unavailable`, with the time to wait.",
     ),
     Setting(
         key="max_servers",
@@ -53,7 +53,7 @@ PROFILE_SETTINGS: Final[tuple[Setting, ...]] = (
         unit="servers",
         low=1,
         high=1_000_000,
-        text="Most different servers that may be called; calls to further servers are refused.",
+        text="Maximum number of different servers that may be called; calls to further servers are refused.",
     ),
     Setting(
         key="max_tools",
@@ -62,7 +62,7 @@ PROFILE_SETTINGS: Final[tuple[Setting, ...]] = (
         unit="tools",
         low=0,
         high=1_000_000,
-        text="Most tools in the list. Further tools are not listed but can still be called.",
+        text="Maximum number of tools in the list. Further tools are not listed but can still be called.",
     ),
     Setting(
         key="show",

@@ -22,7 +22,7 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         text="The program to run, looked up in the server's `PATH`. A server has `command`, `url` or "
         "`python`.",
     ),
-    Setting(key="args", field="args", kind="templates", default=(), text="Its arguments."),
+    Setting(key="args", field="args", kind="templates", default=(), text="Arguments of the program."),
     Setting(
         key="python",
         field="python",
@@ -94,7 +94,12 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         text="The client id for `carpool login`, if the client was registered by hand. Without it carpool "
         "registers itself.",
     ),
-    Setting(key="oauth.client_secret", field="oauth_client_secret", kind="secret", text="Its secret."),
+    Setting(
+        key="oauth.client_secret",
+        field="oauth_client_secret",
+        kind="secret",
+        text="The client secret for `carpool login`.",
+    ),
     Setting(
         key="oauth.scopes",
         field="oauth_scopes",
@@ -172,7 +177,7 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "policy.min_instances",
         _P.min_instances,
         "instances",
-        "Least number of instances that keep running once the server has started.",
+        "Minimum number of instances that keep running once the server has started.",
         low=0,
         high=4096,
     ),
@@ -181,8 +186,8 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "policy.max_instances",
         _P.max_instances,
         "instances",
-        "Most instances. 0: as many as the sharing mode needs (1 for `concurrent`, 4 for `serial`, 32 for "
-        "`session`; fewer if carpool's list says that several would disturb each other).",
+        "Maximum number of instances. 0: as many as the sharing mode needs (1 for `concurrent`, 4 for "
+        "`serial`, 32 for `session`; fewer if carpool's list says that several would disturb each other).",
         low=0,
         high=4096,
     ),
@@ -201,8 +206,7 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "policy.scale_up_at",
         _P.scale_up_at,
         "calls",
-        "With this many unanswered calls on the least busy instance another instance starts, up to "
-        "`pool.max`.",
+        "At this many unanswered calls on the least busy instance another one starts, up to `pool.max`.",
     ),
     seconds(
         "pool.idle_s",
@@ -243,19 +247,22 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "policy.max_waiting_calls",
         _P.max_waiting_calls,
         "calls",
-        "Most calls of all sessions that wait for an instance of this server; more are answered "
+        "Maximum number of calls of all sessions that wait for an instance of this server; more are answered "
         "`Unavailable`.",
         low=0,
     ),
     size(
-        "max_waiting_bytes", "policy.max_waiting_bytes", _P.max_waiting_bytes, "Most bytes of waiting calls."
+        "max_waiting_bytes",
+        "policy.max_waiting_bytes",
+        _P.max_waiting_bytes,
+        "Maximum size of waiting calls.",
     ),
     count(
         "max_in_flight",
         "policy.max_in_flight",
         _P.max_in_flight,
         "calls",
-        "Most unanswered calls on one instance; further calls wait, or another instance starts.",
+        "Maximum number of unanswered calls on one instance; further calls wait, or another instance starts.",
     ),
     seconds(
         "start_s",
@@ -407,8 +414,8 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="count",
         unit="tools",
         high=1_000_000,
-        text="Most tools of this server in one agent's list. Further tools are not listed but can still be "
-        "called.",
+        text="Maximum number of tools of this server in one agent's list. Further tools are not listed but "
+        "can still be called.",
     ),
     Setting(
         key="tags",

@@ -283,7 +283,9 @@ class SupervisorShell:
             case Credit() | UseLoginShell():
                 pass  # handled by the link itself and by `_server_path`
             case _:
-                log.error("the broker said what only a supervisor says: %s", type(message).__name__)
+                log.error(
+                    "the broker sent a message that only a supervisor sends: %s", type(message).__name__
+                )
 
     def _set_pools(self, set_pools: SetPools) -> None:
         known = self._specs

@@ -179,7 +179,7 @@ class Processes:
             try:
                 await self._spawner.start()
             except (OSError, trio.TooSlowError) as error:
-                why = error.strerror if isinstance(error, OSError) else "it does not come up"
+                why = error.strerror if isinstance(error, OSError) else "it does not start"
                 log.error("the spawner cannot be started (%s); trying again", why)  # noqa: TRY400 - that says all
                 await trio.sleep(SPAWNER_RETRY_S)
             else:

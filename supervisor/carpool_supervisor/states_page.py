@@ -32,8 +32,8 @@ from carpool_supervisor.spawn.spawner_child import GRACE_S
 _WHEN = {
     LifecycleEvent.SPAWNED: "the process was started",
     LifecycleEvent.GREETED: "the server answered the greeting",
-    LifecycleEvent.DRAIN: "nobody wants the instance any more, and it has open calls",
-    LifecycleEvent.STOP: "nobody wants the instance any more; no call is open, or the drain took too long",
+    LifecycleEvent.DRAIN: "the instance is no longer wanted, and it has open calls",
+    LifecycleEvent.STOP: "the instance is no longer wanted; no call is open, or the drain took too long",
     LifecycleEvent.CONDEMN: "the instance failed: no greeting in time, silence, a closed stdin or stdout",
     LifecycleEvent.GRACE_OVER: "the process did not end in the time it was given",
     LifecycleEvent.EXITED: "the process has ended and everything it wrote is read",

@@ -124,7 +124,7 @@ class DiscoverGreeting:
             return False
         if answer_id != self._request:
             return self._lists.answer_unreadable(answer_id, text)
-        self._fail(f"answered {DISCOVER} with no message: {text}", older=True)
+        self._fail(f"answered {DISCOVER} with an invalid message: {text}", older=True)
         return True
 
     def headers_received(self, text: str) -> bool:

@@ -115,7 +115,7 @@ class InitializeGreeting:
             return False
         if answer_id != self._initialize:
             return self._lists.answer_unreadable(answer_id, text)
-        self._fail(f"answered initialize with no message: {text}")
+        self._fail(f"answered initialize with an invalid message: {text}")
         return True
 
     def headers_received(self, text: str) -> bool:

@@ -109,7 +109,7 @@ def read_round(result: RawJson, can: frozenset[Need]) -> InputRound | BadInputRo
     if state == b"null":
         state = b""
     if not cuts and not state:
-        return BadInputRound("it says neither what it wants nor a requestState")
+        return BadInputRound("it has neither inputRequests nor a requestState")
     found: dict[str | bytes, InputRequest] = {}
     for cut in cuts:
         key = requests[cut.key : cut.key_end]
@@ -123,9 +123,9 @@ def read_round(result: RawJson, can: frozenset[Need]) -> InputRound | BadInputRo
 def _input(key: bytes, raw: bytes, can: frozenset[Need]) -> InputRequest | BadInputRound:
     method = text_of(raw, "method") or ""
     if method not in AGENT_METHODS and method != ROOTS:
-        return BadInputRound("it wants something of a method that MCP does not have for that")
+        return BadInputRound("it requires input by a method that MCP does not allow for that")
     if not any(need.startswith(method.partition("/")[0]) for need in can):
-        return BadInputRound(f"it wants {method}, and was not told that it can")
+        return BadInputRound(f"it wants {method}, which was not declared to it")
     if method == ROOTS:
         return InputRequest(key, ROOTS, ABSENT, ("roots",))
     parts = split_meta(RawJson(value_of(raw, "params") or b"null"))
@@ -134,7 +134,7 @@ def _input(key: bytes, raw: bytes, can: frozenset[Need]) -> InputRequest | BadIn
     rest, meta, _ = parts
     needs = needed_capabilities(method, rest)
     if not needs or not can.issuperset(needs):
-        return BadInputRound(f"it wants {method} in a mode that it was not told of")
+        return BadInputRound(f"it wants {method} in a mode that was not declared to it")
     return InputRequest(key, method, meta_params(rest, without_task(meta), ABSENT), tuple(needs))
 
 
@@ -230,7 +230,7 @@ class InputRounds:
         """The server requires input. Returns the line of the next request if no agent is needed for it."""
         turns = self._calls.get(wire_id)
         if turns is None:
-            self._bad_round(wire_id, "no request is open that may be answered so")
+            self._bad_round(wire_id, "no open request may be answered with it")
             return b""
         found = read_round(result, self._declared.needs(turns.call.can))
         if isinstance(found, BadInputRound):
@@ -323,7 +323,7 @@ class InputRounds:
 
     def _bad_round(self, wire_id: WireId, why: str) -> None:
         self._calls.pop(wire_id, None)
-        text = f"It wanted input, which cannot be given: {why}."
+        text = f"It required input that cannot be given: {why}."
         self._decoded.events.append(AnswerUnreadable(self._instance, wire_id, "bad_answer", text))
 
 

@@ -179,7 +179,7 @@ class ListPages:
     def _read_entries(self, result: RawJson, family: Family) -> Steps[PageResult]:
         page = yield from _read(result, family)
         if page is None:
-            return self.next_list(), f"answered {METHODS[family]} with no list"
+            return self.next_list(), f"answered {METHODS[family]} without a list"
         offers, cursor, hint = page
         yield from self._add(family, offers)
         yield len(offers) // 2

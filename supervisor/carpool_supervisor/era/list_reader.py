@@ -156,7 +156,7 @@ class ListReader:
         """Handle an unreadable line with this id. Returns True if it answers a list request."""
         if not self._is_out(answer_id):
             return answer_id in self._given_up
-        wrong = f"answered {self.open_request[1]} with no message: {text}"
+        wrong = f"answered {self.open_request[1]} with an invalid message: {text}"
         self.open_request = NO_OPEN_REQUEST
         self._decoded.events.append(ServerLineRejected(self._instance, wrong))
         if self._reading.family == "tools" and not self.fit:

@@ -76,7 +76,7 @@ class RelayedTaskCalls:
         """A call about a task was answered. (Examples in the specification have a member `task` there.)"""
         kind, _ = read_result(result)
         if result[:1] != b"{" or kind not in ("complete", "task"):
-            text = "The result has a resultType that cannot be, or is no object."
+            text = "The result is no object, or has an invalid resultType."
             return AnswerUnreadable(self._instance, wire_id, "bad_answer", text)
         over = call.method == "tasks/cancel" or (call.method == "tasks/get" and _has_ended(result))
         return ServerAnswered(self._instance, wire_id, False, _neutral(result), task_over=over)

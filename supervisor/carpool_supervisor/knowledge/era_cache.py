@@ -28,7 +28,7 @@ MAX_SERVERS: Final = 1000
 """The most servers in the file; the one that was not seen for longest is dropped first."""
 MAX_TEXT: Final = 200
 HOLDS: Final = timedelta(days=7)
-LOST: Final = "which era servers speak is found out again"
+LOST: Final = "the eras of servers are detected again"
 
 
 class EraVerdict(Struct, frozen=True):

@@ -105,14 +105,14 @@ class Knowledge:
         """The era of the pool's server and the reason, as `carpool why` prints them."""
         era = NAMES[pool.era]
         if pool.era_wish in ("handshake", "stateless"):
-            return [f"It is spoken to in {era}, as configured."]
+            return [f"carpool talks to it in {era}, as configured."]
         if not pool.ever_fit:
-            return ["Which era of MCP it speaks is found out at its next start."]
+            return ["carpool detects the era of MCP that it speaks at its next start."]
         known = self._eras.servers.get(launch_identity(spec.server, spec.argv))
         if known is None or not known.why or known.era != pool.era:
-            return [f"It is spoken to in {era}, which it answered; the other was not tried."]
+            return [f"carpool talks to it in {era}, which it answered; the other was not tried."]
         seen = f"{known.server or 'it'} {known.why}"
-        return [f"It is spoken to in {era}: on {known.at[:10]}, {seen}."]
+        return [f"carpool talks to it in {era}: on {known.at[:10]}, {seen}."]
 
     def observe(
         self, spec: PoolSpec, kind: EvidenceKind, detail: str, specs: Iterable[PoolSpec]
@@ -178,11 +178,11 @@ def explain_pool(
     )
     others = (each for each in pools.values() if each.server == pool.server and each.era_wish == "newest")
     if spec is not None and any(each.ever_fit and each.era == "stateless" for each in others):
-        lines.append("It speaks both eras of MCP: agents of each are served by a process of theirs.")
+        lines.append("It speaks both eras of MCP: the agents of each era get processes of their own.")
     elif spec is not None:
         lines += knowledge.era_lines(pool, spec)
     if over := left_out_text(pool):
-        lines.append(f"Not all that it offers is shown to agents: {over}.")
+        lines.append(f"Agents do not see everything that it offers: {over}.")
     verdict = pool.verdict
     return SharingExplained(
         asked.token, lines, verdict.mode, verified=verdict.verified, source=verdict.source

@@ -123,4 +123,4 @@ def save_evidence(path: str, verdicts: EvidenceFile) -> tuple[EvidenceFile, str]
     trouble = state_file.write_state_file(
         path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
     )
-    return whole, f"{trouble}; what was seen of servers holds until carpool ends" if trouble else said
+    return whole, f"{trouble}; evidence about servers is kept only until carpool ends" if trouble else said

@@ -33,7 +33,7 @@ def test_a_session_that_comes_from_another_life_is_told_once_that_its_state_is_g
     rig.feed(SessionStateLost(SessionId("a"), [ServerName("web"), ServerName("gone")]))
     rig.call(1, "a")
     assert (rig.fault(1), rig.failed[1].delivered) == ("state_lost", "no")
-    assert "started again" in rig.failed[1].text
+    assert "restarted" in rig.failed[1].text
     rig.served(2, "a")
     rig.served(3, "b")
     assert list(rig.failed) == [1]

@@ -139,7 +139,7 @@ def test_calls_that_end_with_their_instance_are_in_the_log_by_name_and_past_twen
     gone = ev.InstanceExited(ONE, "ended with exit code 3", (), "", 0.0)
     texts = [each.text for each in rig.core.handle(gone, rig.now) if isinstance(each, WriteLogLine)]
     names = ", ".join(f"c{number}" for number in range(1, 21))
-    assert f"git #1: it is gone, and with it (instance_died): {names} and 2 more" in texts
+    assert f"git #1: it is gone, and its calls with it (instance_died): {names} and 2 more" in texts
 
 
 @behaviour("calls:honest-delivery")
@@ -423,7 +423,7 @@ def test_a_call_on_an_instance_that_we_end_is_told_so_why_and_how_long_it_had(
     rig.feed(call(1))
     rig.feed(word)
     assert CloseStdin(ONE) in rig.wait(20.0)
-    told = f"It was ended by carpool, because {why}; it was given 20 s (drain_s) to finish what was open."
+    told = f"It was ended by carpool, because {why}; it was given 20 s (drain_s) to finish its open calls."
     assert ended_while_open(rig) == told
 
 

@@ -223,7 +223,7 @@ def test_an_answer_without_a_list_keeps_what_was_known_and_says_so(body: str) ->
     one.lists_changed(["tools"])
     asked, wrong = take(one, RawJson(body.encode()))
     assert asked is None
-    assert "with no list" in wrong
+    assert "without a list" in wrong
     assert tools_of(one) == ["a"]
 
 

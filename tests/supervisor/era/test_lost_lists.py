@@ -87,7 +87,7 @@ def test_tools_that_cannot_be_read_end_the_greeting_at_once_with_the_fault(era: 
     server.unread = {"tools/list": kind}
     server.greet()
     [failed] = server.of(ev.GreetingFailed)
-    assert failed.text.startswith("answered tools/list with no message: ")
+    assert failed.text.startswith("answered tools/list with an invalid message: ")
     assert not server.of(ev.InstanceGreeted)
 
 
@@ -102,7 +102,7 @@ def test_another_list_that_cannot_be_read_is_left_out_told_and_read_again(era: t
     assert [offer.name for offer in greeted.catalog.tools] == ["t"]
     assert greeted.catalog.prompts == []
     [misspoke] = server.of(ev.ServerLineRejected)
-    assert misspoke.text.startswith("answered prompts/list with no message: ")
+    assert misspoke.text.startswith("answered prompts/list with an invalid message: ")
     assert server.of(ev.ListAnswerLost) == [ev.ListAnswerLost(ONE, 1, "")]
     server.unread = {}
     server.hear(server.adapter.relist_line())

@@ -367,7 +367,7 @@ def test_a_plain_server_that_asks_all_the_same_ends_its_call() -> None:
     talk.call()
     (bad,), _ = talk.wants(a=FORM)
     assert isinstance(bad, AnswerUnreadable)
-    assert "not told" in bad.text
+    assert "not declared" in bad.text
 
 
 def test_only_three_methods_may_be_answered_so() -> None:

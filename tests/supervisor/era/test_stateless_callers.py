@@ -149,7 +149,7 @@ def test_what_the_agent_of_this_call_did_not_declare_ends_it_even_if_the_others_
     talk.call(said(*can))
     [event], _ = talk.wants(x=wanted)
     assert isinstance(event, AnswerUnreadable)
-    assert "told" in event.text
+    assert "not declared" in event.text
 
 
 # --- what the server answers -----------------------------------------------------------------------------

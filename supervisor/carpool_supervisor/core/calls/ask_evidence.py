@@ -36,7 +36,7 @@ def record_ambiguous_ask(instance: Instance, method: str, sessions: int, out: Em
     if _observe(pool, "asked_ambiguously", f"{method} with calls of {sessions} sessions open", out):
         text = (
             f"{pool.server} #{instance.id} asked ({method}) while calls of {sessions} sessions were open, "
-            f"without a sign whose question it was: refused. See `carpool why {pool.server}`."
+            f"and did not say for which call: refused. See `carpool why {pool.server}`."
         )
         out(WriteLogLine("warning", text))
 

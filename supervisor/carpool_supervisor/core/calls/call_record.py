@@ -30,12 +30,10 @@ CALLS_PER_MESSAGE: Final = 2048
 MAX_GONE: Final = 4096
 """The number of forgotten sessions that are remembered."""
 
-_TOO_LARGE: Final = "Its answer came while carpool was started again, and there was no room to keep it."
-_NO_TASK: Final = "It became a task, and the part of carpool that knew whose has died."
-_LINK: Final = (
-    "The parts of carpool had lost touch with each other, and its server was told that nobody waits."
-)
-_UNKNOWN: Final = "Nothing is known of it any more."
+_TOO_LARGE: Final = "Its answer came while carpool was restarting, and there was no room to keep it."
+_NO_TASK: Final = "It became a task, and the part of carpool that knew its agent has died."
+_LINK: Final = "The processes of carpool had lost their connection, and the call was cancelled at its server."
+_UNKNOWN: Final = "carpool has no record of it any more."
 
 CallEnd = CallAnswered | CallFailed
 

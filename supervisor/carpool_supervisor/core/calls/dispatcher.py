@@ -248,7 +248,7 @@ class Dispatcher:
         opened = self._remove_in_flight(instance, wire_id, now)
         if opened is not None:
             self._emit(CallFailed(opened.call.call, fault, "maybe", text))
-            self._log_ended_calls(instance, f"its answer was none ({fault})", opened)
+            self._log_ended_calls(instance, f"its answer was invalid ({fault})", opened)
         self.place_waiting(instance.pool, now)
 
     def call_progressed(self, instance: Instance, wire_id: WireId, params: Payload, now: float) -> None:
@@ -315,7 +315,7 @@ class Dispatcher:
             pool = opened.instance.pool
             text = timeout_text(slug, pool, opened)
             if opened in self._retries:
-                text = f"It waited for its turn to go on, while other calls ran on that instance. {text}"
+                text = f"It waited to be sent again, while other calls ran on that instance. {text}"
             self._log_ended_calls(opened.instance, f"it has not answered in time ({slug})", opened)
             self._abandon(opened, "timed out", now)
             self._emit(CallFailed(call, slug, "maybe", text))
@@ -344,7 +344,7 @@ class Dispatcher:
                 self._emit(CallFailed(opened.call.call, slug, "maybe", text))
                 delivered.append(opened)
         if delivered:
-            self._log_ended_calls(instance, f"it is gone, and with it ({slug})", *delivered)
+            self._log_ended_calls(instance, f"it is gone, and its calls with it ({slug})", *delivered)
         instance.abandoned.clear()
         self._place_again(undelivered, now)
 

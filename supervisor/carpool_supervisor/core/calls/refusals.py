@@ -18,7 +18,7 @@ POOL_REPLACED = ("draining", "Its configuration has just changed.", 0.5)
 LAST_WORDS_CHARS: Final = 400
 
 PROBE_S: Final = 5.0
-"""The time until a repeated call may help, while one start shows if the server is well again."""
+"""The time until a repeated call may help, while one start shows if the server is healthy again."""
 
 
 def refusal_now(pool: Pool | None, now: float) -> tuple[str, str, float | None] | None:
@@ -99,8 +99,8 @@ def telling_stderr_line(stderr: str) -> str:
 
 SELF_BLOCKED = (
     "unavailable",
-    "A call of this session waits there for an answer of its agent, and every other instance is taken so too."
-    " Answer that first.",
+    "Another call of this session waits for an answer of its agent, and so do the calls on all other"
+    " instances. Answer that request first.",
     1.0,
 )
 """(fault, detail, retry_after_s) for an agent that would wait for itself (rule 14)."""
@@ -109,7 +109,7 @@ SELF_BLOCKED = (
 def cannot_start_text(pool: Pool) -> str:
     """For operators: why nothing starts now, and until when."""
     failures = "a failure" if pool.restart.failures == 1 else f"{pool.restart.failures} failures in a row"
-    left = f"left alone for {pool.policy.open_s:g} s" if pool.policy.open_s else "not restarted by itself"
+    left = f"not started for {pool.policy.open_s:g} s" if pool.policy.open_s else "not restarted by itself"
     again = " at once" if pool.policy.open_s else ""
     return (
         f"{left} after {failures}. {last_error(pool)}"
@@ -162,7 +162,7 @@ def ended_text(pool: Pool, *, closing: bool, worn: str = "") -> str:
     elif pool.stopped:
         why = "an operator stopped it"
     limit = f"{pool.policy.drain_s:g} s (drain_s)"
-    return f"It was ended by carpool, because {why}; it was given {limit} to finish what was open."
+    return f"It was ended by carpool, because {why}; it was given {limit} to finish its open calls."
 
 
 def died_text(pool: Pool, how: str, stderr: str) -> str:

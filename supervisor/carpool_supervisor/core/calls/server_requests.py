@@ -68,7 +68,7 @@ _REFUSALS: Final[dict[RefusalReason, tuple[int, str]]] = {
     ),
     "over": (
         _INTERNAL,
-        "The request that this may be about has been cancelled or has timed out: nobody is there to ask.",
+        "The request that this may belong to was cancelled or has timed out, so there is no agent to ask.",
     ),
 }
 

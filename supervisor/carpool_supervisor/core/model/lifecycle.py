@@ -38,7 +38,7 @@ class LifecycleEvent(StrEnum):
 
 MEANING: Final[Mapping[InstanceState, str]] = {
     InstanceState.SPAWNING: "the process is being started",
-    InstanceState.GREETING: "the process runs; it has not yet said who it is and what it offers",
+    InstanceState.GREETING: "the process runs; the greeting is not answered or the lists are not read yet",
     InstanceState.SERVING: "fit: calls are placed on it",
     InstanceState.DRAINING: "takes no new call, except of the session that holds it; finishes open calls",
     InstanceState.STOPPING: "its stdin is closed; a conforming server ends by itself",

@@ -20,12 +20,12 @@ LOSS_CAUSES: Final[Mapping[LossCause, str]] = {
     "reload": "its configuration was changed",
     "restart": "an operator restarted or stopped it",
     "needed": "this session waited for another server, and its idle instance had to make room",
-    "roots": "the roots, the workspace or the configuration of this session are others now",
-    "link": "the parts of carpool had lost touch with each other",
+    "roots": "the roots, the workspace or the configuration of this session have changed",
+    "link": "the processes of carpool had lost their connection",
     "supervisor": "the part of carpool that runs the servers was restarted",
-    "away": "carpool was started again, or this session was away for longer than it is waited for",
-    "remote": "its remote server has ended the session, and what that held is gone",
+    "away": "carpool was restarted, or this session was away for too long",
+    "remote": "its remote server has ended the session, and its state is gone",
     "memory": "it held more memory than its limit (limits.rss_mb) for too long",
-    "room": "another server had no instance at all, and this one had gone unused for the longest time",
+    "room": "another server had no instance at all, and this one was unused for the longest time",
 }
 """The texts for agents, as clauses after "because"."""

@@ -18,7 +18,7 @@ from carpool_protocol.link.messages import Breaker, Policy
 BREAKER_MEANING: Final[Mapping[Breaker, str]] = {
     "closed": "instances start as they are needed, after a failure with back-off",
     "open": "nothing starts; calls are refused at once unless an instance still serves",
-    "half_open": "one instance may start when somebody needs it, and is given one call at a time",
+    "half_open": "one instance may start when a call needs it, and gets one call at a time",
 }
 
 

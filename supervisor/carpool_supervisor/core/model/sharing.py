@@ -36,7 +36,7 @@ MODE_OF_EVIDENCE: Final[dict[EvidenceKind, Mode]] = {
 }
 
 _SEEN: Final[dict[EvidenceKind, str]] = {
-    "asked_ambiguously": "It asked while several agents had calls open, without a sign whose question it was",
+    "asked_ambiguously": "It asked while several agents had calls open, and did not say for which call",
     "probe_diverged": "In a probe two sessions saw each other's state",
     "probe_agreed": "In a probe two sessions did not see each other's state",
     "asks": "It asks agents (sampling or elicitation)",
@@ -204,9 +204,9 @@ def _without_evidence(entry: WellKnownServer | None, tools: Iterable[str]) -> Sh
     speaks = state_in_names(tools)
     if speaks is not None:
         tool, reason = speaks
-        text = f"Its tool {tool} speaks of state: by its name it {reason}."
+        text = f"Its tool {tool} suggests state: by its name it {reason}."
         return SharingVerdict(mode="session", verified=False, source="tool names", reasons=(text,))
-    text = "Nothing is known about this server: nothing has spoken against sharing so far."
+    text = "Nothing is known about this server, and nothing seen so far speaks against sharing."
     return SharingVerdict(mode="concurrent", verified=False, source="assumed", reasons=(text,))
 
 
@@ -245,12 +245,12 @@ def explain_sharing(
     lines += [f"  {reason}" for reason in verdict.reasons]
     more = [text for each in evidence if (text := evidence_text(each)) not in verdict.reasons]
     if more:
-        lines.append("Seen besides:" if verdict.source == "evidence" else "Evidence so far:")
+        lines.append("Also seen:" if verdict.source == "evidence" else "Evidence so far:")
         lines += [f"  {text}" for text in more]
     if configured != "auto" and entry is not None and entry.mode != configured:
         lines.append(f"The shipped list would make it {entry.mode}: {entry.why}")
     if configured not in {"auto", "session"} and entry is not None and entry.most:
-        lines.append(f"The shipped list says besides: {entry.note}")
+        lines.append(f"The shipped list adds: {entry.note}")
     if configured == "auto":
         others = " or ".join(f'"{mode}"' for mode in STRICTNESS if mode != verdict.mode)
         lines.append(f'To change it: set "sharing" to {others} for {server} in the config; that always wins.')
@@ -266,7 +266,7 @@ _SOURCES: Final[dict[SharingSource, str]] = {
     "config": "your config.",
     "list": "carpool's list of well-known servers.",
     "tool names": "the names of its tools.",
-    "evidence": "what was seen of it.",
+    "evidence": "observations of it.",
     "assumed": "nobody yet.",
 }
 

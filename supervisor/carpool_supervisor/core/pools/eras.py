@@ -99,7 +99,7 @@ class EraGreetings:
         for instance_id in instances:
             instance = self._instances[instance_id]
             if instance.state is InstanceState.GREETING:
-                instance.refusals["stateless"] = f"said nothing to server/discover for {SILENCE_S:g} s"
+                instance.refusals["stateless"] = f"did not answer server/discover for {SILENCE_S:g} s"
                 self._emit(GreetInOtherEra(instance_id))
 
     def check(self) -> None:

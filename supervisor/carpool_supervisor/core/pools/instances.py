@@ -400,7 +400,7 @@ class Instances:
             case LivenessVerdict.SUSPEND:
                 instance.suspended = True
             case LivenessVerdict.CONDEMN:
-                text = f"was silent for {now - instance.last_output_at:.0f} s, also to a ping"
+                text = f"was silent for {now - instance.last_output_at:.0f} s and answered no ping"
                 self.end_unfit(instance, text, now, "silent")
             case LivenessVerdict.NOTHING:
                 pass

@@ -369,7 +369,7 @@ def test_after_a_cut_link_each_session_that_lives_on_is_told_of_its_lost_lease()
     rig.feed(ev.BrokerConnected(same=True))
     assert rig.closing == [first]
     rig.call(2, "a")
-    assert "lost touch" in rig.failed[2].text
+    assert "lost their connection" in rig.failed[2].text
     assert rig.served(3, "a") != first
 
 

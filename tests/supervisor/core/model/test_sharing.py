@@ -256,7 +256,7 @@ def test_why_tells_every_piece_of_evidence_once(
     text = why(configured, entry, evidence)
     assert [text.count(evidence_text(each)) for each in evidence] == [1, 1, 1]
     alone = why("auto", None, evidence[:1])
-    assert "Seen besides" not in alone
+    assert "Also seen" not in alone
     assert "Evidence so far" not in alone
 
 

@@ -27,7 +27,7 @@ UNSURE = frozenset({"link_broken", "answer_overdue"})
 """Faults of calls that the broker had sent away and cannot know the fate of."""
 
 
-CUT_OFF = b"had lost touch with each other"
+CUT_OFF = b"had lost their connection"
 """Why a call of the record is lost that may have waited in a line."""
 
 

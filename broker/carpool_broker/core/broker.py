@@ -162,7 +162,9 @@ class BrokerCore:
             self._emit,
             tasks=self.requests.tasks,
         )  # fmt: skip
-        self.drain = Drain(self.call_table, self.requests, self._emit, self.timers)
+        self.drain = Drain(
+            self.call_table, self.requests, self._emit, self.timers, awaits_calls=self.recovery.awaits_calls
+        )
         second_look = self.requests.recheck
         self.hooks = CallHooks(
             self.call_table,
@@ -363,7 +365,10 @@ class BrokerCore:
             case SupervisorConnected():
                 self.supervisor_sync.supervisor_connected(event)
             case EndRequested():
-                self.requests.end_all(again=event.again)
+                if event.again:
+                    self.drain.end()
+                else:
+                    self.requests.end_all()
             case DrainRequested():
                 self.drain.begin(now)
             case SupervisorLost():

@@ -216,6 +216,18 @@ class Recovery:
 
     # --- agents ----------------------------------------------------------------------------------------
 
+    def awaits_calls(self) -> bool:
+        """Sessions that are not back yet may have calls at servers, or answers that wait for them."""
+        return not self.everybody and (
+            not self.heard
+            or any(
+                not call.parked
+                for session in self.record.sessions()
+                if session not in self._back
+                for call in self.record.calls_of(session)
+            )
+        )
+
     def expected_sessions(self) -> list[SessionNote]:
         """Return the absent sessions that may come back, as far as anything is recorded of them, with what
         they have lost. The supervisor remembers the losses from now on, so they count as reported.

@@ -6,7 +6,7 @@ an answer, for the next broker, which takes it as new; any other is refused at o
 
 Invariant: whatever a carrier that keeps has no answer to at the end was never sent, so it may all be said
 anew. Calls that have come back from an earlier broker, and of which it is not known yet what became of them,
-are under way.
+are under way; so are those whose session has not come back yet, because they end with the supervisor.
 
 Knows nothing of: how carriers are told, who ends the others.
 """
@@ -34,11 +34,15 @@ class Drain:
         requests: RequestDispatch,
         out: Callable[[AnyEffect], None],
         timers: BrokerTimers,
+        *,
+        awaits_calls: Callable[[], bool],
     ) -> None:
+        """`awaits_calls`: calls of sessions that have not come back from an earlier broker may be running."""
         self._call_table = call_table
         self._requests = requests
         self._emit = out
         self._timers = timers
+        self._awaits_calls = awaits_calls
         self._is_ended = False
 
     def begin(self, now: float) -> None:
@@ -50,7 +54,9 @@ class Drain:
 
     def recheck(self) -> None:
         """Something has happened: perhaps nothing is under way any more."""
-        if not self._is_ended and not any(
+        if self._is_ended:  # a session that came back after the end: what it has running is not unsent
+            self._requests.end_all(again=True)
+        elif not self._awaits_calls() and not any(
             open_call.stage in UNFINISHED for open_call in self._call_table.calls.values()
         ):
             self.end()
@@ -59,6 +65,7 @@ class Drain:
         """Over: what is under way still is cut off."""
         if not self._is_ended:
             self._is_ended = True
+            self._call_table.admission.draining = True
             self._timers.disarm("drain", BOUND)
             self._requests.end_all(again=True)
             self._emit(EndBroker())

@@ -145,3 +145,27 @@ def test_one_that_was_never_told_of_is_cut_off_not_said_to_be_unsent() -> None:
     rig.feed(DRAIN)
     done = of_kind(rig.wait(DRAIN_S), Reply)
     assert [code(each) in {"cut_off", "link_broken"} for each in done] == [True]
+
+
+@behaviour("restart:drains")
+def test_calls_whose_session_has_not_come_back_from_an_earlier_broker_are_waited_for() -> None:
+    rig = RecoveryRig()
+    rig.link(recorded(7))
+    assert of_kind(rig.feed(DRAIN), EndBroker) == []
+    assert of_kind(rig.resume(called("1")), EndBroker) == []
+    assert [type(each) for each in rig.answer(call_of(0, 7))] == [Reply, EndBroker]
+
+
+def test_a_broker_that_has_not_heard_of_earlier_calls_waits_and_ends_when_there_are_none() -> None:
+    rig = RecoveryRig()
+    assert rig.feed(DRAIN) == []
+    assert of_kind(rig.link(), EndBroker) == [EndBroker()]
+
+
+def test_a_call_that_comes_back_after_the_end_may_have_run_and_is_not_left_to_the_next_broker() -> None:
+    rig = RecoveryRig()
+    rig.link(recorded(7))
+    rig.feed(DRAIN)
+    rig.feed(ev.EndRequested(again=True))
+    (cut,) = of_kind(rig.resume(called("1")), Reply)
+    assert (cut.id, code(cut)) == (b"1", "cut_off")

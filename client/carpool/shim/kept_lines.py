@@ -8,10 +8,13 @@ Owns the raw bytes of both directions, as they were read, and how far the broker
   names;
 - a settled line that means a line which did not pass here settles nothing: from then on all is kept, and what
   is in no record counts as lost (`in_doubt`);
+- the whole record can be handed to the shim of another version (`pack`);
 - memory is bounded: by the settled lines, and where they do not come by giving up (`KEEP_BYTES`).
 
 Refuses to know JSON, MCP and sockets. What is made of it after a death is `resume`'s.
 """
+
+import marshal
 
 from carpool_protocol.bootstrap.carrier_contract import name_of, names_in
 
@@ -28,6 +31,10 @@ ones are with their agents: until then they are in the record.
 """
 KEEP_BYTES = 32 * 1024 * 1024
 """More than this unsettled, and nothing is kept: the next death of the broker is the end of the session."""
+
+
+_HANDED_FORMAT = 1
+"""Counts up whenever a record of this class means something else to the shim of the next version."""
 
 
 class _DoubtError(Exception):
@@ -76,6 +83,17 @@ class KeptLines:
         self._last = 0
         """The number of the last line before `fresh`."""
         self._size_bytes = 0
+
+    def pack(self) -> bytes:
+        """Return all of it for `restore`, which another process may call."""
+        return marshal.dumps((_HANDED_FORMAT, vars(self)))
+
+    def restore(self, packed: bytes) -> None:
+        """Take over what another process has packed. Raises `ValueError` where its format is another one."""
+        number, record = marshal.loads(packed)  # noqa: S302 - from ourselves, before exec
+        if number != _HANDED_FORMAT or record.keys() != vars(self).keys():
+            raise ValueError("the session is kept in the format of another version of carpool")
+        vars(self).update(record, fresh=bytearray(record["fresh"]), heard=bytearray(record["heard"]))
 
     def agent_lines_sent(self, data: bytes) -> None:
         """The agent has said this."""

@@ -6,6 +6,8 @@ carpool when none runs), says who attaches, then pumps. Invariants:
 - a line reaches the agent whole or not at all: what a dying broker left half is thrown away;
 - when the broker dies the agent is attached to the next one and notices a pause (docs/decisions/0019): what
   that takes is imported only then;
+- when the installed files have been replaced meanwhile, the process first becomes a shim of the version that
+  is there now (docs/decisions/0041): nothing of ours is imported from the files of another version;
 - neither direction waits for the other, and none is polled while it cannot move;
 - the agent's lines are never decoded, and of the broker's only the first is looked at;
 - an agent that cannot be attached hears the reason as the answer to each of its requests (`refusal`,
@@ -37,6 +39,8 @@ DEATHS = 5
 """So many brokers in a row that died without a word: perhaps it is of what we say to them."""
 
 LENGTH = "--tool-name-length"
+HANDED_VARIABLE = "CARPOOL_SHIM_SESSION"
+"""The number of the descriptor with the session of an earlier version's shim, which this process was."""
 
 USAGE = {
     "connect": "usage: carpool connect [--workspace NAME|DIRECTORY] [--profile PROFILE]\n"
@@ -82,25 +86,48 @@ def _main(verb: str, arguments: list[str], kept_lines: KeptLines) -> tuple[int, 
     try:
         trusted_places.refuse_untrusted(os.environ)
         paths.ensure_private(directory)
-        mark = os.urandom(16).hex()
-        hello = _attach_line(verb, options, command, mark)
+        session = _take_over(kept_lines)
+        returns = session.mark != ""
+        session.mark = session.mark or os.urandom(16).hex()
+        session.hello = _attach_line(verb, options, command, session.mark)
     except (trusted_places.UntrustedPlaceError, paths.NotPrivateError, ValueError) as error:
         return EXIT_USAGE, str(error)
-    sock, code, text = _reach(directory)
-    first, deaths = hello, 0
+    return _serve(directory, session, _reconnect(directory, session) if returns else _reach(directory))
+
+
+class _Session:
+    """What is known of the session beside its lines. `mark`: empty before its first attach line."""
+
+    def __init__(self, kept_lines: KeptLines) -> None:
+        self.kept_lines = kept_lines
+        self.mark = ""
+        self.hello = b""
+        """The attach line."""
+        self.first = b""
+        """All that is said first to the next broker; empty: the attach line."""
+        self.deaths = 0
+        """Brokers in a row that died without a word."""
+        self.untaken_bytes = 0
+        """As the pump of the last broker counted them."""
+        self.farewell = b""
+        """The last broker's word that it ends."""
+
+
+def _serve(directory: str, session: _Session, reached: "tuple[socket | None, int, str]") -> tuple[int, str]:
+    """Pump over one broker after the other. The exit code, and the reason where it is not 0."""
+    kept_lines = session.kept_lines
+    sock, code, text = reached
     while sock is not None:
-        pump = ShimPump(sock, first, kept_lines, mark=mark)
+        pump = ShimPump(sock, session.first or session.hello, kept_lines, mark=session.mark)
         outcome = pump.run()
         sock.close()
         if outcome == AGENT_GONE:
             return 0, ""
-        if outcome == REFUSED:
-            return (
-                EXIT_USAGE,
-                pump.refusal,
-            )  # a broker is there: what it was told is wrong, or of another version
-        deaths = 0 if kept_lines.has_told else deaths + 1
-        if kept_lines.is_full or deaths > DEATHS:
+        if outcome == REFUSED:  # a broker is there: what it was told is wrong, or of another version
+            return EXIT_USAGE, pump.refusal
+        session.untaken_bytes, session.farewell = pump.untaken_bytes, pump.farewell
+        session.deaths = 0 if kept_lines.has_told else session.deaths + 1
+        if kept_lines.is_full or session.deaths > DEATHS:
             why = (
                 "more was open than is kept for that"
                 if kept_lines.is_full
@@ -110,14 +137,78 @@ def _main(verb: str, arguments: list[str], kept_lines: KeptLines) -> tuple[int, 
                 f"the broker has gone away, and {why} (`carpool logs --daemon`)\n"
                 "open calls may have been executed; connect the agent again, or start it again"
             )
-        from carpool.shim import resume
-
-        text, again = resume.read_farewell(pump.farewell)
-        if text and not again:
-            return EXIT_NO_BROKER, text
-        first = resume.resume(kept_lines, hello, again=again, untaken_bytes=pump.untaken_bytes)
-        sock, code, text = resume.connect_to_next_broker(directory, _start, again=again)
+        sock, code, text = _reconnect(directory, session)
     return code, text
+
+
+def _reconnect(directory: str, session: _Session) -> "tuple[socket | None, int, str]":
+    """A connection to the next broker; or the exit code and the reason."""
+    if _own_file() != _STARTED_FROM:
+        _hand_over(session)
+    try:
+        from carpool.shim import resume
+    except ImportError:  # the files are just being replaced
+        _hand_over(session)
+        return None, EXIT_NO_BROKER, "carpool was updated; connect the agent again, or start it again"
+    text, again = resume.read_farewell(session.farewell)
+    if text and not again:
+        return None, EXIT_NO_BROKER, text
+    session.first = resume.resume(
+        session.kept_lines, session.hello, again=again, untaken_bytes=session.untaken_bytes
+    )
+    return resume.connect_to_next_broker(directory, _start, again=again)
+
+
+def _hand_over(session: _Session) -> None:
+    """Run the version that is installed now in this process; it goes on with the session.
+
+    Returns where that is not possible.
+    """
+    if not hasattr(os, "memfd_create"):  # not on Linux
+        return
+    facts = f"{session.mark} {session.deaths} {session.untaken_bytes} {len(session.farewell)}\n"
+    left = memoryview(facts.encode() + session.farewell + session.kept_lines.pack())
+    fd = os.memfd_create("carpool-shim", 0)  # without MFD_CLOEXEC: it is for what comes after `exec`
+    while left:
+        left = left[os.write(fd, left) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    environ = {**os.environ, HANDED_VARIABLE: str(fd)}
+    try:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environ)  # noqa: S606 - no shell
+    except OSError:
+        os.close(fd)
+
+
+def _take_over(kept_lines: KeptLines) -> _Session:
+    """The session that `_hand_over` has left to this process, or a new one.
+
+    Raises `ValueError` where it is kept in the format of another version.
+    """
+    session = _Session(kept_lines)
+    fd = os.environ.pop(HANDED_VARIABLE, "")
+    if not fd:
+        return session
+    try:
+        with open(int(fd), "rb") as file:
+            session.mark, deaths, untaken, size = file.readline().decode().split()
+            session.deaths, session.untaken_bytes = int(deaths), int(untaken)
+            session.farewell = file.read(int(size))
+            kept_lines.restore(file.read())
+    except (OSError, EOFError, TypeError) as error:
+        raise ValueError(f"the session of the version before cannot be read: {error}") from None
+    return session
+
+
+def _own_file() -> "tuple[int, int] | None":
+    """Tells this file from one that has replaced it; None: there is none."""
+    try:
+        found = os.stat(__file__)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+_STARTED_FROM = _own_file()
 
 
 def _leave(code: int, text: str, kept_lines: KeptLines) -> None:

@@ -5,6 +5,7 @@ other here: what matters is what they make of it together.
 """
 
 import json
+import marshal
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -597,3 +598,21 @@ def test_a_search_after_a_word_to_come_back_waits_for_who_brings_carpool_up() ->
     assert search.attempt_failed(100.0 + shim_return.RETURN_S + 1, led=True) is None
     assert not search.is_over(100.0 + shim_return.RETURN_S + 1)
     assert search.is_over(101.0 + 2 * shim_return.RETURN_S)
+
+
+def test_a_packed_session_says_the_same_to_the_next_broker_from_another_process() -> None:
+    kept, copy = KeptLines(), KeptLines()
+    kept.broker_attached(
+        ATTACHED_PREFIX + b',"params":{"session":"s1","secret":"0.x","supervisor":"e","env":[]}}\n'
+    )
+    kept.agent_lines_sent(CALL % b"1" + b"\n" + CALL % b"2" + b"\nhalf")
+    kept.broker_lines_passed(b'{"jsonrpc":"2.0","id":2,"result":{}}\n')
+    copy.restore(kept.pack())
+    assert vars(copy) == vars(kept)
+    assert shim_return.resume(copy, HELLO, again=False) == shim_return.resume(kept, HELLO, again=False)
+    copy.agent_lines_sent(b"goes on")
+
+
+def test_a_session_packed_in_another_format_is_refused() -> None:
+    with pytest.raises(ValueError, match="another version"):
+        KeptLines().restore(marshal.dumps((0, vars(KeptLines()))))

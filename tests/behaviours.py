@@ -396,6 +396,10 @@ _RUNS: Final = {
         "docs/architecture.md",
         "`carpool restart --all` waits for calls that run; what comes meanwhile the next daemon runs, once.",
     ),
+    "upgrade:in-place": Behaviour(
+        "docs/architecture.md",
+        "Installed files may be replaced under running agents: they notice a pause, each call runs once.",
+    ),
     "restart:one-half-newer": Behaviour(
         "docs/architecture.md",
         "A half that comes up in another version after an update has the other one follow by itself.",

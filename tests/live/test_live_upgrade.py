@@ -18,7 +18,7 @@ import pytest
 import trio
 
 from tests.behaviours import behaviour
-from tests.kit.line_agent import LIMIT_S, WAIT_S, Agent, Json, fault_of
+from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, LineAgent, fault_of
 from tests.kit.live import Daemon, alive, kit, observer
 from tests.kit.private_daemon import ROOT
 from tests.kit.waits import until
@@ -123,7 +123,7 @@ async def restart(daemon: Daemon) -> None:
     assert done[0] == 0, done
 
 
-async def said(agent: Agent, id_: bytes) -> str:
+async def said(agent: LineAgent, id_: bytes) -> str:
     answer = await agent.answer(id_)
     assert not answer["result"].get("isError"), answer
     text: str = answer["result"]["content"][0]["text"]

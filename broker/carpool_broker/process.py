@@ -217,9 +217,9 @@ class BrokerShell:
         return {
             **self._saying.handlers,
             effects.ApplyRoots: lambda e: self._moving.roots_received(e.session, e.roots, changed=e.changed),
-            effects.SetSupervisorEpoch: lambda e: connections.served_by(e.session, e.epoch),
-            effects.SetStatefulServers: lambda e: connections.stateful_at(e.session, e.servers),
-            effects.ForgetRecordedCall: lambda e: connections.let_go(e.session, e.call),
+            effects.SetSupervisorEpoch: lambda e: connections.set_supervisor_epoch(e.session, e.epoch),
+            effects.SetStatefulServers: lambda e: connections.set_stateful_servers(e.session, e.servers),
+            effects.ForgetRecordedCall: lambda e: connections.forget_recorded_call(e.session, e.call),
             effects.BeginHook: self._hook_runner.begin_run,
             effects.EndHook: self._hook_runner.end_run,
             effects.WriteAudit: self._audit_log.add,
@@ -268,12 +268,12 @@ class BrokerShell:
             await self._stopped.wait()
             self._saying.search_queue.answer_all()
             # If the launcher has died, carriers are not told to stay away.
-            word = self._read_stop_line()
-            again = word in {STOP_FOR_RESTART, STOP_FOR_RESTART_NOW}
-            self._agent_server.stop_accepting(ENDS.get(word, ""), again=again)
+            command = self._stop_command()
+            again = command in {STOP_FOR_RESTART, STOP_FOR_RESTART_NOW}
+            self._agent_server.stop_accepting(ENDS.get(command, ""), again=again)
             if again:
                 with trio.move_on_after(FLUSH_TIMEOUT_S):
-                    await self._connections.heard_out()
+                    await self._connections.wait_until_sent()
             self._agent_server.close()
             self._audit_log.flush()
             self._audit_log.close()
@@ -286,14 +286,14 @@ class BrokerShell:
 
         For a restart the broker first waits for open calls, until the launcher repeats the command.
         """
-        word = self._read_stop_line()
-        if word == STOP_FOR_RESTART:
+        command = self._stop_command()
+        if command == STOP_FOR_RESTART:
             log.info("draining: carpool is started again")
             self._pump.feed(events.DrainRequested())
             self._flush_burst()
             return
         log.info("stopping")
-        self._pump.feed(events.EndRequested(again=word == STOP_FOR_RESTART_NOW))
+        self._pump.feed(events.EndRequested(again=command == STOP_FOR_RESTART_NOW))
         self._flush_burst()
         self._stopped.set()
 
@@ -302,12 +302,12 @@ class BrokerShell:
 
         The launcher starts the new version, and carriers resume there.
         """
-        if self._lifeline is not None and not self._read_stop_line():
+        if self._lifeline is not None and not self._stop_command():
             log.warning("ending, so that a broker of the new version takes over")
             self._stopped.set()
 
-    def _read_stop_line(self) -> str:
-        return "" if self._lifeline is None else self._lifeline.stop_word
+    def _stop_command(self) -> str:
+        return "" if self._lifeline is None else self._lifeline.stop_command
 
     # --- the burst -------------------------------------------------------------------------------------
 

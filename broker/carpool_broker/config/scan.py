@@ -43,7 +43,7 @@ class ProjectReading(Struct, frozen=True):
     wrong: str = ""
     """The problem of the trust file, a sentence."""
 
-    def comes_back(self) -> ConfigLayer | None:
+    def trusted_earlier_layer(self) -> ConfigLayer | None:
         """The kept reading, if exactly its bytes are still trusted."""
         is_trusted = self.kept is not None and trust_state(self.trusted, self.kept.digest) == "trusted"
         return self.kept if is_trusted else None

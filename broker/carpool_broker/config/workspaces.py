@@ -86,7 +86,7 @@ class Project:
         self.problems = [each.render() for each in layer.loaded.problems]
         if layer.loaded.config is not None:
             self._use_reading(layer, read)
-        elif self.config is None and (kept := read.comes_back()) is not None:
+        elif self.config is None and (kept := read.trusted_earlier_layer()) is not None:
             # It was never good here, and this is its earlier content.
             self._use_reading(kept, read)
             self.seen = {**kept.seen, **self.seen}

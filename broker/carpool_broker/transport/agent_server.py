@@ -91,7 +91,7 @@ class AgentServer:
                 if again and agent.returning is not None:
                     continue  # nothing is known of its calls yet: send no line, as a broker that dies
                 if again:
-                    self.connections.tell_settled(agent, agent.delivery_log)
+                    self.connections.send_settled(agent, agent.delivery_log)
                 agent.io.write(ended_line(why, again=again))
             agent.io.flush()
 
@@ -147,7 +147,7 @@ class AgentServer:
 
     def end_detached_sessions(self, now: float) -> None:
         """End sessions of dead HTTP doors that no other door has claimed in time."""
-        for stream in self.connections.lingering.expired(now):
+        for stream in self.connections.detached.expired(now):
             del self.connections.streams[stream.id]
             self._line_handler.session_closed(stream.id)
 
@@ -218,7 +218,7 @@ class AgentServer:
             agent.returning = None
             delivery_log.resumed(returning.asks)
             # Before any effect of the lines: see `Connections.write`.
-            self.connections.tell_settled(agent, delivery_log)
+            self.connections.send_settled(agent, delivery_log)
             self._line_handler.session_resumed(agent.id, returning, delivery_log)
         if lines:
             self._line_handler.lines_received(agent.id, lines, delivery_log)

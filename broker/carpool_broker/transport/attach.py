@@ -180,7 +180,7 @@ class AttachDialogue:
             attach,
             self._line_handler,
             self._connections.streams,
-            lingering=self._connections.lingering,
+            detached=self._connections.detached,
             incarnation=self._incarnation,
             enter=self._open_or_resume,
             write=partial(self._connections.queue, agent),

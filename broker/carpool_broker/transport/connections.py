@@ -147,7 +147,7 @@ class Connections:
         self.agents: dict[SessionId, AgentConnection] = {}
         self.streams: dict[SessionId, SessionStream] = {}
         """Sessions on multiplexed connections, also those whose carrier has died."""
-        self.lingering: DetachedSessions[SessionStream] = DetachedSessions(self.written.append)
+        self.detached: DetachedSessions[SessionStream] = DetachedSessions(self.written.append)
         self._dirty: dict[SessionId, AgentConnection] = {}
         self._unflushed = 0
 
@@ -160,7 +160,7 @@ class Connections:
         pids = [agent.io.peer_pid() for agent in self.agents.values() if agent.carrier is not None]
         return [pid for pid in pids if pid]
 
-    def served_by(self, session: SessionId, epoch: Epoch) -> None:
+    def set_supervisor_epoch(self, session: SessionId, epoch: Epoch) -> None:
         """Open and later requests of this session go to this supervisor."""
         agent = self.agents.get(session)
         if agent is not None and agent.delivery_log is not None:
@@ -187,7 +187,7 @@ class Connections:
         elif (stream := self.streams.get(session)) is not None:
             stream.announce_workspace(change)
 
-    def stateful_at(self, session: SessionId, servers: Sequence[str]) -> None:
+    def set_stateful_servers(self, session: SessionId, servers: Sequence[str]) -> None:
         """The carrier remembers that this session may have state at these servers."""
         agent = self.agents.get(session)
         if agent is not None and agent.delivery_log is not None:
@@ -219,7 +219,7 @@ class Connections:
                 if delivery_log.due and agent.returning is None:
                     # Before the line: the carrier must know the new part of the session before the agent
                     # does.
-                    self.tell_settled(agent, delivery_log)
+                    self.send_settled(agent, delivery_log)
                 if not delivery_log.line_sent(line, about, answers=answers):
                     return
                 if ask:
@@ -237,7 +237,7 @@ class Connections:
         if stream is not None:
             stream.write(line, about, last=answers, call=call)
 
-    def let_go(self, session: SessionId, call: CallId) -> None:
+    def forget_recorded_call(self, session: SessionId, call: CallId) -> None:
         """Add this call to `written` once the socket has taken everything written to this agent so far."""
         agent = self.agents.get(session)
         if agent is not None:
@@ -264,7 +264,7 @@ class Connections:
             dirty, self._dirty = self._dirty, {}
             for agent in dirty.values():
                 if agent.delivery_log is not None and agent.delivery_log.due and agent.returning is None:
-                    self.tell_settled(agent, agent.delivery_log)
+                    self.send_settled(agent, agent.delivery_log)
                 agent.io.flush()
                 if agent.carrier is not None and agent.io.unread_bytes > UNREAD_CAP_BYTES:
                     self.drop(agent.id, f"it has not read {UNREAD_CAP_BYTES} bytes")
@@ -280,12 +280,12 @@ class Connections:
             agent.io.flush()
             agent.io.close()
 
-    async def heard_out(self) -> None:
+    async def wait_until_sent(self) -> None:
         """Wait until the operating system has taken all output."""
         while any(agent.io.unread_bytes for agent in self.agents.values()):  # noqa: ASYNC110 - rare, and short
             await trio.sleep(SENT_CHECK_S)
 
-    def tell_settled(self, agent: AgentConnection, delivery_log: DeliveryLog) -> None:
+    def send_settled(self, agent: AgentConnection, delivery_log: DeliveryLog) -> None:
         """Tell the carrier which of the lines that it keeps are settled."""
         agent.io.write(settled_line(delivery_log.take_settled()))
         self._dirty[agent.id] = agent

@@ -142,13 +142,13 @@ class MultiplexedConnection:
         host: StreamHost,
         streams: dict[SessionId, SessionStream],
         *,
-        lingering: DetachedSessions[SessionStream],
+        detached: DetachedSessions[SessionStream],
         incarnation: Incarnation,
         enter: Callable[[ResumeSession | None], tuple[SessionId, Epoch]],
         write: WriteFrame,
         drop: Callable[[str], None],
     ) -> None:
-        """`streams`: the streams of all carriers; `lingering`: the detached ones.
+        """`streams`: the streams of all carriers; `detached`: the detached ones.
 
         `enter`: returns the id of a session that begins or resumes, and the epoch of its requests. `write`:
         takes a frame for the door. `drop`: ends the connection.
@@ -159,7 +159,7 @@ class MultiplexedConnection:
         self._attach = attach
         self._line_handler = host
         self._all = streams
-        self._detached = lingering
+        self._detached = detached
         self._incarnation = incarnation
         self._enter = enter
         self._drop = drop

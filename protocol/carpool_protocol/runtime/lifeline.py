@@ -50,7 +50,7 @@ class Lifeline:
         self._alive = b"alive\n"
         self._unsent = b""
         self._unread = b""
-        self.stop_word = ""
+        self.stop_command = ""
         """The launcher's last stop command; empty: none came, or the launcher is dead."""
 
     def ready(self) -> None:
@@ -73,8 +73,8 @@ class Lifeline:
     async def run(self, on_stop: Callable[[], None], on_gone: Callable[[str], None]) -> None:
         """Serve the lifeline until the launcher is gone or the caller cancels.
 
-        `on_stop` is called for each new stop command (`stop_word`), and at the launcher's death if there was
-        none. After `stop` the lifeline goes on, so that a long drain does not look like a hang. `on_gone`
+        `on_stop` is called for each new stop command (`stop_command`), and at the launcher's death if there
+        was none. After `stop` the lifeline goes on, so that a long drain does not look like a hang. `on_gone`
         gets the name of a dead supervisor. Both must not block.
         """
         async with trio.open_nursery() as nursery:
@@ -83,9 +83,9 @@ class Lifeline:
             while (lines := await self._read()) is not None:
                 for line in lines:
                     verb, _, rest = line.partition(" ")
-                    if verb == "stop" and line != self.stop_word:
+                    if verb == "stop" and line != self.stop_command:
                         stopping = True
-                        self.stop_word = line
+                        self.stop_command = line
                         on_stop()
                     elif verb == "gone":
                         on_gone(rest)

@@ -496,14 +496,14 @@ async def test_a_call_is_let_go_when_all_that_was_said_before_is_with_its_carrie
         lines = 8
         for _ in range(lines):  # more than a socket holds that nobody reads
             one.door.connections.write(session, b'{"x":"%b"}\n' % (b"x" * (1 << 18)))
-        one.door.connections.let_go(session, CallId(7))
-        one.door.connections.let_go(SessionId("s99"), CallId(8))
+        one.door.connections.forget_recorded_call(session, CallId(7))
+        one.door.connections.forget_recorded_call(SessionId("s99"), CallId(8))
         one.door.connections.flush()
         assert one.door.connections.written == []
         while lines:
             lines -= b'"x":"' in (await porter.line() or b"")
         await until(lambda: one.door.connections.written == [7], "it is let go")
-        one.door.connections.let_go(session, CallId(9))
+        one.door.connections.forget_recorded_call(session, CallId(9))
         one.door.connections.flush()
         assert one.door.connections.written == [7, 9]
 
@@ -540,7 +540,7 @@ def test_events_of_one_read_are_fed_together_and_before_whatever_else_came_after
         attach,
         host,
         {},
-        lingering=DetachedSessions(lambda _call: None),
+        detached=DetachedSessions(lambda _call: None),
         incarnation=Incarnation(),
         enter=lambda _resume: (SessionId("s1"), Epoch("")),
         write=lambda _frame, _call=NO_CALL: None,

@@ -120,7 +120,7 @@ class BrokerStreams:
         self.heritage = Incarnation(SECRET, life)
         self.streams: dict[SessionId, SessionStream] = {}
         self.written: list[CallId] = []
-        self.lingering: DetachedSessions[SessionStream] = DetachedSessions(self.written.append)
+        self.detached: DetachedSessions[SessionStream] = DetachedSessions(self.written.append)
         self.frames: list[bytes] = []
         self._count = 0
 
@@ -130,7 +130,7 @@ class BrokerStreams:
             Attach(version=ATTACH_VERSION, carrier="door", streams=True, pid=7),
             self.shell,
             self.streams,
-            lingering=self.lingering,
+            detached=self.detached,
             incarnation=self.heritage,
             enter=self._enter,
             write=lambda frame, _call=NO_CALL: self.frames.append(frame[:-1]),
@@ -312,7 +312,7 @@ def test_a_session_whose_door_died_waits_for_the_next_one_with_what_was_said_mea
     assert broker.shell.carried == [(was.name, 0), (was.name, 7)], "status shows no process that is dead"
     say(broker, was.name, b"{}\n")
     assert broker.said() == [(3, b"{}", 0)]
-    assert not broker.lingering.expired(1e9)
+    assert not broker.detached.expired(1e9)
 
 
 @behaviour("reattach:http:door")
@@ -345,10 +345,10 @@ def test_a_session_that_nobody_asks_for_is_over_after_a_while() -> None:
     opened(broker, door, 3, kind="control")
     door.connection_closed()
     assert len(broker.shell.here) == 1, "who has no name cannot come back"
-    assert not broker.lingering.expired(10.0)
-    assert not broker.lingering.expired(10.0 + DETACHED_TIMEOUT_S - 1)
-    assert [each.id for each in broker.lingering.expired(10.0 + DETACHED_TIMEOUT_S)] == broker.shell.here
-    assert not len(broker.lingering)
+    assert not broker.detached.expired(10.0)
+    assert not broker.detached.expired(10.0 + DETACHED_TIMEOUT_S - 1)
+    assert [each.id for each in broker.detached.expired(10.0 + DETACHED_TIMEOUT_S)] == broker.shell.here
+    assert not len(broker.detached)
 
 
 def test_a_session_is_not_given_back_when_too_much_was_said_meanwhile() -> None:
@@ -367,7 +367,7 @@ def test_a_door_that_is_dropped_leaves_no_session() -> None:
     opened(broker, door)
     door.connection_closed(dropped=True)
     assert not broker.shell.here
-    assert not len(broker.lingering)
+    assert not len(broker.detached)
 
 
 def test_what_a_client_shows_is_the_same_at_every_broker_and_tells_no_secret() -> None:

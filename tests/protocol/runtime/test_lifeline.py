@@ -53,7 +53,7 @@ async def test_another_word_for_stop_is_passed_on_and_the_same_one_is_not(pair: 
     launcher.send(b"stop again\nstop again\nstop again now\n")
     launcher.shutdown(socket.SHUT_WR)
     with trio.fail_after(5):
-        await lifeline.run(lambda: words.append(lifeline.stop_word), lambda _: None)
+        await lifeline.run(lambda: words.append(lifeline.stop_command), lambda _: None)
     assert words == ["stop again", "stop again now"]
 
 

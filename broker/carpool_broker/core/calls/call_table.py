@@ -1,14 +1,13 @@
-"""Which agent is owed which answer.
+"""The call table: every open call of every agent, and the one answer that each gets.
 
-Owns the books: every open call of every agent, how it leaves, the backstop, and the one answer that it gets.
-A call is answered exactly once, or cancelled without a word. While a call of the stateless era is between two
-rounds nobody waits for it; how it ends then is `input_required`'s.
+Owns the open calls, how a call is sent, the backstop for a silent supervisor, and the answer. A call is
+answered exactly once, or cancelled without an answer. While a stateless call is parked between two rounds,
+no request waits for it; `input_required` owns how it ends then.
 
-Invariants (`invariants.check`): a call is in its session's `open_calls` under its own id and in `calls`
-under its number, or in neither, or it is parked and in `calls` alone; `sent` counts are right.
-
-Knows nothing of: which calls may go when (`admission`), names, views, how an answer is worded for an era,
-what calls want in rounds.
+Invariants (`invariants.check`): a call is in its session's `open_calls` under the agent's id and in `calls`
+under its number, or in neither, or it is parked and in `calls` alone; the counts `sent` are right. Refuses
+to know: which calls may go when (`admission`), names, views, how an answer is worded for an era, what
+servers ask in rounds.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -49,11 +48,13 @@ from carpool_protocol.link.messages import (
 Emit = Callable[[AnyEffect], None]
 
 BACKSTOP_MARGIN_S: Final = 5.0
-"""The supervisor owns the deadlines; the broker acts when it is silent this long after the last."""
+"""The supervisor owns the deadlines. The broker ends a call itself when this long after the last of them
+nothing has come.
+"""
 
 
 class CallTable:
-    """All open calls of the broker."""
+    """The open calls of the broker."""
 
     def __init__(
         self,
@@ -64,40 +65,40 @@ class CallTable:
         life: int = 0,
     ) -> None:
         self.before = call_of(life, 0)
-        """Calls of greater numbers are this broker's own."""
+        """Calls with greater numbers are this broker's own."""
         self._emit = out
         self._sent_timers = timers.of("sent_call")
         self.states: Mapping[PoolKey, PoolChanged] = {}
-        """What the supervisor last said of each pool."""
+        """The last state of each pool that the supervisor has told."""
         self.resource_cache = ResourceCache()
-        """What was read a moment ago and is current still."""
+        """Answers to reads of resources that are still current."""
         self.stateless_listener: StatelessCallListener | None = None
-        """Of calls of the stateless era; there are none before it is set."""
+        """Acts on calls of the stateless era. `BrokerCore` sets it, because the listener needs this table."""
         self.audit_trail: AuditTrail | None = None
-        """Where an audit is kept."""
+        """The audit, if one is kept."""
         self.arguments = ArgumentBudget()
         self.unread = UnreadBudget(out)
         self.hook_points: HookPoints | None = None
-        """None: there are none."""
+        """The hooks; None while there are none, so that calls cost nothing then."""
         self.calls: dict[CallId, OpenCall] = {}
         self.opened = 0
-        """All calls since this broker began."""
+        """The number of calls that this broker has opened."""
         self.backstop_s: dict[PoolKey, float] = {}
         self.admission = Admission(sessions, bounds, self.arguments, self, timers)
 
     @property
     def newest_call(self) -> CallId:
-        """The last call that was read."""
+        """The number of the newest call of this broker."""
         return CallId(self.before + self.opened)
 
     def answers_written(self, calls: list[CallId]) -> AnswersWritten:
-        """The message that the answers of these calls are with their carriers."""
+        """Return the message that carriers have the answers of these calls."""
         unsent = (call for call, open_call in self.calls.items() if open_call.stage not in AT_SERVER)
         return AnswersWritten(calls, self.newest_call, next(unsent, CallId(self.newest_call + 1)))
 
     @property
     def bounds(self) -> SessionBounds:
-        """What sessions and their calls may take, in numbers."""
+        """The limits of sessions and their calls."""
         return self.admission.bounds
 
     @bounds.setter
@@ -107,7 +108,7 @@ class CallTable:
     # --- in --------------------------------------------------------------------------------------------
 
     def open(self, session: Session, request: CallRequested) -> OpenCall:
-        """Enter a call into the books under a fresh number."""
+        """Open a call under a new number."""
         self.opened += 1
         call = CallId(self.before + self.opened)
         open_call = self.calls[call] = session.open_calls[request.id] = OpenCall(call, session, request)
@@ -118,7 +119,7 @@ class CallTable:
         return open_call
 
     def send(self, open_call: OpenCall, now: float) -> None:
-        """A call that may go leaves, unless hooks are to look at it first."""
+        """Send a call to the supervisor, or give it to hooks first."""
         if self.hook_points is not None and self.hook_points.hold_call(open_call, now):
             return
         asked = open_call.asked
@@ -155,7 +156,9 @@ class CallTable:
     # --- out -------------------------------------------------------------------------------------------
 
     def call_answered(self, answer: CallAnswered, now: float) -> None:
-        """The server's own answer passes untouched. One after a cancel or the backstop is dropped."""
+        """The server has answered. The answer passes unchanged; an answer after a cancel or the backstop is
+        dropped.
+        """
         open_call = self.calls.get(answer.call)
         if open_call is not None:
             session, asked = open_call.session, open_call.asked
@@ -190,7 +193,9 @@ class CallTable:
             self._emit(CancelTask(answer.instance, answer.task))
 
     def _may_keep_answer(self, open_call: OpenCall, answer: CallAnswered, now: float) -> bool:
-        """Whether the answer is kept for an agent that does not read; else its call ends without it."""
+        """Return whether the answer is kept for an agent that does not read; otherwise its call ends without
+        it.
+        """
         size_bytes = len(answer.body)
         if self.unread.may_keep_answer(open_call.session, size_bytes, self.bounds.unread_budget_bytes):
             return True
@@ -202,7 +207,7 @@ class CallTable:
         return False
 
     def unread_changed(self, session: Session, unread_bytes: int, now: float) -> None:
-        """The door says how much waits for an agent."""
+        """The transport reports how many bytes wait for an agent."""
         self.unread.unread_changed(session, unread_bytes)
         self.admission.send_queued(session, now)
 
@@ -240,7 +245,7 @@ class CallTable:
         self.admission.send_queued(open_call.session, now)
 
     def call_failed(self, failure: CallFailed, now: float) -> None:
-        """The supervisor says that no answer comes."""
+        """The supervisor reports that no answer will come."""
         open_call = self.calls.get(failure.call)
         if open_call is None:
             return
@@ -266,7 +271,7 @@ class CallTable:
         self.admission.send_queued(open_call.session, now)
 
     def call_progressed(self, progress: CallProgressed) -> None:
-        """Progress goes to the agent under its own token, with its JSON type."""
+        """Send progress to the agent under its own token, with the token's JSON type."""
         open_call = self.calls.get(progress.call)
         if open_call is None:
             return
@@ -276,7 +281,7 @@ class CallTable:
             self.report_progress(open_call, progress.params)
 
     def report_progress(self, open_call: OpenCall, params: RawJson) -> None:
-        """Tell how far a call is."""
+        """Send the agent the progress of a call."""
         asked = open_call.asked
         if not self.unread.drop_notification(open_call.session):
             self._emit(SendProgress(open_call.session.id, asked.token, params, asked.id))
@@ -284,7 +289,7 @@ class CallTable:
     def fail(
         self, open_call: OpenCall, slug: str, detail: str = "", retry_after_s: float | None = None
     ) -> None:
-        """End a call with our own words."""
+        """End a call with an error of ours."""
         if self.hook_points is not None:
             self.hook_points.call_failed(open_call, slug)
         call = call_name(open_call.call)
@@ -303,12 +308,12 @@ class CallTable:
     def audit_end(
         self, open_call: OpenCall, outcome: str, delivered: Delivered, body: RawJson = ABSENT
     ) -> None:
-        """For the audit: it ends like this. Of a server's own answer the trail is told itself."""
+        """Tell the audit how a call ends. Of a server's own answer it is told elsewhere."""
         if self.audit_trail is not None:
             self.audit_trail.call_ended(open_call, outcome, delivered, body)
 
     def end(self, open_call: OpenCall, outcome: CallResult) -> None:
-        """End a call like this, of which the audit has been told."""
+        """End a call with this result, which the audit knows."""
         self.close(open_call)
         if not open_call.is_parked:
             self.reply(open_call, outcome)
@@ -324,7 +329,9 @@ class CallTable:
         )
 
     def cancel(self, session: Session, request: RawJson, reason: str, now: float) -> bool:
-        """The agent no longer wants this answer: it gets none. False when nothing is owed under this id."""
+        """Cancel the call of this request: the agent gets no answer. Returns False if there is
+        no such call.
+        """
         open_call = session.open_calls.get(request)
         if open_call is None:
             return False
@@ -333,8 +340,8 @@ class CallTable:
         return True
 
     def drop(self, open_call: OpenCall, reason: str, *, leaves: bool = False) -> None:
-        """Nobody waits for this call any more: it is cancelled. `call_leaving`: its session is gone, and
-        that makes the supervisor forget the call, not this (`Record.call_closed`).
+        """Cancel a call that no request waits for. `leaves`: its session is closed, which makes the
+        supervisor forget the call; then the cancel does not (`CallRecord.call_ended`).
         """
         if self.audit_trail is not None:
             self.audit_trail.call_dropped(open_call)
@@ -348,7 +355,7 @@ class CallTable:
         self.close(open_call)
 
     def session_closed(self, session: Session) -> None:
-        """The agent is gone: everything of it is cancelled."""
+        """The session has closed: cancel all its calls."""
         for open_call in list(session.open_calls.values()):
             self.drop(open_call, "the agent is gone", leaves=True)
         self.admission.session_closed(session)
@@ -357,7 +364,7 @@ class CallTable:
             self.audit_trail.forget_caller(session)
 
     def adopt(self, open_call: OpenCall, call: CallId, now: float) -> None:
-        """What came back is this call, which is at the supervisor under the number of an earlier broker."""
+        """Continue a request as a call that the supervisor has under the number of an earlier broker."""
         del self.calls[open_call.call]
         self.calls[call] = open_call
         open_call.call, open_call.stage = call, "sent"
@@ -372,12 +379,14 @@ class CallTable:
         self._emit(ResumeCall(call))
 
     def park(self, open_call: OpenCall) -> None:
-        """Its request was answered with what it wants: nobody waits for it until the retry comes."""
+        """Park a call: its request was answered with what the server asks, and no request waits until the
+        retry.
+        """
         del open_call.session.open_calls[open_call.asked.id]
         open_call.is_parked = True
 
     def resume(self, open_call: OpenCall, request: CallRequested) -> None:
-        """A parked call is owed under this request now."""
+        """Continue a parked call for this request."""
         assert self.stateless_listener is not None
         open_call.asked = request
         open_call.is_parked = False
@@ -385,7 +394,7 @@ class CallTable:
         open_call.session.open_calls[request.id] = open_call
 
     def close(self, open_call: OpenCall) -> None:
-        """Take a call out of the books. Whoever does that answers it, or knows that nobody waits."""
+        """Remove a call from the table. The caller answers it, or knows that no request waits."""
         session = open_call.session
         self.arguments.call_closed(open_call)
         del self.calls[open_call.call]
@@ -418,21 +427,23 @@ class CallTable:
     # --- the other end, and time -----------------------------------------------------------------------
 
     def supervisor_lost(self) -> None:
-        """What it had is lost, maybe executed; what waits here was never delivered and goes on waiting."""
+        """The supervisor has gone. Sent calls may have run and are lost; queued calls were never delivered
+        and wait on.
+        """
         self.admission.supervisor_lost()
         for open_call in [open_call for open_call in self.calls.values() if open_call.stage == "sent"]:
             open_call.session.server_use(open_call.server).has_run = True
             self.fail(open_call, "link_broken")
 
     def end_queued(self, calls: Iterable[CallId], now: float) -> None:
-        """These have waited too long in the lines of their sessions."""
+        """End the calls that were queued in their sessions for too long."""
         for call in calls:
             overdue = self.admission.expired_calls(call, now)
             if overdue is not None:
                 self.fail(self.calls[call], *overdue, 5.0)
 
     def end_sent(self, calls: Iterable[CallId], now: float) -> None:
-        """These the supervisor has forgotten."""
+        """End the calls about which the supervisor has been silent for too long."""
         for call in calls:
             open_call = self.calls[call]
             open_call.session.server_use(open_call.server).has_run = True
@@ -441,7 +452,7 @@ class CallTable:
             self.admission.send_queued(open_call.session, now)
 
     def set_pool_timeouts(self, specs: Iterable[PoolSpec]) -> None:
-        """How long the supervisor may take at most, per pool."""
+        """Note how long the supervisor may take at most, per pool."""
         self.backstop_s = {
             spec.key: spec.policy.wait_s + spec.policy.max_total_s + BACKSTOP_MARGIN_S for spec in specs
         }

@@ -35,60 +35,62 @@ from carpool_protocol.ids import ABSENT, AskId, CallId, RawJson, SessionId
 from carpool_protocol.link.messages import AnswerAsk, AskOpened, Payload
 
 RESUMABLE_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
-"""The methods that may be answered with what they want (MCP 2026-07-28, basic/utilities/mrtr)."""
+"""The methods that may be answered with `input_required` (MCP 2026-07-28, basic/utilities/mrtr)."""
 GATHER_ASKS_S: Final = 0.005
-"""Questions of one burst come together."""
+"""Questions that come within this time are put into one round."""
 MAX_INPUTS: Final = 64
-"""In one round."""
+"""The greatest number of questions in one round."""
 MAX_PARKED: Final = 256
-"""Calls of one session that are parked or gather questions. Where many agents share a session that is half of
-what it may have open: those who do not come back must leave room for the others.
+"""The greatest number of calls of one session that are parked or gather questions. On a session that many
+agents share it is half of the calls that it may have open: agents that never retry must leave room for the
+others.
 """
 MAX_URL_ROUNDS: Final = 10
-"""The official SDKs give up there too."""
+"""The number of rounds with URLs; the official SDKs give up after as many."""
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024
-"""Of answers that came while nobody waited. Past it a word of ours is kept instead, `_INPUT_OVERHEAD_BYTES`
-at most.
+"""The limit of all results that came while a call was parked. Beyond it an error of ours is kept in their
+place, of `_INPUT_OVERHEAD_BYTES` at most.
 """
 
 _INPUT_OVERHEAD_BYTES: Final = 1024
 
 
 class RoundInput:
-    """One thing that a round wants."""
+    """One question of a round."""
 
     __slots__ = ("ask", "input")
 
     def __init__(self, wanted: RequiredInput, ask: AskId | None) -> None:
         self.input = wanted
         self.ask = ask
-        """None: a page that the user is sent to; there is no question of a server behind it."""
+        """The server's question; None for a URL that the user must visit, behind which there is no question.
+        """
 
 
 class InputRequiredRound:
-    """What a call wants of its agent now."""
+    """What a call wants of its agent in the present round."""
 
     __slots__ = ("again", "declined", "inputs", "number", "open_call", "outcome", "told")
 
     def __init__(self, open_call: OpenCall) -> None:
         self.open_call = open_call
         self.inputs: dict[str, RoundInput] = {}
-        """By the key under which the retry is to bring it."""
+        """The questions, by the keys under which the retry brings the answers."""
         self.told: frozenset[str] = frozenset()
-        """The keys that its agent was told last: only these does the next retry bring, and none of them may
-        come to mean another question meanwhile.
+        """The keys that the agent was told last. The next retry brings only these, and none of them may mean
+        another question meanwhile.
         """
         self.number = 0
-        """Of pages, over the rounds of the call: for keys."""
+        """The number of URLs over all rounds of the call, for keys."""
         self.again = False
-        """The server ended its call and wants it said again once its user has been at the URLs."""
+        """True if the server ended its call and wants it again once the user has visited the URLs."""
         self.declined = False
         self.outcome: CallResult | None = None
         """How the call ended while it was parked."""
 
 
 class ParkedCalls:
-    """All rounds of all sessions. `secret`: what tokens are made with."""
+    """The rounds of all sessions. `secret` signs the tokens of retries."""
 
     def __init__(
         self,
@@ -105,7 +107,7 @@ class ParkedCalls:
         self.used_tokens = UsedTokens()
         self._timers = timers
         self._resumed_inputs: dict[CallId, RequestState] = {}
-        """Calls of a broker before this one, and the token of the retry that they are resumed with."""
+        """Calls of an earlier broker, and the token of the retry with which each goes on here."""
         self._rounds: dict[CallId, InputRequiredRound] = {}
         self._of_session: dict[SessionId, dict[CallId, None]] = {}
         self._asks: dict[AskId, tuple[CallId, str]] = {}
@@ -114,11 +116,11 @@ class ParkedCalls:
     # --- servers ---------------------------------------------------------------------------------------
 
     def has_ask(self, ask: AskId) -> bool:
-        """Whether this question is open here."""
+        """True if this question is open here."""
         return ask in self._asks
 
     def has_room(self, open_call: OpenCall) -> bool:
-        """Whether this call may want one thing more of its agent."""
+        """True if this call may ask its agent for one thing more."""
         found = self._rounds.get(open_call.call)
         if found is not None:
             return len(found.inputs) < MAX_INPUTS
@@ -126,7 +128,7 @@ class ParkedCalls:
         return len(self._of_session.get(open_call.session.id, ())) < most
 
     def ask_opened(self, open_call: OpenCall, ask: AskOpened, now: float) -> None:
-        """A server wants something of the agent behind this call, which has declared it."""
+        """A server asks the agent behind this call for something that the agent has declared."""
         told = _advance_input(open_call, ask.name)
         if told is not None:
             self._emit(AnswerAsk(ask.ask, is_error=False, body=told))
@@ -151,7 +153,7 @@ class ParkedCalls:
             self._timers.arm("gathered_round", open_call.call, now, GATHER_ASKS_S)
 
     def ask_withdrawn(self, ask: AskId) -> None:
-        """The server no longer waits."""
+        """The server no longer waits for the answer."""
         call, key = self._asks.pop(ask, (CallId(0), ""))
         found = self._rounds.get(call)
         if found is not None:
@@ -160,7 +162,7 @@ class ParkedCalls:
                 self._drop_round(call)
 
     def urls_required(self, open_call: OpenCall, urls: Sequence[RawJson], now: float) -> bool:
-        """See `StatelessCallListener`. The call has ended at its server, and nothing was done."""
+        """See `StatelessCallListener`. The server has ended its call and done nothing."""
         if (
             open_call.asked.method not in RESUMABLE_METHODS
             or open_call.rounds >= MAX_URL_ROUNDS
@@ -191,7 +193,7 @@ class ParkedCalls:
     # --- agents ----------------------------------------------------------------------------------------
 
     def _answer_input_required(self, found: InputRequiredRound, now: float) -> None:
-        """Answer the request that waits with what is wanted."""
+        """Answer the waiting request with the questions of the round."""
         open_call = found.open_call
         open_call.rounds += 1
         self._timers.arm("parked_call", open_call.call, now, self._call_table.bounds.park_s)
@@ -203,7 +205,7 @@ class ParkedCalls:
         self._emit(RequireInput(open_call.session.id, open_call.asked.id, inputs, token))
 
     def retry_received(self, found: InputRequiredRound, event: CallRequested, now: float) -> OpenCall | None:
-        """A request brings what this round wants. Returns the call that is to be served anew, if one is."""
+        """A retry has come for this round. Returns the call if it must be dispatched again."""
         open_call = found.open_call
         session = open_call.session
         self._timers.disarm("parked_call", open_call.call)
@@ -235,7 +237,7 @@ class ParkedCalls:
         return None
 
     def _take_inputs(self, found: InputRequiredRound, event: CallRequested) -> None:
-        """What it brings of what its agent was told."""
+        """Take the answers that the retry brings to what its agent was told."""
         for given in event.given:
             wanted = found.inputs.pop(given.key, None) if given.key in found.told else None
             if wanted is None:
@@ -247,7 +249,7 @@ class ParkedCalls:
                 self._emit(AnswerAsk(wanted.ask, is_error=False, body=given.body))
 
     def find(self, session: Session, event: CallRequested) -> InputRequiredRound | None:
-        """The round that this retry belongs to."""
+        """Return the round that this retry belongs to."""
         token = self.state_tokens.read(event)
         found = None if token is None else self._rounds.get(token.call)
         if token is None or found is None or found.open_call.session is not session:
@@ -259,15 +261,15 @@ class ParkedCalls:
     # --- of a broker before this one -------------------------------------------------------------------
 
     def call_resumed(self, open_call: OpenCall, call: CallId, token: RequestState) -> None:
-        """This is about to become that call, and has what its agent was told with this token. The questions
-        that are open still come again.
+        """Note that this request continues that call, and what its agent was told with this token. The open
+        questions are asked again.
         """
         open_call.rounds = token.round
         self._resumed_inputs[call] = token
 
     def reissue_call(self, session: Session, event: CallRequested, token: RequestState) -> OpenCall | None:
-        """The server had ended its call, and the user has been at its URLs: returns the call that is to be
-        served anew. None: the user has declined.
+        """Return the call to dispatch again: the server had ended it, and the user has visited the URLs.
+        None: the user has declined.
         """
         open_call = self._call_table.open(session, event)
         open_call.rounds = token.round
@@ -279,7 +281,7 @@ class ParkedCalls:
     # --- what happens to the call (`StatelessCallListener`) ---------------------------------------------
 
     def call_closed(self, open_call: OpenCall) -> None:
-        """Its questions are over with it."""
+        """The call is closed, and its questions with it."""
         self._resumed_inputs.pop(open_call.call, None)
         found = self._rounds.get(open_call.call)
         if found is None:
@@ -292,7 +294,7 @@ class ParkedCalls:
             self._drop_round(open_call.call)
 
     def parked_call_ended(self, open_call: OpenCall, outcome: CallResult) -> None:
-        """The retry gets it, if it comes."""
+        """Keep the result for the retry, if one comes."""
         found = self._rounds[open_call.call]
         if self._held_bytes + len(outcome.body) > MAX_HELD_BYTES:
             said = fault(
@@ -305,27 +307,27 @@ class ParkedCalls:
         self._held_bytes += len(outcome.body)
 
     def session_closed(self, session: Session) -> None:
-        """The agent is gone."""
+        """The session has closed."""
         for call in list(self._of_session.get(session.id, ())):
             self._end_call(call, "the agent is gone", leaves=True)
         self.used_tokens.session_closed(session.id)
 
     def require_gathered(self, calls: Iterable[CallId], now: float) -> None:
-        """What these want is complete: their agents are told."""
+        """The rounds of these calls are complete: tell their agents."""
         for call in calls:
             found = self._rounds[call]
             self._call_table.park(found.open_call)
             self._answer_input_required(found, now)
 
     def end_parked(self, calls: Iterable[CallId], now: float) -> None:
-        """Nobody has brought in time what these want."""
+        """End these calls: no retry has come in time."""
         for call in calls:
             session = self._rounds[call].open_call.session
             self._end_call(call, "the agent did not bring in time what it wants")
             self._call_table.admission.send_queued(session, now)
 
     def _end_call(self, call: CallId, reason: str, *, leaves: bool = False) -> None:
-        """Nobody comes back for this call. `leaves`: as in `CallTable.drop`."""
+        """End a call for which no retry will come. `leaves`: as in `CallTable.drop`."""
         found = self._rounds[call]
         if call in self._call_table.calls:
             self._call_table.drop(found.open_call, reason, leaves=True)
@@ -341,7 +343,7 @@ class ParkedCalls:
         return found
 
     def _drop_round(self, call: CallId) -> None:
-        """Forget a round, whose questions are answered or over."""
+        """Forget a round whose questions are answered or over."""
         found = self._rounds.pop(call, None)
         if found is None:
             return
@@ -387,7 +389,9 @@ class ParkedCalls:
 
 
 def _advance_input(open_call: OpenCall, name: str) -> Payload | None:
-    """What the request of this call brought for a question of this name: once, and in the first round."""
+    """Return what the first request of this call brought for a question of this name. It is used once, in
+    the first round.
+    """
     if not name or open_call.rounds or not open_call.asked.given:
         return None
     for given in open_call.asked.given:
@@ -399,11 +403,11 @@ def _advance_input(open_call: OpenCall, name: str) -> Payload | None:
 
 
 def _input_key(ask: AskId) -> str:
-    """The same at every broker that asks it."""
+    """Return the key of a question, which is the same at each broker that asks it."""
     return f"ask-{ask}"
 
 
 def _resumed_input(open_call: OpenCall, ask: AskOpened) -> Payload | None:
-    """What the retry brought for a question that its agent was told."""
+    """Return what the retry brought for a question that its agent was told."""
     by_key = {given.key: given.body for given in open_call.asked.given}
     return by_key.get(_input_key(ask.ask)) or (by_key.get(ask.name) if ask.name else None)

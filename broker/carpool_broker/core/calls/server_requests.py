@@ -43,20 +43,20 @@ ELICITATION: Final = "elicitation/create"
 ROOTS: Final = "roots/list"
 
 ASK_ENDED: Final = -32603
-"""JSON-RPC's internal error: nobody is left who could answer, which is neither side's fault."""
+"""JSON-RPC's internal error: nobody is left who could answer, and neither side is at fault."""
 
 
 class _OpenAsk(Struct, frozen=True, gc=False):
-    """Who was asked. The call may be over before the ask is (the agent cancelled it): it is not needed."""
+    """An open ask. Its call may end first (the agent cancelled it); the ask does not need it."""
 
     session: SessionId
     wants_progress: bool
     request: RawJson
-    """Of the agent, that this was asked for."""
+    """The agent's request for which the server asks."""
 
 
 class AgentAsks:
-    """All open asks of all sessions."""
+    """The open asks of all sessions."""
 
     def __init__(
         self,
@@ -68,20 +68,20 @@ class AgentAsks:
         *,
         returning: Callable[[CallId], bool],
     ) -> None:
-        """`returning`: whether somebody may come back for this call."""
+        """`returning` tells whether the agent of this call may still come back."""
         self._sessions = sessions
         self._call_table = call_table
         self._parked_calls = parked
         self._emit = out
         self.repeated_asks = RepeatedAsks(out, timers)
-        """What brokers before this one asked."""
+        """The asks of earlier brokers."""
         self._returning = returning
         self._open: dict[AskId, _OpenAsk] = {}
 
     # --- servers ---------------------------------------------------------------------------------------
 
     def ask_opened(self, ask: AskOpened, now: float) -> None:
-        """A server wants something of the agent behind a call. Said again, it is not asked again."""
+        """A server asks the agent behind a call for something. The same ask is sent to the agent once."""
         if ask.ask in self._open or self._parked_calls.has_ask(ask.ask):
             return
         open_call = self._call_table.calls.get(ask.call)
@@ -120,7 +120,7 @@ class AgentAsks:
             )
 
     def _stateless_ask_opened(self, open_call: OpenCall, ask: AskOpened, now: float) -> None:
-        """Every request of the stateless era says what its agent can be asked."""
+        """Handle an ask for an agent of the stateless era, whose request says what it can be asked."""
         assert open_call.asked.by is not None
         declared = open_call.asked.by.capabilities
         why = None
@@ -139,7 +139,7 @@ class AgentAsks:
         self._emit(AnswerAsk(ask, is_error=True, body=error_object(why.code, why.text)))
 
     def ask_withdrawn(self, withdrawn: AskWithdrawn) -> None:
-        """The server no longer waits."""
+        """The server no longer waits for the answer."""
         asked = self._open.pop(withdrawn.ask, None)
         if asked is not None:
             self._emit(WithdrawAsk(asked.session, withdrawn.ask, withdrawn.reason, asked.request))
@@ -148,13 +148,15 @@ class AgentAsks:
             self.repeated_asks.ask_withdrawn(withdrawn.ask, withdrawn.reason)
 
     def elicitation_finished(self, event: ElicitationFinished) -> None:
-        """What an agent was sent to a URL for is done. Only 2025-11-25 has words for that."""
+        """The work behind a URL that an agent was sent to is done. Only MCP 2025-11-25 has a message for
+        that.
+        """
         session = self._sessions.get(event.session)
         if session is not None and session.capabilities.url and session.version >= NEWEST:
             self._emit(SendElicitationComplete(session.id, event.params))
 
     def supervisor_lost(self) -> None:
-        """Whoever asked is gone."""
+        """The supervisor has gone, and all servers that asked."""
         for ask, asked in self._open.items():
             self._emit(WithdrawAsk(asked.session, ask, "The server that asked is gone.", asked.request))
         self._open.clear()
@@ -162,10 +164,9 @@ class AgentAsks:
     # --- agents ----------------------------------------------------------------------------------------
 
     def ask_answered(self, session: Session, event: AskAnswered) -> None:
-        """The agent's answer. A result goes on as it is; an error at least has the form of one.
-
-        A second answer, one that nobody waits for any more and one to another's question are dropped, unless
-        a broker before this one may have asked.
+        """The agent has answered. A result is passed on unchanged; an error at least gets the form of one.
+        Dropped are a second answer, an answer that no server waits for, and an answer to another agent's
+        question, unless an earlier broker may have asked it.
         """
         if self._is_open(session, event.ask):
             del self._open[event.ask]
@@ -175,7 +176,7 @@ class AgentAsks:
             self.repeated_asks.keep_answer(session.id, event)
 
     def ask_progressed(self, session: Session, event: AskProgressed) -> None:
-        """The agent says how far it is."""
+        """The agent reports progress."""
         if self._is_open(session, event.ask) and self._open[event.ask].wants_progress:
             self._emit(ForwardAskProgress(event.ask, event.params))
 
@@ -184,7 +185,7 @@ class AgentAsks:
         return asked is not None and asked.session == session.id
 
     def session_closed(self, session: Session) -> None:
-        """The agent is gone: servers that wait for it are told."""
+        """The session has closed: tell the servers that wait for its answers."""
         for ask in [ask for ask, asked in self._open.items() if asked.session == session.id]:
             del self._open[ask]
             self._refuse(ask, CannotDowngrade(ASK_ENDED, "The agent that was asked is gone."))
@@ -197,11 +198,10 @@ class AgentAsks:
 
 
 def undeclared(declared: Capabilities, method: str, needs: Sequence[Need]) -> CannotDowngrade | None:
-    """The error for what this agent has not declared; None where it has. No `needs`: what the method needs at
-    least, which is sampling without tools, or a form.
-
-    MCP 2025-11-25, client/sampling and client/elicitation ("Error Handling"): -32601 where the capability
-    is missing; -32602 for tools without `sampling.tools`, and for a mode without its sub-capability.
+    """Return the error for a capability that this agent has not declared; None if it has declared all.
+    Without `needs` the method's least is checked: sampling without tools, or a form. MCP 2025-11-25,
+    client/sampling and client/elicitation ("Error Handling"): -32601 where the capability is missing; -32602
+    for tools without `sampling.tools`, and for a mode without its sub-capability.
     """
     if method == SAMPLING:
         if not declared.sampling:
@@ -222,5 +222,5 @@ def undeclared(declared: Capabilities, method: str, needs: Sequence[Need]) -> Ca
 
 
 def error_object(code: int, text: str) -> RawJson:
-    """A JSON-RPC error object of our own making."""
+    """Return a JSON-RPC error object."""
     return RawJson(msgspec.json.encode({"code": code, "message": text}))

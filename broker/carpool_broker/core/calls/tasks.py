@@ -38,9 +38,9 @@ from carpool_protocol.wire.stateless import missing_tasks
 K = TypeVar("K")
 
 MAX_TASKS: Final = 256
-"""Of one session. Past that no server is told that its agent knows of tasks."""
+"""The greatest number of tasks of one session. Beyond it no server is told that its agent knows tasks."""
 MAX_KEPT_S: Final = 24 * 3600.0
-"""Longer none is kept, whatever its server says."""
+"""No task is kept longer, whatever its server says."""
 
 
 class AgentTask:
@@ -54,15 +54,15 @@ class AgentTask:
         self.server: ServerName = open_call.server
         self.key: PoolKey = open_call.key
         self.tool = open_call.target
-        """That began it, by its server's own name."""
+        """The tool that began it, by its server's own name."""
         self.instance = answer.instance
         self.theirs = answer.task
-        """The server's own id."""
+        """The server's own id of the task."""
         self.listens: set[RawJson] = set()
 
 
 class AgentTasks:
-    """All tasks of all sessions."""
+    """The tasks of all sessions."""
 
     def __init__(
         self,
@@ -83,9 +83,9 @@ class AgentTasks:
         self._call_table = call_table
         self._emit = out
         self._secret = secret
-        """What ids are made with; nobody outside knows it."""
+        """Ids are made with this secret, which nobody outside knows."""
         self._life = life
-        """Of the broker: another one with the same secret makes other ids."""
+        """The number of this broker, so that another broker with the same secret makes other ids."""
         self._count = 0
         self._tasks: dict[str, AgentTask] = {}
         self._of_session: dict[SessionId, dict[str, AgentTask]] = {}
@@ -94,12 +94,12 @@ class AgentTasks:
     # --- who knows of tasks ----------------------------------------------------------------------------
 
     def is_served(self, view: View) -> bool:
-        """Whether some server of this view knows of tasks, as far as servers have told."""
+        """True if some server of this view is known to support tasks."""
         catalogs = (self._registry.known_catalog(entry.key) for entry in view.scope.servers)
         return any(catalog is not None and catalog.tasks for catalog in catalogs)
 
     def may_create(self, open_call: OpenCall) -> bool:
-        """Whether its server is to be told that its agent knows of tasks."""
+        """True if the server is told that the agent of this call knows tasks."""
         by = open_call.asked.by
         if by is None or not by.tasks:
             return False
@@ -112,20 +112,20 @@ class AgentTasks:
         )
 
     def _is_hooked(self, open_call: OpenCall) -> bool:
-        """Whether hooks are to see its answer: what a task comes to would pass them by."""
+        """True if hooks get the answer of this call: the result of a task would bypass them."""
         hooks = self._call_table.hook_points
         return hooks is not None and hooks.concerns_answer(open_call)
 
     def objection(
         self, session: Session, request: RawJson, by: StatelessAgent, method: str
     ) -> ReplyStateless | None:
-        """Why a request that names tasks is refused, whichever it names; None: it is not."""
+        """Return why a request that names tasks is refused, whichever it names; None if it is not."""
         if by.tasks or not self._are_here(session):
             return None
         return ReplyStateless(session.id, request, is_error=True, body=missing_tasks(), method=method)
 
     def _are_here(self, session: Session) -> bool:
-        """Whether tasks are served to this session, or were."""
+        """True if tasks are, or were, served to this session."""
         return session.id in self._of_session or self.is_served(self._session_views.view_of(session))
 
     # --- the life of a task ----------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class AgentTasks:
         return blake2b(said, key=self._secret[:64], digest_size=16).hexdigest()
 
     def task_requested(self, session: Session, event: CallRequested, now: float) -> None:
-        """A request about a task."""
+        """A request about a task has come."""
         assert event.by is not None
         refused = self.objection(session, event.id, event.by, event.method)
         task = self._tasks.get(event.name)
@@ -175,7 +175,7 @@ class AgentTasks:
             self._call_table.admission.admit(open_call, now)
 
     def is_permitted(self, task_id: str, method: str) -> bool:
-        """Whether its session may ask this of it now. It may always be ended."""
+        """True if its session may send this request about it now. Cancelling is always allowed."""
         task = self._tasks.get(task_id)
         if task is None or method == "tasks/cancel":
             return True
@@ -184,7 +184,7 @@ class AgentTasks:
         )
 
     def task_lost(self, task_id: str) -> None:
-        """Its instance is gone."""
+        """The instance of the task is gone."""
         task = self._tasks.get(task_id)
         if task is not None:
             self._drop(task)
@@ -196,13 +196,13 @@ class AgentTasks:
         _take_out(self._at, task.instance, task)
 
     def session_closed(self, session: Session) -> None:
-        """The agent is gone: nobody can ask for its tasks any more."""
+        """The session has closed: nobody can ask for its tasks any more."""
         for task in list(self._of_session.get(session.id, {}).values()):
             self._drop(task)
             self._emit(CancelTask(task.instance, task.theirs))
 
     def supervisor_lost(self) -> None:
-        """Every instance is gone; what waits to be said about tasks has nobody to be said to."""
+        """The supervisor has gone, and all instances with it."""
         for task in list(self._tasks.values()):
             self._drop(task)
         for session in self._sessions.values():
@@ -210,7 +210,7 @@ class AgentTasks:
                 self._call_table.fail(open_call, "unknown_task")
 
     def expire(self, tasks: Iterable[str]) -> None:
-        """Their servers may have forgotten these by now."""
+        """Forget these tasks, which their servers may have forgotten by now."""
         for task_id in tasks:
             task = self._tasks[task_id]
             self._drop(task)
@@ -220,12 +220,12 @@ class AgentTasks:
     # --- listens ---------------------------------------------------------------------------------------
 
     def of_session(self, session: Session, wanted: Iterable[str]) -> tuple[str, ...]:
-        """Those of them that are this session's."""
+        """Return the tasks among these ids that belong to this session."""
         mine = self._of_session.get(session.id, {})
         return tuple(each for each in wanted if each in mine)
 
     def set_listening(self, ids: Iterable[str], listen: RawJson, *, on: bool) -> None:
-        """A listen hears of these from now on, or no more."""
+        """A listen begins or ends to hear of these tasks."""
         touched: set[InstanceId] = set()
         for task in [self._tasks[each] for each in ids if each in self._tasks]:
             (task.listens.add if on else task.listens.discard)(listen)
@@ -238,7 +238,7 @@ class AgentTasks:
         self._emit(SetTaskSubscriptions(instance, sorted(theirs)))
 
     def task_status_changed(self, event: TaskStatusChanged) -> None:
-        """A server says how far a task is."""
+        """A server reports the status of a task."""
         for task in self._at.get(event.instance, {}).values():
             if task.theirs != event.task or not task.listens or not self.is_permitted(task.id, ""):
                 continue

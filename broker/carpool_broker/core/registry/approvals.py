@@ -28,10 +28,14 @@ from carpool_broker.core.model.effects import AnyEffect, SaveApprovals
 from carpool_protocol.ids import RawJson
 
 HeldReason = Literal["new", "changed", "unreadable"]
-"""Why a tool is held: it is not among the approved; it is, as another; what was approved is not known."""
+"""The reason why a tool is held: it is not among the approved ones; its definition differs from the approved
+one; or what was approved cannot be read.
+"""
 
 INSTRUCTIONS: Final = ""
-"""Stands for the instructions of a server among its tools, which all have names."""
+"""The name under which the instructions of a server stand among its tools. Tools have names that are not
+empty.
+"""
 _KNOWN: Final = frozenset(
     (
         *("name", "title", "description", "inputSchema", "outputSchema", "annotations", "icons", "execution"),
@@ -49,48 +53,48 @@ _KNOWN: Final = frozenset(
         ),
     )
 )
-"""Keys of a tool and of its schemas by which agents go."""
+"""The keys of a tool and of its schemas that agents act on."""
 _FOLDED: Final = {key.casefold(): key for key in _KNOWN}
 _AMBIGUOUS: Final = "two readers of JSON can read it differently: "
-"""Begins the canonical form of such a definition."""
+"""The beginning of the canonical form of such a definition."""
 
 Definitions = Mapping[str, RawJson]
-"""By the server's own name of the tool."""
+"""Definitions by the server's own name of the tool."""
 
 
 class HeldTool(Struct, frozen=True):
-    """One tool that is held, for operators."""
+    """One tool that is held, as operators see it."""
 
     tool: str
     why: HeldReason
     before: str
-    """The approved definition; empty where there is none, or it was not kept."""
+    """The approved definition; empty if there is none, or it was not kept."""
     now: str
     digest: str
-    """Of `now`."""
+    """The digest of `now`."""
 
 
 class Approvals:
-    """All pinned servers that are in use."""
+    """The approvals of all pinned servers in use."""
 
     def __init__(self, out: Callable[[AnyEffect], None]) -> None:
         self._emit = out
         self.approved: dict[PinId, Approved | None] = {}
-        """None: the server has not been met."""
+        """By pin; None if the server's catalog was never seen."""
 
     def pins_read(self, found: Mapping[PinId, Approved | None]) -> None:
-        """These are in use. What is known already counts: it is never older than what is on disk."""
+        """The pins in use were read. What is known already stays: it is never older than what is on disk."""
         for pin, approved in found.items():
             self.approved.setdefault(pin, approved)
 
     def catalog_received(self, pin: PinId, offers: Definitions) -> None:
-        """The server itself tells what it has: the first time all of that is approved."""
+        """The server itself has told its catalog. The first time, all of it is approved."""
         if pin in self.approved and self.approved[pin] is None:
             every = {tool: approval_digest(definition) for tool, definition in offers.items()}
             self._add_approvals(pin, {tool: it for tool, it in every.items() if not is_ambiguous(it)})
 
     def held_tools(self, pin: PinId, offers: Definitions) -> dict[str, HeldReason]:
-        """Which of these tools are held."""
+        """Return which of these tools are held, and why."""
         approved = self.approved.get(pin)
         if approved is None:
             return {}
@@ -106,7 +110,7 @@ class Approvals:
         return found
 
     def held_definitions(self, pin: PinId, offers: Definitions) -> list[HeldTool]:
-        """The same, with both definitions."""
+        """Return the held tools with both definitions."""
         approved = self.approved.get(pin)
         before = {} if approved is None else approved.tools
         return [
@@ -141,14 +145,14 @@ class Approvals:
 
 @lru_cache(1024)
 def approval_digest(definition: RawJson) -> Definition:
-    """What is approved of a definition, if it is."""
+    """Return the digest and the text that an approval of this definition keeps."""
     text = canonical_definition(definition)
     return Definition(hashlib.sha256(text.encode()).hexdigest(), text)
 
 
 def canonical_definition(definition: RawJson) -> str:
-    """A definition in one spelling, every member of it. One that cannot be read, or can be read in two ways,
-    counts as it is.
+    """Return a definition in one spelling, with every member. A definition that cannot be read, or can be
+    read in two ways, is returned as it is.
     """
     try:
         whole = json.loads(definition, object_pairs_hook=_members, parse_int=_number, parse_float=_number)
@@ -163,12 +167,12 @@ def canonical_definition(definition: RawJson) -> str:
 
 
 def is_ambiguous(definition: Definition) -> bool:
-    """Whether it can be read in two ways, so that nobody knows which an agent reads."""
+    """True if the definition can be read in two ways, so that it is unknown which one an agent reads."""
     return definition.text.startswith(_AMBIGUOUS)
 
 
 class _AmbiguousError(Exception):
-    """A key is there again, or a known key in another case."""
+    """A key stands twice, or a known key stands in another case."""
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

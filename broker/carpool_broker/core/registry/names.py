@@ -1,11 +1,10 @@
-"""What each spelling of a name means within one scope: of its tools, or of its prompts.
+"""The names of tools, or of prompts, within one scope: what each spelling means.
 
-Owns the three answers that a table gives: the one that is meant, one that the configuration or the profile
-keeps back, none. What is kept back has no say in the names of the rest. Names are given over all servers of a
-scope, away or not, so that nothing changes its name or meaning because a server went away. Immutable to its
-users; the tables for rare spellings are built on first use.
-
-Knows nothing of: what is behind a name, who is away, how names are formed (`names`).
+A table gives one of three answers: an offer, an offer that the configuration or the profile keeps back, or
+none. Offers that are kept back do not change the names of the others. Names are given over all servers of a
+scope, also those that are away, so that no name changes its meaning because a server went away. Immutable to
+its users; the tables for rare spellings are built on first use. Refuses to know: what is behind a name,
+which servers are away, how names are formed (`carpool_protocol.wire.tool_names`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,7 +30,7 @@ T = TypeVar("T")
 
 
 class DeniedName(Struct, frozen=True):
-    """It is there, and kept back by its server's configuration or by the profile (fault
+    """The offer exists, and the server's configuration or the profile keeps it back (fault
     `not_permitted`).
     """
 
@@ -39,7 +38,7 @@ class DeniedName(Struct, frozen=True):
     name: str
     """The server's own name for it, or its URI."""
     profile: str = ""
-    """Whose rights keep it back; empty: the server's configuration does."""
+    """The profile that keeps it back; empty if the server's configuration does."""
 
 
 class NameTable(Generic[T]):
@@ -76,7 +75,7 @@ class NameTable(Generic[T]):
         self._resolver: Resolver | None = None
         self._denied_resolver: Resolver | None = None
         self.by_name = by_name
-        """All that is let through, by qualified name, in the order of lists."""
+        """All offers that are let through, by qualified name, in the order of lists."""
 
     @classmethod
     def build(
@@ -88,8 +87,8 @@ class NameTable(Generic[T]):
         *,
         tools: bool,
     ) -> "slices.Steps[NameTable[T]]":
-        """`allowed` and `denied` in the order of lists; `make` gives what (server, own name) is shown as;
-        `tools`: else they are prompts.
+        """Build the table. `allowed` and `denied` are in the order of lists; `make` gives what (server, own
+        name) is shown as; `tools` is false for prompts.
         """
         names = yield from qualifying_all(
             allowed, scope.prefixes, scope.separator, scope.name_prefixes, most=scope.name_chars
@@ -113,13 +112,15 @@ class NameTable(Generic[T]):
 
     @property
     def resolver(self) -> Resolver:
-        """All spellings of all that is let through; built when the first name is not a qualified one."""
+        """Return the resolver of all spellings, which is built for the first name that is not a qualified
+        one.
+        """
         if self._resolver is None:
             self._resolver = self._resolve_by(self._names)
         return self._resolver
 
     def resolve(self, spelling: str) -> T | AmbiguousName | DeniedName | NoSuchName:
-        """What `spelling` means."""
+        """Return what `spelling` means."""
         found = self.by_name.get(spelling)
         if found is not None:
             return found

@@ -1,10 +1,8 @@
-"""What one pool offers, in the form that agents see it.
+"""The catalog of one pool, in the form that agents see.
 
 Owns the latest catalog of a pool and what was rewritten of it for views: views of many scopes share the
-bytes, and a new catalog keeps what did not change. Of two offers with one name (or URI), the first is the
-one that is listed.
-
-Knows nothing of: which names were given and why (`names`, `uris`), pages, who is away.
+bytes, and a new catalog keeps what has not changed. Of two offers with one name (or URI) the first is
+listed. Refuses to know: which names were given and why (`names`, `uris`), pages, which servers are away.
 """
 
 from collections.abc import Mapping
@@ -24,17 +22,18 @@ from carpool_protocol.wire.jsonrpc import quote
 from carpool_protocol.wire.params import rewrite_tool
 
 _RewriteKey = tuple[ServerName, bool, str, str]
-"""How a name is shown: server, with a description prefix or not, own name, qualified name."""
+"""How a name is shown: the server, whether a description prefix is added, the own name, the qualified name.
+"""
 
 _ADDED_BYTES: Final = len('"name":"","description":"",')
-"""What a tool without a name and a description is longer by, beside these."""
+"""The bytes by which a tool without a name and a description grows, beside these two."""
 
 _URI_KEYS: Final[dict[Family, str]] = {"resources": "uri", "templates": "uriTemplate"}
 
 
 class ViewTool(Struct, frozen=True, gc=False):
-    """One tool as the agents of a scope see it. Rewritten when a page with it is asked for: a list may have
-    tens of thousands, and nobody else is to wait for that.
+    """One tool as the agents of a scope see it. It is rewritten only when a page with it is requested,
+    because a list may have tens of thousands.
     """
 
     qualified: str
@@ -45,7 +44,7 @@ class ViewTool(Struct, frozen=True, gc=False):
     own: RawJson
     """The whole tool object, as the server wrote it."""
     description_prefix: str = ""
-    """What its description begins with."""
+    """The beginning of its description."""
 
     @property
     def definition(self) -> RawJson:
@@ -66,11 +65,11 @@ class ViewTool(Struct, frozen=True, gc=False):
 
 
 class UnverifiedTool(ViewTool, frozen=True, gc=False):
-    """One of a pinned server that has not told by itself what it offers: it is not called before that."""
+    """A tool of a pinned server that has not told its catalog itself. It is not called before that."""
 
 
 def as_unverified(tool: ViewTool) -> UnverifiedTool:
-    """The same, of a server that has not told."""
+    """Return the same tool, of a server that has not told its catalog."""
     return UnverifiedTool(*msgspec.structs.astuple(tool))
 
 
@@ -103,10 +102,10 @@ class ViewResource(Struct, frozen=True):
     """The URI or URI template that agents see."""
     server: ServerName
     uri: str
-    """The server's own spelling: the same, but where it collides."""
+    """The server's own spelling. It is the same one, except where it collides with another server's."""
     key: PoolKey
     definition: RawJson
-    """The whole object; byte for byte the server's own where nothing collides."""
+    """The whole object; byte for byte the server's own, except where its URI collides."""
 
     @property
     def fingerprint(self) -> object:
@@ -120,7 +119,7 @@ class ViewResource(Struct, frozen=True):
 
 
 class PoolCatalog:
-    """One pool's catalog, and its offers as they were rewritten."""
+    """The catalog of one pool, and its rewritten offers."""
 
     __slots__ = ("catalog", "offers", "shown_prompts", "shown_resources", "shown_tools")
 
@@ -142,14 +141,16 @@ class PoolCatalog:
 
     @property
     def pinned(self) -> Mapping[str, RawJson]:
-        """What of it is approved and held where the server is pinned: tools, and instructions."""
+        """The offers that are approved or held if the server is pinned: tools, and instructions."""
         said = self.catalog.instructions
         if not said.strip():
             return self.offers["tools"]
         return {**self.offers["tools"], INSTRUCTIONS: quote(said)}
 
     def reuse_from(self, former: "PoolCatalog") -> slices.Steps[frozenset[Family]]:
-        """Keep what was rewritten from definitions that are still the same. Returns what changed."""
+        """Take over what was rewritten from definitions that are still the same. Returns the families that
+        changed.
+        """
         mine, theirs = self.offers, former.offers
         step = slices.STEP_ENTRIES
         for at, (way, tool) in enumerate(tuple(former.shown_tools.items()), 1):
@@ -170,13 +171,13 @@ class PoolCatalog:
 
     @property
     def serves_resources(self) -> bool:
-        """Whether reading from this server makes sense, even if it lists nothing."""
+        """True if reading from this server makes sense, even if it lists nothing."""
         return bool(
             "resources" in self.catalog.features or self.offers["resources"] or self.offers["templates"]
         )
 
     def view_tool(self, entry: ScopeEntry, name: str, qualified: str) -> ViewTool:
-        """The tool `name` as a scope with this entry sees it."""
+        """Return the tool `name` as a scope with this entry sees it."""
         way = (entry.server, entry.description_prefix, name, qualified)
         found = self.shown_tools.get(way)
         if found is None:
@@ -186,7 +187,7 @@ class PoolCatalog:
         return found
 
     def view_prompt(self, entry: ScopeEntry, name: str, qualified: str) -> ViewPrompt:
-        """The prompt `name` as a scope with this entry sees it."""
+        """Return the prompt `name` as a scope with this entry sees it."""
         way = (entry.server, entry.description_prefix, name, qualified)
         found = self.shown_prompts.get(way)
         if found is None:
@@ -195,7 +196,7 @@ class PoolCatalog:
         return found
 
     def view_resource(self, family: Family, entry: ScopeEntry, uri: str, shown: str) -> ViewResource:
-        """The resource or template `uri` as a scope with this entry sees it, under the URI `shown`."""
+        """Return the resource or template `uri` as a scope with this entry sees it, under the URI `shown`."""
         where = (family, entry.server, uri, shown)
         found = self.shown_resources.get(where)
         if found is None:

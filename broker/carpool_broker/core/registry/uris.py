@@ -33,39 +33,41 @@ _escaped = re.compile(r"[A-Z_]")
 
 
 class ServerUris(Struct, frozen=True):
-    """What one server lists, in the order of lists: URIs of resources, and of templates."""
+    """What one server lists: the URIs of its resources and its templates, in the order of lists."""
 
     server: ServerName
     key: PoolKey
     uris: tuple[str, ...]
     templates: tuple[str, ...]
     serves: bool
-    """Whether it serves resources at all: a server may list none and read many."""
+    """True if it serves resources; a server can list none and read many."""
     denied: tuple[str, ...] = ()
-    """URIs and templates that it lists too and that are kept back: nobody else answers for them."""
+    """URIs and templates that it lists and that are kept back. No other server answers for them."""
 
 
 class UriRoute(Struct, frozen=True):
-    """Where a URI leads."""
+    """The server that a URI leads to."""
 
     key: PoolKey
     server: ServerName
     uri: str
     """The URI as the server writes it."""
     by: Literal["listed", "named", "scheme", "only"]
-    """Why: listed as it is; it names the server; no other server has its scheme; no other server serves
-    resources. Only the first two stay true whatever servers of unknown catalog turn out to list."""
+    """The reason: the URI is listed as it is; it names the server; no other server has its scheme; or no
+    other server serves resources. Only the first two stay true whatever servers of unknown catalog list
+    later.
+    """
 
 
 class UnroutableUri(Struct, frozen=True):
-    """No server is known to have it, or several may."""
+    """No server is known to have the URI, or several servers may have it."""
 
     candidates: tuple[ServerName, ...]
-    """Servers that list it; else those that have its scheme; else all that serve resources. `rewritten_uri`
-    gives the URI that asks one of them.
+    """The servers that list it; else those that have its scheme; else all that serve resources.
+    `rewritten_uri` gives the URI for one of them.
     """
     collides: bool = False
-    """True: the candidates all list it."""
+    """True if all candidates list it."""
 
 
 class UriTable:
@@ -89,21 +91,21 @@ class UriTable:
     )
 
     def __init__(self, listed: Sequence[ServerUris]) -> None:
-        """`listed`: all servers of a scope by name, away or not, also those that told nothing yet."""
+        """`listed` has all servers of a scope by name, also those that are away or have told nothing yet."""
         self._named = {encode_server(it.server): it for it in listed}
         self._by_server = {it.server: it for it in listed}
         self._indexes: dict[ServerName, ListedUris] = {}
         self._serving = tuple(it for it in listed if it.serves)
         self._denied = {normalize(uri): it.server for it in reversed(listed) for uri in it.denied}
         self._by_scheme: dict[str, list[ServerUris]] = {}
-        """Servers that list a URI of this scheme, or a template that begins with it."""
+        """By scheme: the servers that list a URI or a template of it."""
         for it in listed:
             schemes = dict.fromkeys(map(scheme, it.uris))
             schemes.update((found, None) for each in it.templates if (found := scheme(each)))
             for each in schemes:
                 self._by_scheme.setdefault(each, []).append(it)
         self._listing: dict[str, list[ServerUris]] = {}
-        """By the normal form of a URI whose scheme several servers have: servers that list it."""
+        """By normal form, for URIs whose scheme several servers have: the servers that list the URI."""
         shared = {name for name, several in self._by_scheme.items() if len(several) > 1}
         normals = {uri: normalize(uri) for it in listed for uri in it.uris if scheme(uri) in shared}
         for it in listed:
@@ -111,10 +113,10 @@ class UriTable:
                 self._listing.setdefault(normal, []).append(it)
         self._uris: dict[str, UriRoute] = {}
         self._templates: dict[str, UriRoute] = {}
-        """Both by the outward spelling."""
+        """The routes of templates, by the spelling that agents see."""
         self.agent_uris: dict[tuple[ServerName, str], str] = {}
         self.agent_templates: dict[tuple[ServerName, str], str] = {}
-        """The rewritten ones: (server, its own spelling) to the spelling agents see."""
+        """The rewritten templates: (server, its own spelling) to the spelling that agents see."""
         for it in listed:
             self._add_uris(it, normals)
         sharing = {it.server for name in shared for it in self._by_scheme[name]}
@@ -143,17 +145,19 @@ class UriTable:
     # --- in ------------------------------------------------------------------------------------------------
 
     def route(self, uri: str) -> UriRoute | UnroutableUri:
-        """The server that `uri`, as an agent writes it, belongs to."""
+        """Return the server that `uri`, as an agent writes it, belongs to."""
         found = self._uris.get(uri)
         return found if found is not None else self._route_unlisted(uri)
 
     def denied_server(self, uri: str) -> ServerName | None:
-        """Whose this URI or template is, where it is listed and kept back and nobody else lists it."""
+        """Return the server that lists this URI or template and keeps it back, if no other
+        server lists it.
+        """
         is_listed = uri in self._uris or uri in self._templates
         return None if is_listed or not self._denied else self._denied.get(normalize(uri))
 
     def listed_uris(self, server: ServerName) -> ListedUris:
-        """What this server lists; nothing where it is not seen or has told nothing yet."""
+        """Return what this server lists; empty if it is not seen or has told nothing yet."""
         found = self._indexes.get(server)
         if found is None:
             it = self._by_server.get(server)
@@ -162,7 +166,7 @@ class UriTable:
         return found
 
     def route_template(self, template: str) -> UriRoute | UnroutableUri:
-        """The same for what may be a listed template, as in a completion's reference."""
+        """Return the same for a template, as in the reference of a completion."""
         found = self._templates.get(template)
         return found if found is not None else self.route(template)
 
@@ -184,11 +188,11 @@ class UriTable:
     # --- out -----------------------------------------------------------------------------------------------
 
     def has_rewrites(self, key: PoolKey) -> bool:
-        """Whether URIs that the server of this pool says have to pass through `agent_uri`."""
+        """True if URIs from the server of this pool must pass through `agent_uri`."""
         return key in self._rewriting
 
     def agent_uri(self, key: PoolKey, uri: str) -> str:
-        """`uri` (or a template), said by the server of this pool, as agents write it to get there again."""
+        """Return `uri` (or a template) from the server of this pool as agents write it."""
         server = self._rewriting.get(key)
         if server is None:
             return uri
@@ -201,20 +205,30 @@ class UriTable:
 
 
 def encode_server(server: str) -> str:
-    """A server's name as it stands in a scheme; no two names are alike, whatever case they are read in."""
+    """Return a server's name as it stands in a scheme. No two names are alike there, also after a change of
+    case.
+    """
     return _escaped.sub(lambda found: "." + ("." if found[0] == "_" else found[0].lower()), server)
 
 
 def rewritten_uri(server: str, uri: str) -> str:
-    """`uri` (or a template) of this server so that it says the server."""
+    """Return `uri` (or a template) of this server so that it names the server."""
     return f"carpool+{encode_server(server)}{'+' if _has_scheme(uri) else ':'}{uri}"
 
 
 def parent_uris(uri: str) -> Iterator[str]:
-    """What `uri` can be a sub-resource of: its beginnings up to a path boundary, the longest first.
+    """Return the URIs that `uri` can be a sub-resource of: its beginnings up to a path boundary, the longest
+    first. `file:
 
-    `file:///a/b` gives `file:///a/`, `file:///a`, `file:///`, `file://`, `file:/`; not `file:`, which has
-    no path.
+    /a/b` gives `file:
+
+    /a/`, `file:
+
+    /a`, `file:
+
+    /`, `file:
+
+    `, `file:/`; not `file:`, which has no path.
     """
     end = len(uri)
     for _ in range(MAX_ANCESTORS):

@@ -62,7 +62,7 @@ _PLACE: Final[dict[Family, int]] = {family: place for place, family in enumerate
 
 
 class CompletionTarget(Struct, frozen=True):
-    """Who completes."""
+    """The server that answers a `completion/complete`."""
 
     key: PoolKey
     server: ServerName
@@ -71,13 +71,13 @@ class CompletionTarget(Struct, frozen=True):
 
 
 class BadReference(Struct, frozen=True):
-    """No reference of a `completion/complete` (-32602)."""
+    """The reference of a `completion/complete` is none (-32602)."""
 
     text: str
 
 
 class HeldByPin(Struct, frozen=True):
-    """The tool exists and is not approved as it is now (fault `quarantined`)."""
+    """The tool exists, and its present definition is not approved (fault `quarantined`)."""
 
     server: ServerName
     tool: str
@@ -85,7 +85,7 @@ class HeldByPin(Struct, frozen=True):
 
 
 class View:
-    """What a scope sees."""
+    """What the sessions of one scope see."""
 
     __slots__ = (
         "_by_name",
@@ -135,26 +135,32 @@ class View:
         self.prompt_names = prompt_names
         self.uris = uris
         self.unknown_pools = unknown
-        """Pools whose catalog is not known yet and may still come: what a list waits for."""
+        """The pools whose catalogs are not known yet and may still come. Lists wait for them."""
         self.hidden_pools = away
-        """Pools that were hidden: their offers are not listed, and there is nothing to wait for."""
+        """The hidden pools: their offers are not listed, and no list waits for them."""
         self.unconfirmed = hearsay
-        """Pools whose offers are known from a file only, ours or the user's: the server may offer others."""
+        """The pools whose offers are known from a file only, carpool's or the user's. The server may offer
+        others.
+        """
         self.held_tools = held
-        """Tools of pinned servers that are not approved: not listed, and no spelling leads to them."""
+        """The tools of pinned servers that are not approved: they are not listed, and no spelling leads to
+        them.
+        """
         self._pools_untold = untold
-        """Pools of pinned servers that have not told by themselves."""
+        """The pools of pinned servers that have not told their catalogs themselves."""
         self.instructions = instructions
-        """What the servers that are not away say about themselves, merged."""
+        """The merged instructions of the servers that are not away."""
         self._features = features
         self.dropped_tools = left_out
-        """Tools that `max_tools` leaves out of the list; they can be called."""
+        """The tools that `max_tools` leaves out of the list. They can be called."""
         self.lists = lists
-        """In the order of `FAMILIES`."""
+        """The lists, in the order of `FAMILIES`."""
         self.tools = tools
-        """The tools of servers that are not away, in order: what is listed, or is found by our own tools."""
+        """The tools of servers that are not away, in order: what is listed, or what carpool's own tools
+        find.
+        """
         self.builtin_tools = own
-        """Tools of our own that are listed, by name."""
+        """carpool's own tools that are listed, by name."""
         by_name = tool_names.by_name
         if held or untold:
             by_name = {
@@ -167,15 +173,15 @@ class View:
     # --- lists ---------------------------------------------------------------------------------------------
 
     def version(self, family: Family) -> int:
-        """Greater whenever the list is another one; unique within a registry."""
+        """Return a number that is greater whenever the list differs, and unique within a registry."""
         return self.lists[_PLACE[family]].present.version
 
     def entries(self, family: Family) -> Sequence[Listable]:
-        """What is listed."""
+        """Return what is listed."""
         return self.lists[_PLACE[family]].present.entries
 
     def page(self, family: Family, cursor: str | None, version: str = NEWEST) -> ListPage | BadCursor:
-        """One page as an agent of this protocol version may see it, of the list that `cursor` belongs to."""
+        """Return one page, for agents of this protocol version, of the list that `cursor` belongs to."""
         if family == "tools":
             return self.lists[0].page(cursor, tool_edit(version))
         return self.lists[_PLACE[family]].page(cursor)
@@ -196,9 +202,9 @@ class View:
         return self.lists[3].present.entries
 
     def capabilities(self) -> frozenset[Feature]:
-        """What to announce: what some server of the scope serves, or may turn out to serve (rule 18).
-
-        A server that is away counts: it may come back, and an agent greets only once.
+        """Return the features to announce: what some server of the scope serves, or may serve once it is
+        known (docs/rules.md, rule 18). A server that is away counts: it may come back, and an agent reads
+        capabilities only once.
         """
         return self._features
 
@@ -206,13 +212,13 @@ class View:
 
     @property
     def resolver(self) -> Resolver:
-        """All spellings of all tools let through."""
+        """Return the resolver of all spellings of tools that are let through."""
         return self.tool_names.resolver
 
     def resolve(
         self, spelling: str
     ) -> ViewTool | BuiltinTool | AmbiguousName | DeniedName | HeldByPin | NoSuchName:
-        """The tool that `spelling` means. A qualified name costs one dictionary lookup."""
+        """Return the tool that `spelling` means. A qualified name costs one dictionary lookup."""
         tool = self._by_name.get(spelling)
         if tool is not None:
             return tool
@@ -227,17 +233,16 @@ class View:
         return found
 
     def resolve_prompt(self, spelling: str) -> ViewPrompt | AmbiguousName | DeniedName | NoSuchName:
-        """The prompt that `spelling` means."""
+        """Return the prompt that `spelling` means."""
         return self.prompt_names.resolve(spelling)
 
     def possible_pools(
         self, spelling: str, family: Literal["tools", "prompts"] = "tools"
     ) -> tuple[PoolKey, ...]:
-        """Pools without a told catalog that `spelling` can belong to: it reads as a name of the server, or as
-        nobody's while the server's tools are shown without a prefix.
-
-        Never a route: it says whose catalog is worth waiting for before an unknown name is refused, and which
-        server that is away is meant.
+        """Return the pools without a told catalog that `spelling` can belong to: it reads as a name of the
+        server, or of no server while the server's tools are shown without a prefix. This is no route. It
+        says for which catalogs an unknown name should wait before it is refused, and which absent server is
+        meant.
         """
         waiting = self.unknown_pools | self.hidden_pools | self.unconfirmed
         if not waiting:
@@ -256,22 +261,20 @@ class View:
     # --- URIs ----------------------------------------------------------------------------------------------
 
     def route(self, uri: str) -> UriRoute | UnroutableUri | DeniedName:
-        """The server that `uri` belongs to.
-
-        While `unknown_pools` is not empty, only a route by `listed` or `named` is final. Where the profile
-        keeps back any resource of the server, the URI of the route is one that the server lists or has a
-        template for.
+        """Return the server that `uri` belongs to. While `unknown_pools` is not empty, only a route by
+        `listed` or `named` is final. Where the profile keeps back any resource of the server, the URI of the
+        route is one that the server lists or has a template for.
         """
         return self._check_rights(uri, self.uris.route(uri))
 
     def route_template(self, template: str) -> UriRoute | UnroutableUri | DeniedName:
-        """The same for what may be a listed template, as in a completion's reference."""
+        """Return the same for a template, as in the reference of a completion."""
         return self._check_rights(template, self.uris.route_template(template))
 
     def _check_rights(
         self, uri: str, found: UriRoute | UnroutableUri
     ) -> UriRoute | UnroutableUri | DeniedName:
-        """A right is looked up for what the URI leads to, in the server's own spelling."""
+        """Check the rights for the URI that is meant, in the server's own spelling."""
         scope = self.scope
         if scope.rights.are_all:
             return found
@@ -287,9 +290,8 @@ class View:
         return found if own == found.uri else replace(found, uri=own)
 
     def readable_uri(self, entry: ScopeEntry, uri: str) -> str | None:
-        """`uri` of this server as the server is to get it; None where the profile keeps it back.
-
-        Where any resource of the server is kept back, only what is listed and permitted can be read.
+        """Return `uri` of this server as the server gets it; None if the profile keeps it back. Where any
+        resource of the server is kept back, only what is listed and permitted can be read.
         """
         scope = self.scope
         if scope.reads_all(entry):
@@ -298,25 +300,27 @@ class View:
         return own if own is not None and scope.permits("resource", entry, own) else None
 
     def still_readable(self, entry: ScopeEntry, uri: str) -> bool:
-        """Whether a URI that was readable is so now. While the server's list is not known, patterns alone
-        say.
+        """True if a URI that was readable still is. While the server's list is not known, patterns alone
+        decide.
         """
         if entry.key in self.unknown_pools:
             return self.scope.permits("resource", entry, uri)
         return self.readable_uri(entry, uri) == uri
 
     def agent_uri(self, key: PoolKey, uri: str) -> str:
-        """`uri`, as a server of this pool says it, as the agents of this scope are to read it."""
+        """Return `uri` from a server of this pool as the agents of this scope read it."""
         return self.uris.agent_uri(key, uri)
 
     def has_uri_rewrites(self, key: PoolKey) -> bool:
-        """Whether what a server of this pool says must pass through `content.rewrite_uris`."""
+        """True if results of a server of this pool must pass through `content.rewrite_uris`."""
         return self.uris.has_rewrites(key)
 
     def completion_target(
         self, ref: RawJson
     ) -> CompletionTarget | AmbiguousName | DeniedName | NoSuchName | UnroutableUri | BadReference:
-        """Where the `ref` of a `completion/complete` leads (MCP 2025-11-25, server/utilities/completion)."""
+        """Return the server that the `ref` of a `completion/complete` leads to (MCP 2025-11-25,
+        server/utilities/completion).
+        """
         match text_of(ref, "type"):
             case "ref/prompt":
                 name = text_of(ref, "name")

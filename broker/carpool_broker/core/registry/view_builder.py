@@ -57,7 +57,7 @@ _OFFERED_AS: Final[dict[Family, Feature]] = {
 
 
 class _PoolItem(Listable, Protocol):
-    """What a view lists: it says whose it is."""
+    """An item of a view, which knows the server that it is from."""
 
     @property
     def key(self) -> PoolKey:
@@ -69,17 +69,17 @@ K = TypeVar("K", bound=_PoolItem)
 
 
 class ViewSources(Struct, frozen=True):
-    """What a scope's servers offer, wherever that is known from."""
+    """What the servers of a scope offer, from whatever source that is known."""
 
     shelves: Mapping[PoolKey, PoolCatalog]
     hidden: Collection[PoolKey] = frozenset()
-    """Pools that are away."""
+    """The pools that are away."""
     hearsay: frozenset[PoolKey] = frozenset()
-    """Pools that have not told by themselves what is on their shelf."""
+    """The pools whose offers are not from the servers themselves."""
     by_file: frozenset[PoolKey] = frozenset()
-    """Pools whose tools are those of a `tools_file`: these are listed whether the pool is away or not."""
+    """The pools whose tools come from a `tools_file`. They are listed also while the pool is away."""
     held: Mapping[PoolKey, Mapping[str, HeldReason]] = {}
-    """Tools that are not approved, by their own names."""
+    """The tools that are not approved, by their own names."""
 
 
 KnownCatalogs = list[tuple[ScopeEntry, PoolCatalog]]
@@ -95,8 +95,8 @@ def make_view(
     paging: Paging,
     next_version: Callable[[], int],
 ) -> slices.Steps[View]:
-    """What `scope` sees now. `touched`: the families in which anything can be different from `former`. Of
-    tools there may be very many: they are gone through in slices.
+    """Make the view of `scope`, in slices because it may have very many tools. `touched` has the families in
+    which anything can differ from `former`.
     """
     shelves = stock.shelves
     hidden = stock.hidden
@@ -193,7 +193,7 @@ def known_catalogs(scope: Scope, shelves: Mapping[PoolKey, PoolCatalog]) -> Know
 
 
 def held_tools(known_catalogs: KnownCatalogs, scope: Scope, stock: ViewSources) -> dict[Tool, HeldReason]:
-    """The tools that the scope would let through and that are not approved; also instructions."""
+    """Return the tools that the scope would let through and that are not approved; also instructions."""
     if not stock.held:
         return {}
     return {
@@ -208,8 +208,8 @@ def held_tools(known_catalogs: KnownCatalogs, scope: Scope, stock: ViewSources) 
 def tool_table(
     scope: Scope, known_catalogs: KnownCatalogs, held: Mapping[Tool, HeldReason]
 ) -> slices.Steps[NameTable[ViewTool]]:
-    """The names of all tools that the scope lets through. One that is held keeps its name where it was
-    approved once, so that no other comes to be meant by it; a new one gets a name when it is approved.
+    """Return the names of all tools that the scope lets through. A held tool keeps its name if it was
+    approved once, so that no other tool gets that name. A new tool gets a name when it is approved.
     """
     allowed: list[Tool] = []
     denied: list[Tool] = []
@@ -234,7 +234,9 @@ def tool_table(
 
 
 def limit_tools(scope: Scope, tools: Iterable[ViewTool]) -> Iterable[ViewTool]:
-    """Those that `max_tools` leaves, of each server and of all: the first ones of the list."""
+    """Return the tools that `max_tools` of each server and of the scope leaves: the first ones
+    of the list.
+    """
     most = {entry.server: entry.max_tools for entry in scope.servers if entry.max_tools is not None}
     if not most:
         return tools if scope.max_tools is None else islice(tools, scope.max_tools)
@@ -248,7 +250,9 @@ def limit_tools(scope: Scope, tools: Iterable[ViewTool]) -> Iterable[ViewTool]:
 
 
 def prompt_table(scope: Scope, known_catalogs: KnownCatalogs) -> slices.Steps[NameTable[ViewPrompt]]:
-    """The names of all prompts let through: formed as those of tools, in a name space of their own."""
+    """Return the names of all prompts that are let through. They are formed as those of tools, in a name
+    space of their own.
+    """
     allowed: list[Tool] = []
     denied: list[Tool] = []
     for entry, pool_catalog in known_catalogs:
@@ -264,7 +268,7 @@ def prompt_table(scope: Scope, known_catalogs: KnownCatalogs) -> slices.Steps[Na
 
 
 def uri_table(scope: Scope, shelves: Mapping[PoolKey, PoolCatalog]) -> UriTable:
-    """Who has which URI, of what the scope lets through."""
+    """Return the table of URIs that the scope lets through."""
     return UriTable(
         [
             ServerUris(
@@ -288,7 +292,7 @@ def uri_table(scope: Scope, shelves: Mapping[PoolKey, PoolCatalog]) -> UriTable:
 
 
 def list_resources(scope: Scope, known_catalogs: KnownCatalogs, uris: UriTable) -> list[ViewResource]:
-    """All resources that the scope lets through, as they are shown."""
+    """Return all resources that the scope lets through, as agents see them."""
     shown = uris.agent_uris
     return [
         pool_catalog.view_resource("resources", it, uri, shown.get((it.server, uri), uri))
@@ -298,7 +302,7 @@ def list_resources(scope: Scope, known_catalogs: KnownCatalogs, uris: UriTable) 
 
 
 def list_templates(scope: Scope, known_catalogs: KnownCatalogs, uris: UriTable) -> list[ViewResource]:
-    """All resource templates that the scope lets through, as they are shown."""
+    """Return all resource templates that the scope lets through, as agents see them."""
     shown = uris.agent_templates
     return [
         pool_catalog.view_resource("templates", it, template, shown.get((it.server, template), template))
@@ -310,7 +314,7 @@ def list_templates(scope: Scope, known_catalogs: KnownCatalogs, uris: UriTable) 
 def _permitted_uris(
     scope: Scope, entry: ScopeEntry, pool_catalog: PoolCatalog | None, family: Family, *, denied: bool = False
 ) -> tuple[str, ...]:
-    """What the server lists and the scope lets through, or keeps back; in the order of lists."""
+    """Return what the server lists and the scope lets through or keeps back, in the order of lists."""
     if pool_catalog is None or (denied and scope.rights.are_all):
         return ()
     offered = sorted(pool_catalog.offers[family])
@@ -320,10 +324,9 @@ def _permitted_uris(
 
 
 def scope_features(scope: Scope, stock: ViewSources) -> frozenset[Feature]:
-    """What is announced to the agents of a scope, see `View.capabilities`.
-
-    Lists change whenever a server comes or goes, so `listChanged` goes with every family. A scope without
-    servers announces lists too: a server may be configured any time.
+    """Return the features to announce to agents of a scope, see `View.capabilities`. Lists change whenever a
+    server comes or goes, so `listChanged` goes with every family. A scope without servers announces lists
+    too, because a server may be configured at any time.
     """
     found: set[Feature] = set() if scope.servers else set(ALL_FEATURES)
     if scope.search or scope.resource_tools:
@@ -342,7 +345,9 @@ def scope_features(scope: Scope, stock: ViewSources) -> frozenset[Feature]:
 def scope_instructions(
     scope: Scope, known_catalogs: KnownCatalogs, hidden: Collection[PoolKey], held: Collection[Tool] = ()
 ) -> str:
-    """What the servers that are not hidden say about themselves, but for what is not approved."""
+    """Return the merged instructions of the servers that are not hidden, without those that are not
+    approved.
+    """
     told = {
         entry.server: pool_catalog.catalog.instructions
         for entry, pool_catalog in known_catalogs
@@ -356,5 +361,5 @@ def scope_instructions(
 
 
 def changed_families(one: View, other: View) -> frozenset[Family]:
-    """The families of which agents read different lists in the two."""
+    """Return the families whose lists differ for agents between the two views."""
     return frozenset(each for each in FAMILIES if not look_equal(one.entries(each), other.entries(each)))

@@ -1,14 +1,13 @@
-"""What agents ask for, once it needs to know what they see: lists, calls by name, levels, subscriptions.
+"""Requests that depend on what the session sees: lists, calls by name, log levels, subscriptions.
 
-Owns which server a call goes to, and how long requests wait for catalogs that are on their way (`deferred`,
-rule 18): `list_wait_s` at most, and shorter for `server/discover`, which is how an agent finds out whether
-anybody is there at all. Composes the parts that answer lists (`lists`), subscriptions (`subscribe`), listens
-(`listen_streams`) and requests about tasks (`tasks`), and the look at calls that are late to leave
-(`recheck`).
+Owns which server a call goes to, and how long requests wait for catalogs that are still to come (`deferred`;
+docs/rules.md, rule 18): `list_wait_s` at most, and less for `server/discover`, with which agents find out
+whether a server is there at all. Composes the parts that answer lists (`lists`), subscriptions
+(`subscribe`), listens (`listen_streams`) and requests about tasks (`tasks`), and the second check of calls
+that are sent late (`recheck`).
 
-Invariants (`check`): what waits for a catalog is in `deferred`: every call that has no place, every listen
-that is not granted.
-Knows nothing of: how calls travel and end (`call_table`), when views change.
+Invariants (`check`): every call without a server and every listen that is not granted is in `deferred`.
+Refuses to know: how calls are sent and end (`call_table`), when views change.
 """
 
 from collections.abc import Callable, Iterable
@@ -65,7 +64,7 @@ PINNED_NOT_TOLD: Final = "Its tools are pinned, and it has not told yet what the
 
 
 class RequestDispatch:
-    """Requests of all sessions that a view decides."""
+    """The requests of all sessions that depend on a view."""
 
     def __init__(
         self,
@@ -113,12 +112,12 @@ class RequestDispatch:
             sessions, session_views, self.subscriptions, self.subscribe, out, tasks=self.tasks
         )
         self.list_wait_s = list_wait_s
-        """How long anything waits for a catalog."""
+        """The longest time that a request waits for a catalog."""
         self.deferred = DeferredRequests(timers)
         self._waiting = self.deferred.by_session
 
     def call_requested(self, event: CallRequested, now: float) -> bool:
-        """A request for one server. False: it is a retry of a call that is not parked here."""
+        """A request for one server has come. Returns False for a retry of a call that is not parked here."""
         session = self._sessions.get(event.session)
         if session is None or self.refuse_invalid(session, event):
             return True
@@ -134,7 +133,7 @@ class RequestDispatch:
         return True
 
     def _retry_parked(self, session: Session, event: CallRequested, now: float) -> bool:
-        """A request that brings what its call was parked for. False: that call is not here."""
+        """Give a retry to its parked call. Returns False if that call is not here."""
         found = self._parked.find(session, event)
         if found is None:
             return False
@@ -144,7 +143,9 @@ class RequestDispatch:
         return True
 
     def target_call(self, session: Session, event: CallRequested) -> CallRequested:
-        """The request that a call of a tool of our own stands for; any other as it is."""
+        """Return the request that a call of one of carpool's own tools stands for; any other request as it
+        is.
+        """
         return (
             self.builtin_calls.target_call(self._session_views.view_of(session), event)
             if event.own
@@ -152,7 +153,7 @@ class RequestDispatch:
         )
 
     def refuse_invalid(self, session: Session, event: CallRequested) -> bool:
-        """Whether it cannot be taken at all: then that is its answer."""
+        """Refuse a request that can never be served. Returns False if it can."""
         by = event.by
         if by is None and not session.greeted:
             self.refuse(session, event.id, "not_initialized")
@@ -171,7 +172,7 @@ class RequestDispatch:
         return request in session.open_calls or self.deferred.has(session.id, request)
 
     def asked(self, session: Session, event: Question, now: float) -> None:
-        """Answer a request from the session's view, or let it wait."""
+        """Answer a request from the session's view, or defer it."""
         if self._accepts(session, event) and not self._answer(session, event, now, patient=True):
             self._defer(Deferred(session, event), now)
 
@@ -187,7 +188,7 @@ class RequestDispatch:
         return not isinstance(event, ListenRequested) or self.listen_streams.accepts(session, event)
 
     def _answer(self, session: Session, event: Question, now: float, *, patient: bool) -> bool:
-        """Answer it. False: it must wait, which only happens if `patient`."""
+        """Answer the request. False: it must wait, which only happens if `patient`."""
         match event:
             case ListPageRequested() | DiscoverRequested():
                 return self.lists.answer(session, event, now, patient=patient)
@@ -201,13 +202,13 @@ class RequestDispatch:
         self._emit(error_reply(session, event.id, by, slug, method=_method(event)))
 
     def update_rewrite(self, open_call: OpenCall) -> None:
-        """Find out anew whether its answer is to be changed for its agent."""
+        """Decide again whether the answer of this call must be rewritten for its agent."""
         open_call.edit = needs_rewrite(
             self._session_views.view_of(open_call.session), open_call.key, open_call.version
         )
 
     def end_call(self, open_call: OpenCall, slug: str) -> None:
-        """End a call with an error of ours, be it known where it goes or not."""
+        """End a call with an error of ours, whether its server is known or not."""
         if not open_call.target and open_call.asked.method not in TASK_ID_KEYS:
             asked = open_call.asked
             open_call.server, open_call.target = error_subject(
@@ -216,7 +217,7 @@ class RequestDispatch:
         self._call_table.fail(open_call, slug)
 
     def dispatch_call(self, open_call: OpenCall, now: float) -> None:
-        """Have a call that is in the books served."""
+        """Resolve an open call and send it, answer it, or defer it."""
         awaited = self._resolve(open_call, now, patient=True)
         if awaited is not None and not self._call_table.admission.refuse_if_full(open_call):
             self._defer(Deferred(open_call.session, open_call), now)
@@ -225,8 +226,8 @@ class RequestDispatch:
             )
 
     def _resolve(self, open_call: OpenCall, now: float, *, patient: bool) -> tuple[PoolKey, ...] | None:
-        """Find the server that is meant, and have the call go there; or answer it. Otherwise it is to wait:
-        then these pools are to tell their catalogs first. `patient`: it may.
+        """Find the server of a call and send the call there, or answer it. If it must wait, which only
+        happens if `patient`, return the pools that must tell their catalogs first.
         """
         view = self._session_views.view_of(open_call.session)
         asked = open_call.asked
@@ -258,7 +259,9 @@ class RequestDispatch:
     def _answer_builtin(
         self, open_call: OpenCall, tool: BuiltinTool, view: View, now: float, *, patient: bool
     ) -> tuple[PoolKey, ...] | None:
-        """A tool of our own tells of what the session sees: as lists do, it waits until that is known."""
+        """Answer a call of one of carpool's own tools. Like lists it waits until what the session sees is
+        known.
+        """
         if patient and self._session_views.pending_servers(open_call.session, view):
             return ()
         self._session_views.report_missed(view)
@@ -266,7 +269,7 @@ class RequestDispatch:
         return None
 
     def _may_resolve_better(self, session: Session, view: View, found: Target | NoTarget) -> bool:
-        """Whether it is worth waiting for a better place than what was found."""
+        """True if waiting can lead to a better target than what was found."""
         if isinstance(found, Target):
             if found.server in self._session_views.servers_awaiting_roots(session):
                 return True
@@ -280,7 +283,9 @@ class RequestDispatch:
         return any(not self._session_views.is_settled(key) for key in suspects)
 
     def _answer_from_cache(self, open_call: OpenCall, view: View, now: float) -> bool:
-        """Whether it was answered a moment ago, and its server has said that this may be given again."""
+        """Answer a read of a resource from the cache, if the server has permitted that. Returns False if it
+        cannot.
+        """
         hooks = self._call_table.hook_points
         if not is_cacheable(open_call) or (hooks is not None and hooks.concerns(open_call)):
             return False
@@ -295,7 +300,7 @@ class RequestDispatch:
         return True
 
     def _target_found(self, open_call: OpenCall, view: View, now: float) -> None:
-        """It is known where the request goes."""
+        """The server of the call is known: send the call, or refuse it where the pool cannot take it."""
         open_call.edit = needs_rewrite(view, open_call.key, open_call.version)
         away = self._session_views.states.get(open_call.key) if open_call.key in view.hidden_pools else None
         if away is not None and away.state != "half_open":
@@ -308,12 +313,16 @@ class RequestDispatch:
             self._call_table.admission.admit(open_call, now)
 
     def _needs_instance_per_agent(self, open_call: OpenCall) -> bool:
-        """Whether its server gives each agent an instance: for nobody there is none (rule 9)."""
+        """True if the server gives each agent an instance of its own, which an anonymous agent cannot have
+        (docs/rules.md, rule 9).
+        """
         state = self._session_views.states.get(open_call.key)
         return state is not None and state.mode == "session"
 
     def _fail_unresolved(self, open_call: OpenCall, view: View, found: NoTarget, now: float) -> None:
-        """Nobody has it; or whoever may have it is failing or not here: then that is the reason."""
+        """Refuse a call whose name no server has. Where a server that may have it fails or is absent, that
+        is the reason.
+        """
         asked = open_call.asked
         absent = self._session_views.absent_server(open_call.session, found.name) if found.name else None
         if absent is None:
@@ -354,7 +363,7 @@ class RequestDispatch:
     # --- requests that wait: catalogs come, time passes -----------------------------------------------
 
     def _defer(self, deferred: Deferred, now: float) -> None:
-        """Let it wait for the catalogs of its session's view."""
+        """Defer a request until the catalogs of its session's view are known."""
         session, request = deferred.session, deferred.request
         if isinstance(request, SubscribeRequested) and self._is_open(session, request.id):
             self._refuse_question(session, request, "duplicate_request_id")
@@ -368,7 +377,7 @@ class RequestDispatch:
         self.deferred.add(deferred, now, wait_s)
 
     def _retry(self, deferred: Deferred, now: float, *, patient: bool) -> bool:
-        """Retry it. False: it must wait longer, which only happens if `patient`."""
+        """Retry a request. False: it must wait longer, which only happens if `patient`."""
         session, request = deferred.session, deferred.request
         if isinstance(request, OpenCall):
             return self._resolve(request, now, patient=patient) is None
@@ -401,8 +410,8 @@ class RequestDispatch:
                 self._wait(deferred, now)
 
     def _roots_wait_expired(self, waited: set[SessionId]) -> set[SessionId]:
-        """Agents that have not said their roots in time: what waited for that goes on with what is known, and
-        may wait once more for the catalogs of that.
+        """Give up waiting for the roots of these agents. Their requests go on with what is known, and may
+        wait once more for the catalogs of that.
         """
         rootless = {who for who in waited if self._sessions[who].awaits_roots}
         for who in rootless:
@@ -414,8 +423,8 @@ class RequestDispatch:
     # --- agents move, come back and go -----------------------------------------------------------------
 
     def scope_changed(self, session: Session) -> None:
-        """The session sees other pools now. Its calls that have not left yet go there, and whatever waits for
-        a catalog waits for theirs. Who holds a list is to hear of what they offer.
+        """The session sees other pools now. Its calls that are not sent go there, its deferred requests wait
+        for the catalogs of those pools, and agents that hold lists are told of changes.
         """
         view = self._session_views.view_of(session)
         self.recheck.recheck_session(session)
@@ -423,14 +432,14 @@ class RequestDispatch:
             self._session_views.discover_catalogs(session, view)
 
     def resumed(self, session: Session) -> None:
-        """This session has come from an earlier broker. What it waits for here it has asked for there too."""
+        """The session has come from an earlier broker: its deferred requests were sent to that one first."""
         for deferred in self.deferred.of(session.id):
             deferred.repeated = True
         self.listen_streams.session_resumed(session)
         self.lists.say_old(session)
 
     def session_closed(self, session: Session) -> None:
-        """The agent is gone, and nothing of it waits any more."""
+        """The session has closed: drop its deferred requests."""
         self.deferred.forget(session)
         self.listen_streams.session_closed(session)
         self.tasks.session_closed(session)
@@ -438,16 +447,15 @@ class RequestDispatch:
         self.subscriptions.session_closed(session.id)
 
     def refuse_queued(self) -> None:
-        """No call leaves any more: those that wait for that, and that nobody says again, are answered."""
+        """Refuse the deferred calls that no carrier sends again: no call is sent any more."""
         for session in self._sessions.values():
             if not session.carrier_keeps_lines:
                 for open_call in list(session.waiting):
                     self._call_table.fail(open_call, "closing")
 
     def end_all(self, *, again: bool = False) -> None:
-        """Carpool ends: what waits or is open is answered now. What has left us may have been executed.
-
-        `again`: what was never sent is left as it is where the carrier says it anew.
+        """End all requests because carpool ends. What was sent may have run. `again`: requests that were
+        never sent are left without an answer where the carrier sends them to the next broker.
         """
         for open_call in list(self._call_table.calls.values()):
             if open_call.stage in UNFINISHED:

@@ -1,14 +1,14 @@
-"""The end that waits: carpool is started again, and calls that are at their servers run on to their answers.
+"""The drain: carpool restarts, and calls that are at their servers run on to their answers.
 
-Owns when that is over: as soon as nothing is under way, or after `DRAIN_S`; what is left then is cut off.
-From its beginning no call leaves for a server (`Admission.draining`): one whose carrier keeps waits, without
-an answer, for the next broker, which takes it as new; any other is refused at once.
+Owns when the drain is over: as soon as no call is under way, or after `DRAIN_S`, when the rest is ended.
+From its beginning no call is sent to a server (`Admission.draining`). A call whose carrier can bring it to
+the next broker waits without an answer; any other call is refused at once.
 
-Invariant: whatever a carrier that keeps has no answer to at the end was never sent, so it may all be said
-anew. Calls that have come back from an earlier broker, and of which it is not known yet what became of them,
-are under way; so are those whose session has not come back yet, because they end with the supervisor.
+Invariant: a request that such a carrier has no answer to at the end was never sent, so the next broker can
+take it as new. Under way are also calls that have come back from an earlier broker and are not decided
+about, and those whose session has not come back yet, because they end with the supervisor.
 
-Knows nothing of: how carriers are told, who ends the others.
+Refuses to know: how carriers are told, how other calls are ended.
 """
 
 from collections.abc import Callable
@@ -22,11 +22,11 @@ from carpool_broker.core.requests.dispatch import RequestDispatch
 from carpool_protocol.machine.stop_commands import DRAIN_S
 
 BOUND: Final = "bound"
-"""The one key of its timer."""
+"""The only key of its timer."""
 
 
 class Drain:
-    """The last seconds of one broker."""
+    """The drain of one broker."""
 
     def __init__(
         self,
@@ -46,14 +46,14 @@ class Drain:
         self._is_ended = False
 
     def begin(self, now: float) -> None:
-        """No call leaves from now on."""
+        """Begin: no call is sent from now on."""
         if not self._call_table.admission.draining:
             self._call_table.admission.draining = True
             self._timers.arm("drain", BOUND, now, DRAIN_S)
             self._requests.refuse_queued()
 
     def recheck(self) -> None:
-        """Something has happened: perhaps nothing is under way any more."""
+        """Check whether any call is still under way."""
         if self._is_ended:  # a session that came back after the end: what it has running is not unsent
             self._requests.end_all(again=True)
         elif not self._awaits_calls() and not any(
@@ -62,7 +62,7 @@ class Drain:
             self.end()
 
     def end(self) -> None:
-        """Over: what is under way still is cut off."""
+        """End the drain: what is still under way is ended."""
         if not self._is_ended:
             self._is_ended = True
             self._call_table.admission.draining = True

@@ -25,13 +25,13 @@ from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.downgrade import STATELESS
 
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""Versions of the handshake era, the newest first: what we answer to a version that we do not know."""
+"""The versions of the handshake era, the newest first, which answers a version that is not known."""
 
 UNSUPPORTED_VERSION: Final = -32022
 
 
 class Initialization:
-    """How all agents are met. `look`: the session sees other servers from now on; `follow`: all may."""
+    """How agents are met. `class_changed` is called when a session sees other servers from now on."""
 
     def __init__(
         self,
@@ -44,10 +44,10 @@ class Initialization:
         self._roots = roots
         self._emit = out
         self._class_changed = classed
-        """It sees from now on what its class of agents does."""
+        """Called when the session sees from now on what its class of agents sees."""
 
     def initialize(self, session: Session, event: InitializeRequested) -> None:
-        """`initialize`."""
+        """Answer `initialize`."""
         if session.greeted:
             why = "This session has been initialized before."
             self._emit(error_reply(session, event.id, None, "bad_params", detail=why))
@@ -68,7 +68,7 @@ class Initialization:
         self._emit(AnswerInitialize(session.id, event.id, session.version, said, features))
 
     def first_request(self, session: Session, by: StatelessAgent, *, settles: bool) -> None:
-        """A request of the stateless era. `settles`: not only a look at what there is."""
+        """Note a request of the stateless era. `settles`: it is more than a look at what is there."""
         if by.agent and not session.agent:
             session.agent = by.agent
         if settles and not session.stateless and not session.greeted:
@@ -78,13 +78,15 @@ class Initialization:
             self._join_asking_class(session)
 
     def _join_asking_class(self, session: Session) -> None:
-        """Such an agent sees the servers that were greeted for such agents (rule 12)."""
+        """Show this session the servers that were greeted for agents that can be asked (docs/rules.md, rule
+        12).
+        """
         session.asking = True
         self._class_changed(session)
 
 
 def _unsupported(session: Session, event: InitializeRequested) -> ReplyStateless:
-    """MCP 2026-07-28, basic/versioning: the error tells which versions are."""
+    """Refuse a version. MCP 2026-07-28, basic/versioning: the error tells the supported ones."""
     error = {
         "code": UNSUPPORTED_VERSION,
         "message": "This connection speaks the stateless protocol, which has no initialize.",

@@ -31,17 +31,17 @@ _CHANGES: Final[dict[Family, tuple[Feature, Feature]]] = {
 
 
 class ListFreshness:
-    """Freshness of every pool's catalog."""
+    """The freshness of every pool's catalog."""
 
     def __init__(self, registry: Registry, out: Callable[[AnyEffect], None]) -> None:
         self._registry = registry
         self._emit = out
         self._expires_at: dict[PoolKey, float] = {}
-        """When a catalog that said so runs out."""
+        """The time at which a catalog runs out, if the server has said so."""
         self._renewing: set[PoolKey] = set()
 
     def catalog_received(self, catalog: Catalog, now: float) -> None:
-        """A pool told what it offers, be it the same as before."""
+        """A pool told its catalog, which may be the same as before."""
         self._renewing.discard(catalog.key)
         if catalog.ttl_ms >= 0:
             self._expires_at[catalog.key] = now + catalog.ttl_ms / 1000
@@ -49,17 +49,19 @@ class ListFreshness:
             self._expires_at.pop(catalog.key, None)
 
     def retain_pools(self, keys: Iterable[PoolKey]) -> None:
-        """Only these pools are wanted now."""
+        """Forget all pools but these, which are wanted."""
         wanted = set(keys)
         self._expires_at = {key: end for key, end in self._expires_at.items() if key in wanted}
         self._renewing &= wanted
 
     def supervisor_connected(self) -> None:
-        """It was asked for nothing yet."""
+        """A new supervisor has connected, which was asked for nothing."""
         self._renewing.clear()
 
     def ttl_of(self, view: View, families: Iterable[Family], now: float) -> tuple[int, bool]:
-        """Milliseconds for which lists of these families hold, and whether anybody may be given them."""
+        """Return for how many milliseconds lists of these families hold, and whether they may be given to
+        anybody.
+        """
         keys = [entry.key for entry in view.scope.servers if entry.key not in view.hidden_pools]
         if view.unknown_pools or not keys:
             return 0, False
@@ -84,7 +86,7 @@ class ListFreshness:
         return ttl_ms, public
 
     def request_renewal(self, view: View, now: float) -> None:
-        """Somebody reads lists of this view: catalogs that have run out are asked for again."""
+        """Ask for catalogs of this view that have run out, because an agent reads its lists."""
         if not self._expires_at:
             return
         for entry in view.scope.servers:

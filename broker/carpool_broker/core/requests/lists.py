@@ -41,7 +41,7 @@ METHODS: Final[dict[Family, str]] = {
 
 
 class ListRequests:
-    """Lists of all sessions. `instructions`: what a session is told of all servers together."""
+    """The list requests of all sessions. `instructions` gives the merged instructions of a session."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class ListRequests:
         self._tasks = tasks
         self._emit = out
         self._logged_counts: set[tuple[str, int]] = set()
-        """What was said of tools that are left out, by profile and number."""
+        """What was logged about tools that are left out, by profile and number."""
 
     def accepts(self, session: Session, event: ListPageRequested) -> bool:
-        """Whether this agent may list; else it is refused."""
+        """Return whether this agent may list; otherwise the request is refused."""
         if event.by is None and not session.greeted:
             self._emit(error_reply(session, event.id, event.by, "not_initialized"))
             return False
@@ -67,8 +67,8 @@ class ListRequests:
     def answer(
         self, session: Session, event: ListPageRequested | DiscoverRequested, now: float, *, patient: bool
     ) -> bool:
-        """A page of a list, or what there is. False: it is to wait for catalogs that are on their way, which
-        later pages never do. `patient`: it may.
+        """Answer a page of a list, or `server/discover`. False: it must wait for catalogs that are still to
+        come, which only happens if `patient` and never to later pages.
         """
         if isinstance(event, DiscoverRequested) or event.cursor is None:
             view = self._session_views.view_of(session)
@@ -84,16 +84,17 @@ class ListRequests:
         return True
 
     def say_old(self, session: Session) -> None:
-        """This session has come from an earlier broker. What its agent had listed there was listed again, and
-        the agent has not seen that. Nobody has told it what became of these lists between the two: it hears
-        that they have changed.
+        """Tell a session that has come from an earlier broker that its lists have changed. Its list requests
+        were answered twice, and nobody has told the agent what changed in between.
         """
         for notice in sorted({notification_of(family) for family in session.listed}):
             self._emit(SendListChanged(session.id, notice))
         session.listed.clear()
 
     def _list_read(self, session: Session, event: ListPageRequested, view: View) -> None:
-        """It has read a list. One notice is of resources and of their templates: who holds either is told."""
+        """Note that the session has read a list. One notification is about resources and their templates, so
+        readers of either are told.
+        """
         if event.cursor is None:
             session.listed[event.family] = view.entries(event.family)
         else:
@@ -138,7 +139,7 @@ class ListRequests:
         )
 
     def _log_dropped_tools(self, session: Session, event: ListPageRequested) -> None:
-        """Once for each number of them: whoever has set `max_tools` is to see what it does."""
+        """Log that tools are left out, once for each number: whoever sets `max_tools` must see its effect."""
         left_out = self._session_views.view_of(session).dropped_tools
         if event.family != "tools" or not left_out or (session.profile, left_out) in self._logged_counts:
             return
@@ -159,11 +160,11 @@ class ListRequests:
 
 
 def announced_features(view: View) -> tuple[Feature, ...]:
-    """What is announced of a view, in a stable order."""
+    """Return the features that are announced of a view, in a stable order."""
     features = view.capabilities()
     return tuple(feature for feature in FEATURES if feature in features)
 
 
 def notification_of(family: Family) -> ListNotification:
-    """What the `list_changed` about this family is about."""
+    """Return the subject of the `list_changed` notification about this family."""
     return "resources" if family == "templates" else family

@@ -28,7 +28,7 @@ from carpool_protocol.wire.jsonrpc import quote
 
 
 class Notifications:
-    """For all sessions."""
+    """The notifications for all sessions."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class Notifications:
         self._unplaced = requests.subscribe.unplaced
         self._emit = out
         self.changed: dict[SessionId, set[ListNotification]] = {}
-        """Who may hold lists that are others now, and of which."""
+        """The sessions that may hold lists that have changed, and which lists."""
 
     def log_received(self, event: LogForSession) -> None:
-        """A server's log message: about one call, or about some of a session."""
+        """A server has sent a log message, about one call or about some calls of a session."""
         open_call = self._call_table.calls.get(event.call)
         wants = self._subscriptions.wants_log
         if open_call is None:
@@ -77,9 +77,9 @@ class Notifications:
             )
 
     def workspace_left(self, session: Session, scope: Scope) -> None:
-        """It is in another workspace. What it is subscribed to is told as changed where another pool serves
-        it from now on; where none does that is also the last that is told of it. `scope`: what it looked
-        through until now.
+        """The session has moved to another workspace. Its subscribed resources are told as changed where
+        another pool serves them now. Where no pool does, that is also the last it hears of them. `scope` is
+        what it saw before.
         """
         before, now = pools_of(scope), pools_of(session.scope)
         for server, uri, listen, spelled in self._subscriptions.subscriptions_of(session.id):
@@ -93,7 +93,7 @@ class Notifications:
         self._unplaced.workspace_left(session)
 
     def lists_changed(self, session: Session, families: Iterable[Family]) -> None:
-        """These lists are others now."""
+        """These lists of the session have changed."""
         notices = {notification_of(family) for family in families}
         if notices and session.listed:
             self.changed.setdefault(session.id, set()).update(notices)
@@ -101,13 +101,13 @@ class Notifications:
             self._listen_streams.lists_changed(session, notices)
 
     def tell_all(self, changes: ChangedLists) -> None:
-        """The views of these scopes are others now."""
+        """Tell the sessions of these scopes that their views have changed."""
         if changes:
             for session in self._sessions.values():
                 self.lists_changed(session, changes.get(session.scope, ()))
 
     def send_list_changes(self) -> None:
-        """That was all that happens now: who holds a list that is another one is told."""
+        """Send the notifications about changed lists, at the end of an event."""
         changed, self.changed = self.changed, {}
         for session_id, notices in changed.items():
             session = self._sessions.get(session_id)

@@ -1,10 +1,9 @@
-"""A second look at calls that have found their place and have not left: may they still go there?
+"""The second check of calls that were resolved and not sent: may they still go there?
 
-Owns what ends them meanwhile (their server was switched off or is not there for their session any more, the
-profile keeps back what they are for, a tool is held until the user approves it) and that they go to the pool
-which serves their session now.
-
-Knows nothing of: why they wait (`admission`, `hook_points`), what waits for a catalog (`dispatch`).
+Owns what ends such a call meanwhile (its server was disabled or has left the session's view, the profile
+keeps back what it is for, a tool is held until the user approves it), and that it goes to the pool that
+serves its session now. Refuses to know: why calls wait (`admission`, `hook_points`), requests that wait for
+a catalog (`dispatch`).
 """
 
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from carpool_protocol.ids import SessionId
 
 
 class CallRecheck:
-    """For all sessions."""
+    """The second check of calls of all sessions."""
 
     def __init__(
         self,
@@ -35,19 +34,19 @@ class CallRecheck:
         self._tasks = tasks
 
     def recheck_session(self, session: Session) -> None:
-        """The session sees other pools now, or has other rights."""
+        """The session sees other pools now, or has other rights: check its queued calls."""
         for open_call in list(session.waiting):
             self.may_be_sent(open_call)
 
     def recheck_held(self) -> None:
-        """Catalogs of pinned servers came: what waits for a tool that is held now is refused."""
+        """Catalogs of pinned servers have come: refuse queued calls of tools that are held now."""
         for session in self._sessions.values():
             for open_call in list(session.waiting):
                 self._refuse_if_held(open_call)
 
     def may_be_sent(self, open_call: OpenCall) -> bool:
-        """Whether a call that has waited since it found its place may go there as things are now; else it is
-        ended. Its pool may be another one by now.
+        """Return whether a call that has waited may still go to its server, perhaps to another pool of it.
+        Otherwise the call is ended.
         """
         session = open_call.session
         disabled = self._session_views.sources.disabled_servers(session.source)
@@ -73,7 +72,7 @@ class CallRecheck:
         return True
 
     def is_unclear_resource(self, open_call: OpenCall) -> bool:
-        """Whether no text tells which resource of its server a call is about (`listed_uris`)."""
+        """True if the URI of a call does not tell which resource of its server is meant (`listed_uris`)."""
         return (
             self._session_views.view_of(open_call.session)
             .uris.listed_uris(open_call.server)
@@ -91,7 +90,7 @@ class CallRecheck:
         )
 
     def _refuse_if_held(self, open_call: OpenCall) -> bool:
-        """Whether it is for a tool that is held by now; then it is refused."""
+        """Refuse a call of a tool that is held by now. Returns False if the tool is not held."""
         held = self._session_views.view_of(open_call.session).held_tools
         why = (
             held.get((open_call.server, open_call.target))

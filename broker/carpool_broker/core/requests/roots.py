@@ -22,29 +22,29 @@ from carpool_protocol.link.messages import Root
 
 METHOD: Final = "roots/list"
 PREFIX: Final = "roots-"
-"""What the ids of these questions begin with, and of no other: a supervisor's begin with eight hexadecimal
-digits. So an answer to one is known without looking up what was asked.
+"""The ids of these questions begin with this, and no others do: a supervisor's begin with eight hexadecimal
+digits. So an answer is recognized without looking up the question.
 """
 
 
 class _AgentRoots:
-    """What is known of one agent's roots."""
+    """The roots of one agent, as far as they are known."""
 
     __slots__ = ("asked", "changed", "roots", "stale")
 
     def __init__(self) -> None:
         self.asked = AskId("")
-        """The open question."""
+        """The id of the open question; empty if there is none."""
         self.stale = True
-        """What it said last, if anything, is no longer so."""
+        """True if the last answer, if any, no longer holds."""
         self.changed = False
-        """It has said that they are others: not where it began."""
+        """True if the agent has said that its roots changed."""
         self.roots: tuple[Root, ...] | None = None
-        """What it said last."""
+        """The last answer."""
 
 
 class AgentRoots:
-    """The roots of all agents that declare some and are ready to be asked."""
+    """The roots of all agents that declare the capability and are ready to be asked."""
 
     def __init__(
         self,
@@ -59,26 +59,30 @@ class AgentRoots:
         self._count = 0
 
     def capabilities_known(self, session: Session) -> None:
-        """It has said what it declares. If its roots matter, its servers wait until it has said them."""
+        """The capabilities of an agent are known. If its roots matter, its servers wait until it has said
+        them.
+        """
         session.awaits_roots = session.capabilities.roots and bool(
             self._sources.servers_with_roots(session.source)
         )
 
     def agent_ready(self, session: Session) -> None:
-        """`notifications/initialized`: before it the agent must not be asked (basic/lifecycle)."""
+        """`notifications/initialized` has come: the agent must not be asked before it (MCP 2025-11-25,
+        basic/lifecycle).
+        """
         if session.greeted and session.capabilities.roots and session.id not in self._agents:
             self._agents[session.id] = _AgentRoots()
             self.recheck(session)
 
     def roots_changed(self, session: Session) -> None:
-        """`notifications/roots/list_changed`."""
+        """`notifications/roots/list_changed` has come."""
         agent = self._agents.get(session.id)
         if agent is not None:
             agent.stale = agent.changed = True
             self.recheck(session)
 
     def recheck(self, session: Session) -> None:
-        """Ask it, if that is needed and not being done."""
+        """Ask the agent, if that is needed and no question is open."""
         agent = self._agents.get(session.id)
         if agent is None or not agent.stale or agent.asked:
             return
@@ -94,8 +98,8 @@ class AgentRoots:
         self._emit(SendAsk(session.id, ask, METHOD, EMPTY_OBJECT, wants_progress=False, version=version))
 
     def roots_answered(self, session: Session, event: RootsAnswered) -> bool:
-        """What the agent says. False: not to the open question. An agent that cannot tell keeps what it has:
-        what it said before, else its workspace.
+        """The agent has answered. Returns False if that is not the open question. An agent that cannot tell
+        its roots keeps its last answer, or else its workspace.
         """
         agent = self._agents.get(session.id)
         if agent is None or not agent.asked or agent.asked != event.ask:
@@ -110,7 +114,7 @@ class AgentRoots:
         return True
 
     def session_closed(self, session: Session) -> None:
-        """The agent is gone."""
+        """The session has closed."""
         self._agents.pop(session.id, None)
 
     def check(self) -> None:

@@ -1,10 +1,8 @@
-"""What follows from the course of a call of the stateless era, part by part.
+"""Acts on what happens to calls of the stateless era.
 
-Owns that log messages are wanted of a server of the handshake era while a call is open that wants some: there
-the level is one for the whole instance (MCP 2025-11-25, server/utilities/logging). What calls want in rounds
-is `input_required`'s, what they go on as `tasks`'.
-
-Knows nothing of: who hears which message, the link.
+Owns that a server of the handshake era is asked for log messages while a call is open that wants some: there
+the level holds for the whole instance (MCP 2025-11-25, server/utilities/logging). Passes rounds on to
+`input_required` and tasks to `tasks`. Refuses to know: which agent hears which message, the link.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +19,7 @@ from carpool_protocol.link.messages import CallAnswered
 
 
 class StatelessCallHandler:
-    """See `call_listeners.StatelessCallListener`."""
+    """The call table's `call_listeners.StatelessCallListener`."""
 
     def __init__(
         self,

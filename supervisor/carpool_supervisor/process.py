@@ -99,12 +99,12 @@ class SupervisorShell:
         self._broker_away = False
         life = os.urandom(LIFE_BYTES)
         self.core = SupervisorCore(life)
-        self._conversations = InstanceIos(self._ready, self._logs, release, life, self._feed)
+        self._instance_ios = InstanceIos(self._ready, self._logs, release, life, self._feed)
         self._processes = Processes(
             self._ready,
             paths.runtime_id(runtime_dir),
             epoch,
-            self._conversations,
+            self._instance_ios,
             spec_of=self._spec_of,
             feed=self._feed,
             search_path=lambda: os.pathsep.join(self._server_path.directories),
@@ -127,7 +127,7 @@ class SupervisorShell:
         self._stopped = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._perform_one: dict[type, Callable[..., None]] = {
-            **self._conversations.handlers,
+            **self._instance_ios.handlers,
             **self._processes.handlers,
             effects.RecordEvidence: self._record_evidence,
             effects.RecordEra: self._record_era,
@@ -164,7 +164,7 @@ class SupervisorShell:
                 await self._processes.close(CLOSE_S)
                 await self._knowledge.flush()
             nursery.cancel_scope.cancel()
-        self._conversations.close()
+        self._instance_ios.close()
 
     def stop(self) -> None:
         """End all instances, then the process."""
@@ -179,14 +179,14 @@ class SupervisorShell:
 
     def _flush_burst(self) -> None:
         """End a burst: everything that it caused is written now."""
-        self._conversations.flush()
+        self._instance_ios.flush()
         self._link.flush()
         self._pump.settle()
         held = self._link.held_bytes(BROKER)
         if self._broker_away:  # kept within the size of the record that the broker will ask for
             held += self.core.record.kept_bytes
-        if self._conversations.read_budget.settle(held):  # events that follow leave in this burst too
-            self._conversations.flush()
+        if self._instance_ios.read_budget.settle(held):  # events that follow leave in this burst too
+            self._instance_ios.flush()
             self._link.flush()
             self._pump.settle()
         if self._stopping and self.core.has_no_process:
@@ -203,7 +203,7 @@ class SupervisorShell:
     def _write_log_line(self, effect: effects.WriteLogLine) -> None:
         log.log(logging.getLevelNamesMapping()[effect.level.upper()], "%s", effect.text)
         if effect.server:
-            self._conversations.log_line(effect.server, effect.instance, effect.text)
+            self._instance_ios.log_line(effect.server, effect.instance, effect.text)
 
     def _send(self, message: effects.LinkEffect) -> None:
         self._link.send(BROKER, message)

@@ -36,7 +36,7 @@ class Processes:
         ready: ReadySet,
         runtime_id: str,
         epoch: Epoch,
-        conversations: InstanceIos,
+        instance_ios: InstanceIos,
         *,
         spec_of: Callable[[PoolKey], PoolSpec | None],
         feed: Callable[[Iterable[events.OwnEvent]], None],
@@ -45,7 +45,7 @@ class Processes:
         """`spec_of`: None if the instance's configuration is gone. `feed`: takes events for the core.
         `search_path`: the PATH of servers without one of their own.
         """
-        self._conversations = conversations
+        self._instance_ios = instance_ios
         self._spec_of = spec_of
         self._feed = feed
         self._search_path = search_path
@@ -114,19 +114,19 @@ class Processes:
             env = {**({"PATH": search_path} if search_path else {}), **spec.env}
             pipes = self._spawner.spawn(instance, spec.argv, env, spec.cwd)
         except SpawnRefusedError as error:
-            why = self._conversations.masked(instance, str(error), spec)
+            why = self._instance_ios.masked(instance, str(error), spec)
             self._report_spawn_failure(instance, why, isinstance(error, AtLimitError))
             return
-        self._conversations.open(instance, spec, effect.era, pipes)
+        self._instance_ios.open(instance, spec, effect.era, pipes)
         log.info("%s #%d starts (generation %d)", effect.server, instance, effect.generation)
-        self._conversations.log_line(effect.server, instance, f"starts (generation {effect.generation})")
+        self._instance_ios.log_line(effect.server, instance, f"starts (generation {effect.generation})")
 
     def _spawned(self, instance: InstanceId, pid: int) -> None:
         self._feed((events.InstanceSpawned(instance, pid),))
-        self._conversations.greet(instance)
+        self._instance_ios.greet(instance)
 
     def _spawn_failed(self, instance: InstanceId, text: str, passing: bool) -> None:
-        text = self._conversations.masked(instance, text)
+        text = self._instance_ios.masked(instance, text)
         if self._is_spawner_away:  # not the command's fault: a retry may help
             self._feed((events.InstanceExited(instance, text, (), "", random.random()),))  # noqa: S311
             return
@@ -139,12 +139,12 @@ class Processes:
     def _exited(self, instance: InstanceId, status: int) -> None:
         how = exit_text(status)
         how = f"was {how}" if status < 0 else f"ended with {how}"
-        unwritten, words = self._conversations.process_exited(instance)
+        unwritten, words = self._instance_ios.process_exited(instance)
         self._feed((events.InstanceExited(instance, how, unwritten, words, random.random()),))  # noqa: S311
 
     def _close_stdin(self, effect: effects.CloseStdin) -> None:
         if not self._cancel_held_start(effect.instance):
-            self._conversations.close_stdin(effect.instance)
+            self._instance_ios.close_stdin(effect.instance)
 
     def _signal(self, effect: effects.SignalGroup) -> None:
         if not self._cancel_held_start(effect.instance):

@@ -275,9 +275,9 @@ class InProcessDaemon:
         for line in self.lines:
             line._sock.close()
         self.broker._agent_server.close()
-        for conversation in self.supervisor._conversations._held.values():
+        for conversation in self.supervisor._instance_ios._held.values():
             conversation.close()
-        self.supervisor._conversations.close()
+        self.supervisor._instance_ios.close()
         for process in self.processes.running.values():
             process.end()
         self.broker._ready.close()

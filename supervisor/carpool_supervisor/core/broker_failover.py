@@ -27,7 +27,7 @@ class BrokerFailover:
     def __init__(
         self,
         record: CallRecord,
-        desk: Dispatcher,
+        dispatcher: Dispatcher,
         asks: ServerAsks,
         held: TaskHolds,
         *,
@@ -38,7 +38,7 @@ class BrokerFailover:
     ) -> None:
         self._pools = pools
         self._record = record
-        self._dispatcher = desk
+        self._dispatcher = dispatcher
         self._asks = asks
         self._task_holds = held
         self._targets = targets

@@ -20,28 +20,28 @@ from carpool_supervisor.core.pools.instances import Instances
 
 
 def check_touched(
-    desk: Dispatcher, roster: Instances, leases: Leases, pools: Pools, named: Iterable[Struct]
+    dispatcher: Dispatcher, instances: Instances, leases: Leases, pools: Pools, named: Iterable[Struct]
 ) -> None:
     """Assert the invariants of all records that an event and its effects name. A record that has ended must
     have left nothing behind.
     """
     calls: set[CallId] = set()
-    instances: set[InstanceId] = set()
+    instance_ids: set[InstanceId] = set()
     keys: set[PoolKey] = set()
     for each in named:
         call = getattr(each, "call", None)
         if call is not None:
             calls.add(call.call if isinstance(call, Call) else call)
-        instances.add(getattr(each, "instance", InstanceId(0)))
+        instance_ids.add(getattr(each, "instance", InstanceId(0)))
         keys.add(getattr(each, "key", PoolKey("")))
     for call in calls:
-        desk.check_call(call)
-    for instance_id in instances:
-        instance = roster.by_id.get(instance_id)
+        dispatcher.check_call(call)
+    for instance_id in instance_ids:
+        instance = instances.by_id.get(instance_id)
         if instance is None:
             assert leases.holder(instance_id) is None, f"instance {instance_id} is gone and leased"
         else:
-            roster.check_instance(instance)
+            instances.check_instance(instance)
             keys.add(instance.pool.key)
     for key in keys & pools.keys():
         check_head(pools[key])

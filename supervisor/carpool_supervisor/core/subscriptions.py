@@ -27,19 +27,19 @@ from carpool_supervisor.core.model.pool import Instance, Pool
 Emit = Callable[[AnyEffect], None]
 
 
-def set_level(pool: Pool, word: SetLevel, out: Emit) -> None:
+def set_level(pool: Pool, wanted: SetLevel, out: Emit) -> None:
     """Set another level. Without any level, instances keep the last one: the handshake era cannot say
     "none".
     """
-    pool.level, pool.is_level_stale = word.level, False
-    if (word.level or pool.era == "stateless") and _serves(pool, "logging"):
+    pool.level, pool.is_level_stale = wanted.level, False
+    if (wanted.level or pool.era == "stateless") and _serves(pool, "logging"):
         for instance in pool.serving:
-            out(WriteLevel(instance.id, word.level))
+            out(WriteLevel(instance.id, wanted.level))
 
 
-def set_resources(pool: Pool, word: SetResourceSubscriptions, out: Emit) -> None:
+def set_resources(pool: Pool, wanted: SetResourceSubscriptions, out: Emit) -> None:
     """Set other subscribed resources."""
-    before, pool.uris = pool.uris, tuple(word.uris)
+    before, pool.uris = pool.uris, tuple(wanted.uris)
     if pool.are_uris_stale:
         pool.are_uris_stale = False
         _restore(pool, before, out)

@@ -1,1 +1,1 @@
-"""How one instance is spoken to: an adapter per era, pure; lines in, neutral events out, and back."""
+"""Era adapters, one per era of MCP: lines of a server in, neutral events out, and back. Pure."""

@@ -160,20 +160,22 @@ class DiscoverGreeting:
         return replace(catalog, era="stateless", ttl_ms=hint.ttl_ms, public=hint.public, tasks=tasks)
 
 
-def _described(said: RawJson, capabilities: RawJson) -> SelfDescription:
+def _described(answer: RawJson, capabilities: RawJson) -> SelfDescription:
     """The server's description of itself in its answer."""
     return SelfDescription(
-        text_of(said, "instructions") or "",
-        RawJson(bytes(value_of(value_of(said, "_meta") or b"", SERVER_INFO) or b"{}")),
+        text_of(answer, "instructions") or "",
+        RawJson(bytes(value_of(value_of(answer, "_meta") or b"", SERVER_INFO) or b"{}")),
         # Left out: an extension may bring results and notifications that agents do not know. The code that
         # forwards an extension declares it.
         RawJson(change_members(capabilities, {"extensions": None})),
     )
 
 
-def _supported(said: RawJson) -> list[str]:
+def _supported(answer: RawJson) -> list[str]:
     """The versions that a result, or the data of an error, lists as supported."""
     try:
-        return _versions.decode(value_of(said, "supportedVersions") or value_of(said, "supported") or b"[]")
+        return _versions.decode(
+            value_of(answer, "supportedVersions") or value_of(answer, "supported") or b"[]"
+        )
     except _UNREADABLE:
         return []

@@ -70,14 +70,14 @@ class RequestEnvelope:
 
     def _meta_members(self, needs: frozenset[Need], level: str, *, tasks: bool = False) -> bytes:
         can = capabilities_of(needs)
-        said = {
+        members = {
             PROTOCOL_VERSION: quote(VERSION),
             CLIENT_CAPABILITIES: _with_tasks(can) if tasks else can,
             CLIENT_INFO: self._info,
         }
         if level:
-            said[LOG_LEVEL] = quote(level)
-        return b",".join(quote(key) + b":" + value for key, value in said.items())
+            members[LOG_LEVEL] = quote(level)
+        return b",".join(quote(key) + b":" + value for key, value in members.items())
 
     def next_id(self, what: str) -> RawJson:
         """A new id for carpool's own request: a string, so never a wire id."""
@@ -97,14 +97,14 @@ class RequestEnvelope:
         """The whole `_meta` of a request, made from that of the agent (without `progressToken`). `call`: the
         agent's call.
         """
-        said = self._meta_cache
+        members = self._meta_cache
         tasks = call is not None and call.tasks and self.tasks
         if call is not None and (call.can is not None or call.log_level or tasks):
             # The agent itself has declared its capabilities and, if any, its log level.
             level = call.log_level if call.can is not None else call.log_level or self._level
-            said = self._meta_members(self._declared.needs(call.can), level, tasks=tasks)
+            members = self._meta_members(self._declared.needs(call.can), level, tasks=tasks)
         inner = b"" if not agents else without_members(agents, _PRIVATE)[1:-1].strip()
-        return RawJson(b"{%b%b%b}" % (said, b"," if inner else b"", inner))
+        return RawJson(b"{%b%b%b}" % (members, b"," if inner else b"", inner))
 
 
 def own_params(params: RawJson, method: str = "") -> RawJson:
@@ -122,8 +122,8 @@ def read_result(result: RawJson) -> tuple[Kind, RawJson]:
     found = fields(result)
     if found is None:
         return "unreadable", ABSENT
-    said = found.get("resultType", b"null")
-    kind = "complete" if said == b"null" else key_text(said)
+    result_type = found.get("resultType", b"null")
+    kind = "complete" if result_type == b"null" else key_text(result_type)
     if kind == "input_required":
         return "input_required", result
     if kind == "task":

@@ -47,26 +47,26 @@ class EraDetection:
         events: list[OwnEvent] = []
         out: list[bytes] = []
         for at, line in enumerate(lines):
-            said, answers = self._late_greeting(line) or self.adapter.feed([line])
-            failed = next((each for each in said if isinstance(each, GreetingFailed)), None)
+            found, answers = self._late_greeting(line) or self.adapter.feed([line])
+            failed = next((each for each in found if isinstance(each, GreetingFailed)), None)
             if failed is not None and failed.refused:
                 self._refused(failed, events, out)
                 continue
-            events += said
+            events += found
             out += answers
-            if self._check_greeted(said):
-                said, answers = self.adapter.feed(lines[at + 1 :])
-                return [*events, *said], [*out, *answers]
+            if self._check_greeted(found):
+                found, answers = self.adapter.feed(lines[at + 1 :])
+                return [*events, *found], [*out, *answers]
         return events, out
 
     def read_on(self) -> tuple[list[OwnEvent], list[bytes]]:
         """Read the next slice of a long list. Returns the same as `feed`."""
-        said, answers = self.adapter.read_on()
-        self._check_greeted(said)
-        return said, answers
+        events, answers = self.adapter.read_on()
+        self._check_greeted(events)
+        return events, answers
 
-    def _check_greeted(self, said: Sequence[OwnEvent]) -> bool:
-        if any(isinstance(each, InstanceGreeted) for each in said):
+    def _check_greeted(self, events: Sequence[OwnEvent]) -> bool:
+        if any(isinstance(each, InstanceGreeted) for each in events):
             self.is_over = True
             self._forget_earlier()
         return self.is_over
@@ -78,13 +78,13 @@ class EraDetection:
         earlier = self._earlier
         if earlier is None:
             return None
-        said, answers = earlier.feed([line])
+        events, answers = earlier.feed([line])
         if earlier.has_greeted:
             self.adapter.close()
             self.adapter, self._earlier = earlier, None
             self._era = self._first
-            return said, answers
-        if any(isinstance(each, GreetingFailed) for each in said):
+            return events, answers
+        if any(isinstance(each, GreetingFailed) for each in events):
             self._forget_earlier()
         return None
 

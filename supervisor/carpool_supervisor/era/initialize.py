@@ -165,15 +165,15 @@ class InitializeGreeting:
                 self._decoded.lines.append(self.greeting_line(version))
                 return
             hint = '; it speaks the stateless era: set "era": "modern"' * (error.code == UNSUPPORTED_VERSION)
-            said = refusal("initialize", error, bridge=self._bridge)
-            self._fail(said + hint, said if error.code in NOT_THIS_ERA else "")
+            text = refusal("initialize", error, bridge=self._bridge)
+            self._fail(text + hint, text if error.code in NOT_THIS_ERA else "")
             return
         greeted = read_initialized(message.result)
         if greeted is None or greeted.protocolVersion not in VERSIONS:
             version = "" if greeted is None else greeted.protocolVersion[:40]
-            said = f"answered initialize with {f'protocol version {version!a}' if version else NO_VERSION}"
+            text = f"answered initialize with {f'protocol version {version!a}' if version else NO_VERSION}"
             newer = version > VERSIONS[0]  # versions are dates
-            self._fail(f"{said}; carpool speaks {', '.join(VERSIONS)}", said if newer else "")
+            self._fail(f"{text}; carpool speaks {', '.join(VERSIONS)}", text if newer else "")
             return
         capabilities = RawJson(msgspec.json.encode(greeted.capabilities))
         info = RawJson(bytes(greeted.serverInfo))

@@ -234,17 +234,17 @@ class ListPages:
 
     def _over_bounds(self, family: Family) -> str:
         """The sentence on entries of this list that are over a limit; empty if none is."""
-        said = []
+        sentences = []
         if self._too_large:
             entries = "1 entry" if self._too_large == 1 else f"{self._too_large} entries"
             are = "is" if self._too_large == 1 else "are"
-            said.append(
+            sentences.append(
                 f"{entries} of its {family} {are} left out: larger than {MAX_ENTRY_BYTES // 1024} KiB each"
             )
         if self._is_full:
             whole = f"its lists are larger than {MAX_CATALOG_BYTES // 1024**2} MiB together"
-            said.append(f"{whole}: the rest of its {family} is left out after {self._found_entries}")
-        return "; ".join(said)
+            sentences.append(f"{whole}: the rest of its {family} is left out after {self._found_entries}")
+        return "; ".join(sentences)
 
     def named_offers(self, family: Literal["tools", "prompts"]) -> list[Offer]:
         """The offers in a list whose entries have names."""
@@ -311,8 +311,8 @@ def _read(result: RawJson, family: Family) -> Steps[_Page | None]:
     if not bytes(page.ttlMs):
         return found, page.nextCursor, NO_HINT
     # Read from what is decoded already: a second pass over a long page takes as long as the first.
-    said = b'{"ttlMs":%b,"cacheScope":%b}' % (bytes(page.ttlMs), bytes(page.cacheScope))
-    return found, page.nextCursor, read_cache_hint(RawJson(said))
+    hint = b'{"ttlMs":%b,"cacheScope":%b}' % (bytes(page.ttlMs), bytes(page.cacheScope))
+    return found, page.nextCursor, read_cache_hint(RawJson(hint))
 
 
 def _read_leniently(result: RawJson, family: Family) -> Steps[_Page | None]:

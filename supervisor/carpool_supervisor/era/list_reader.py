@@ -73,9 +73,9 @@ class ListReader:
         self._over = ""
         """The sentence on what of the description is over a limit."""
 
-    def begin(self, said: SelfDescription, features: Iterable[Feature]) -> None:
+    def begin(self, description: SelfDescription, features: Iterable[Feature]) -> None:
         """Read all lists of the server that has just greeted."""
-        self._said, self._over = said.bounded()
+        self._said, self._over = description.bounded()
         if self._over:
             self._decoded.events.append(ServerLineRejected(self._instance, self._over))
         self._reading.announce(features)

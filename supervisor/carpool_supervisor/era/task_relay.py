@@ -96,9 +96,9 @@ class RelayedTaskCalls:
         return TaskChanged(self._instance, task, _has_ended(params), body)
 
 
-def _id_of(said: RawJson) -> str:
+def _id_of(task: RawJson) -> str:
     """The id of a task; empty if it has none or it is no text."""
-    text = text_of(said, "taskId") or ""
+    text = text_of(task, "taskId") or ""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -106,19 +106,19 @@ def _id_of(said: RawJson) -> str:
     return text if len(text) <= MAX_ID_CHARS else ""
 
 
-def _ttl_ms(said: RawJson) -> int:
+def _ttl_ms(task: RawJson) -> int:
     """The time to live since the task was created; -1 if it is unlimited or not given."""
-    digits = value_of(said, "ttlMs") or b""
+    digits = value_of(task, "ttlMs") or b""
     return int(digits) if digits.isdigit() and len(digits) <= MAX_DIGITS else -1
 
 
-def _has_ended(said: RawJson) -> bool:
-    return text_of(said, "status") in _ENDED
+def _has_ended(task: RawJson) -> bool:
+    return text_of(task, "status") in _ENDED
 
 
-def _neutral(said: RawJson) -> RawJson:
+def _neutral(task: RawJson) -> RawJson:
     """The result without the members that concern only the server and carpool."""
-    meta = RawJson(value_of(said, "_meta") or b"")
+    meta = RawJson(value_of(task, "_meta") or b"")
     left = without(without(meta, SERVER_INFO), SUBSCRIPTION) if meta[:1] == b"{" else meta
     keep = None if not left else (lambda _: left)
-    return RawJson(change_members(said, {"resultType": None, "requestState": None, "_meta": keep}))
+    return RawJson(change_members(task, {"resultType": None, "requestState": None, "_meta": keep}))

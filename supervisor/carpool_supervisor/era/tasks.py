@@ -152,15 +152,15 @@ class TaskCalls:
     def call_answered(self, wire_id: WireId, result: RawJson) -> bool:
         """The call was answered. False: not with a task, so this is its result."""
         task = self._open[wire_id]
-        said = value_of(result, "task")
-        if said is None:
+        created = value_of(result, "task")
+        if created is None:
             self._drop(task)
             return False
-        text = text_of(said, "taskId")
+        text = text_of(created, "taskId")
         if text is None:
             self._unreadable(task, "It is a task without an id.")
             return True
-        task.id = named = value_of(said, "taskId") or b""
+        task.id = named = value_of(created, "taskId") or b""
         self._by_id[named] = task
         self._event(TaskCreated(self._instance, wire_id, text))
         if task.is_over:
@@ -213,14 +213,14 @@ class TaskCalls:
 
     def _status_received(self, task: _Task, error: RawJson, message: ResultAnswer | ErrorAnswer) -> None:
         """`tasks/result` failed or (`error` is absent) returned nothing useful: ask if the task has ended."""
-        said = message.result if isinstance(message, ResultAnswer) else EMPTY_OBJECT
-        status = text_of(said, "status") or ""
+        task_status = message.result if isinstance(message, ResultAnswer) else EMPTY_OBJECT
+        status = text_of(task_status, "status") or ""
         if status and status not in _ENDED:
             task.error = None  # it returned too early: asked again at the next sign of life
         elif error:
             self._answer(task, is_error=True, body=error)
         elif status in ("failed", "cancelled"):
-            self._answer(task, is_error=False, body=_failure(text_of(said, "statusMessage"), status))
+            self._answer(task, is_error=False, body=_failure(text_of(task_status, "statusMessage"), status))
         else:
             self._unreadable(task, "Its task has ended without a result.")
 
@@ -255,8 +255,8 @@ class TaskCalls:
             self._await(task)
         if status not in _ENDED and not task.counted:
             task.progress += 1
-            said = text_of(params, "statusMessage")
-            message = b"" if said is None else b',"message":%b' % quote(said)
+            message_text = text_of(params, "statusMessage")
+            message = b"" if message_text is None else b',"message":%b' % quote(message_text)
             told = b'{"progress":%.6f%b}' % (task.progress * _GRAIN, message)
             self._event(ServerProgressed(self._instance, task.wire, RawJson(told)))
 
@@ -311,6 +311,6 @@ def without_related(result: RawJson) -> RawJson:
     return RawJson(change_members(result, {"_meta": (lambda _: left) if left else None}))
 
 
-def _failure(said: str | None, status: str) -> RawJson:
-    text = said or f"The task of this tool {'was cancelled' if status == 'cancelled' else 'failed'}."
+def _failure(message: str | None, status: str) -> RawJson:
+    text = message or f"The task of this tool {'was cancelled' if status == 'cancelled' else 'failed'}."
     return RawJson(b'{"content":[{"type":"text","text":%b}],"isError":true}' % quote(text))

@@ -113,9 +113,9 @@ def save_eras(path: str, verdicts: EraVerdicts) -> tuple[EraVerdicts, str]:
     """Write the file, merged with what another supervisor has written meanwhile. Returns all of it, and a
     sentence for the log if something was wrong (else empty).
     """
-    on_disk, said = load_eras(path)
+    on_disk, problem = load_eras(path)
     whole = merged_eras(on_disk, verdicts)
     trouble = state_file.write_state_file(
         path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
     )
-    return whole, f"{trouble}; {LOST} after a restart" if trouble else said
+    return whole, f"{trouble}; {LOST} after a restart" if trouble else problem

@@ -118,9 +118,9 @@ def save_evidence(path: str, verdicts: EvidenceFile) -> tuple[EvidenceFile, str]
     """Write the file, merged with what another supervisor has written meanwhile. Returns all of it, and a
     sentence for the log if something was wrong (else empty). If the write fails the old file stays.
     """
-    on_disk, said = load_evidence(path)
+    on_disk, problem = load_evidence(path)
     whole = merged_evidence(on_disk, verdicts)
     trouble = state_file.write_state_file(
         path, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
     )
-    return whole, f"{trouble}; evidence about servers is kept only until carpool ends" if trouble else said
+    return whole, f"{trouble}; evidence about servers is kept only until carpool ends" if trouble else problem

@@ -93,10 +93,10 @@ def main(argv: list[str]) -> int:
         return 2
     found, left = sweep(argv[0])
     if found:
-        said = f"ended {found - left} processes of an earlier life" + (
+        text = f"ended {found - left} processes of an earlier life" + (
             f"; {left} would not end" if left else ""
         )
-        print(said, file=sys.stderr)  # noqa: T201  # a command
+        print(text, file=sys.stderr)  # noqa: T201  # a command
     return 1 if left else 0
 
 

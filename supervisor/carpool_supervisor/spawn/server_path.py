@@ -78,23 +78,23 @@ class ServerPath:
             await self._ask_once(settle)
 
     async def _ask_once(self, settle: Callable[[], None]) -> None:
-        question: ShellQuery | None = None
+        query: ShellQuery | None = None
         login: str | None = None
-        shell, said = "the login shell", "asked"
+        shell, state = "the login shell", "asked"
         try:
             shell = login_path.shell_of(self._environ)
             environ = {**login_path.shell_environment(shell, self._environ), **self._marks}
-            question = ShellQuery(shell, environ)
-            login = await _answer(question)
+            query = ShellQuery(shell, environ)
+            login = await _answer(query)
         except NoAnswerError as error:
-            said = f"{shell} {error}"
-            log.warning("%s: servers get the PATH that carpool was started with", said)
+            state = f"{shell} {error}"
+            log.warning("%s: servers get the PATH that carpool was started with", state)
         finally:
-            if question is not None:
+            if query is not None:
                 with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(self._end, question)
+                    await trio.to_thread.run_sync(self._end, query)
         if self.login_shell != "off":
-            self.login_shell = said
+            self.login_shell = state
             self.directories = self._merged(login)
         self._release()
         settle()
@@ -104,17 +104,17 @@ class ServerPath:
             login, self._environ.get("PATH", os.defpath), lambda each: is_own_place(self._environ, each)
         )
 
-    def _end(self, question: ShellQuery) -> None:
+    def _end(self, query: ShellQuery) -> None:
         """End the shell, children of its startup files, and processes that have left its process group."""
-        question.end()
+        query.end()
         end_marked(marks.INSTANCE, lambda value: value == self._mark, grace_s=0.0)
 
 
-async def _answer(question: ShellQuery) -> str:
+async def _answer(query: ShellQuery) -> str:
     """The shell's answer. Raises `NoAnswerError`."""
     with trio.move_on_after(login_path.LIMIT_S):
         while True:
-            await trio.lowlevel.wait_readable(question.fd)
-            if (said := question.read()) is not None:
-                return said
+            await trio.lowlevel.wait_readable(query.fd)
+            if (path := query.read()) is not None:
+                return path
     raise NoAnswerError(f"did not answer within {login_path.LIMIT_S:g} s")

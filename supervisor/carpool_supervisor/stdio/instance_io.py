@@ -199,9 +199,9 @@ class InstanceIo:
         """
         self.io.drain()
         self._log.drain(self.instance)
-        said = self._log.tail_of(self.instance)
+        lines = self._log.tail_of(self.instance)
         # Masked as a whole, because a value with line ends is not found in single lines.
-        words = self._mask.redact("\n".join(map(self._check_line, said)))
+        words = self._mask.redact("\n".join(map(self._check_line, lines)))
         return self._unwritten_calls(), words
 
     def _check_line(self, line: str) -> str:
@@ -380,20 +380,20 @@ class InstanceIos:
 
     def masked(self, instance: InstanceId, text: str, spec: PoolSpec | None = None) -> str:
         """The sentence with this instance's values masked. `spec`: for an instance that is not open yet."""
-        conversation = self._held.get(instance)
-        if conversation is not None:
-            return conversation.masked(text)
+        instance_io = self._held.get(instance)
+        if instance_io is not None:
+            return instance_io.masked(text)
         return text if spec is None else mask_of(_secret_values(spec)).redact(text)
 
     def greet(self, instance: InstanceId) -> None:
         """Greet the server of this instance: its process runs."""
-        if (conversation := self._held.get(instance)) is not None:
-            conversation.greet()
+        if (instance_io := self._held.get(instance)) is not None:
+            instance_io.greet()
 
     def process_exited(self, instance: InstanceId) -> tuple[tuple[WireId, ...], str]:
         """Its process has ended: report undelivered calls and its last words."""
-        conversation = self._held.get(instance)
-        return conversation.process_exited() if conversation is not None else ((), "")
+        instance_io = self._held.get(instance)
+        return instance_io.process_exited() if instance_io is not None else ((), "")
 
     def close_stdin(self, instance: InstanceId) -> None:
         """Close its stdin, so that it ends."""
@@ -404,8 +404,8 @@ class InstanceIos:
         while self._dirty:  # a stdin that breaks may cause writes to other instances
             dirty = self._dirty.copy()
             self._dirty.clear()
-            for conversation in dirty:
-                conversation.flush()
+            for instance_io in dirty:
+                instance_io.flush()
 
     def close(self) -> None:
         """Close the logs."""
@@ -427,9 +427,9 @@ class InstanceIos:
         return EraDetection(instance, make, first) if spec.era in ("auto", "newest") else make(first)
 
     def _release_instance(self, effect: effects.ReleaseInstance) -> None:
-        conversation = self._held.pop(effect.instance, None)
-        if conversation is not None:
-            conversation.close()
+        instance_io = self._held.pop(effect.instance, None)
+        if instance_io is not None:
+            instance_io.close()
 
     def _stderr_of(self, server: ServerName) -> StderrLog:
         found = self._stderr.get(server)

@@ -49,7 +49,7 @@ class InstanceIoRig:
     def __init__(self, logs: Path) -> None:
         self.ready = ReadySet()
         self.fed: list[events.OwnEvent] = []
-        self.conversations = InstanceIos(self.ready, logs, "1.0", b"life", self.fed.extend)
+        self.instance_ios = InstanceIos(self.ready, logs, "1.0", b"life", self.fed.extend)
         pairs = [os.pipe() for _ in range(3)]
         for pair in pairs:
             for fd in pair:
@@ -59,9 +59,9 @@ class InstanceIoRig:
 
     def talk(self, server: Any, era: Era, wish: EraWish) -> None:
         """Open the conversation and have this server answer until it has nothing more to say."""
-        self.conversations.open(ME, spec(wish), era, self.pipes)
-        self.conversations.greet(ME)
-        self.conversations.flush()
+        self.instance_ios.open(ME, spec(wish), era, self.pipes)
+        self.instance_ios.greet(ME)
+        self.instance_ios.flush()
         while lines := self.heard():
             for line in lines:
                 request = json.loads(line)
@@ -70,7 +70,7 @@ class InstanceIoRig:
                     message = {"jsonrpc": "2.0", "id": request["id"], **answer}
                     os.write(self.stdout, json.dumps(message).encode() + b"\n")
             self.ready._round()
-            self.conversations.flush()
+            self.instance_ios.flush()
 
     def heard(self) -> list[bytes]:
         try:
@@ -79,14 +79,14 @@ class InstanceIoRig:
             return []
 
     def close(self) -> None:
-        self.conversations.close()
+        self.instance_ios.close()
         self.ready.close()
         for fd in (self.stdin, self.stdout, self.stderr):
             os.close(fd)
 
 
 def parts() -> Counter[str]:
-    """What there is of conversations and adapters."""
+    """All objects that hold pipes and adapters of instances."""
     ours = ("carpool_supervisor.era", "carpool_supervisor.stdio.instance_io")
     return Counter(
         type(each).__name__ for each in gc.get_objects() if str(type(each).__module__).startswith(ours)
@@ -120,10 +120,10 @@ def test_a_conversation_that_is_over_leaves_nothing_to_the_collector(
         before = parts()
         rig.talk(server, first, wish)
         assert any(isinstance(each, events.InstanceGreeted) for each in rig.fed)
-        rig.conversations.process_exited(ME)
+        rig.instance_ios.process_exited(ME)
         assert parts().total() > before.total() + 3
         rig.fed.clear()
-        rig.conversations.handlers[effects.ReleaseInstance](effects.ReleaseInstance(ME))
+        rig.instance_ios.handlers[effects.ReleaseInstance](effects.ReleaseInstance(ME))
         assert parts() == before
     rig.close()
 
@@ -132,10 +132,10 @@ def test_the_last_words_hold_no_value_of_the_environment_whole_or_cut(tmp_path: 
     rig = InstanceIoRig(tmp_path)
     key = "first-line-of-it\nsecond-line-of-it"
     env = {"TOKEN": "hunter2-and-more", "KEY": key}
-    rig.conversations.open(ME, structs.replace(spec("handshake"), env=env), "handshake", rig.pipes)
+    rig.instance_ios.open(ME, structs.replace(spec("handshake"), env=env), "handshake", rig.pipes)
     long = "x" * (TAIL_LINE_CHARS - 7) + "hunter2-and-more"
     os.write(rig.stderr, f"{key}\n{key!r}\n{long}\n".encode())
-    _, words = rig.conversations.process_exited(ME)
+    _, words = rig.instance_ios.process_exited(ME)
     assert words.split("\n") == ["***", "'***'", long[:-16] + "***"]
     rig.close()
 
@@ -146,7 +146,7 @@ def test_what_was_written_while_nobody_read_is_a_sign_of_life_as_soon_as_it_is_r
 ) -> None:
     rig = InstanceIoRig(tmp_path)
     rig.talk(old_server, "handshake", "handshake")
-    intake = rig.conversations.read_budget
+    intake = rig.instance_ios.read_budget
     for is_written in (False, True):
         rig.fed.clear()
         assert intake.settle(HELD_HIGH_BYTES + 1)
@@ -177,14 +177,14 @@ def test_each_call_that_a_closed_stdin_does_not_take_is_told_as_never_delivered(
     rig.fed.clear()
     os.close(rig.stdin)
     rig.stdin = os.dup(rig.stdout)  # closed at the end
-    write = rig.conversations.handlers[effects.WriteCall]
+    write = rig.instance_ios.handlers[effects.WriteCall]
     for wire in (1, 2):
         write(effects.WriteCall(ME, WireId(wire), call(wire)))
-    rig.conversations.flush()
+    rig.instance_ios.flush()
     assert rig.fed == [events.StdinBroken(ME, (WireId(1), WireId(2)))]
     write(effects.WriteCall(ME, WireId(3), call(3)))
     assert rig.fed[1:] == [events.StdinBroken(ME, (WireId(3),))]
-    assert rig.conversations.process_exited(ME)[0] == (1, 2, 3)
+    assert rig.instance_ios.process_exited(ME)[0] == (1, 2, 3)
     rig.close()
 
 
@@ -195,8 +195,8 @@ def test_a_list_request_is_told_as_out_until_its_answer_comes_or_it_is_given_up(
     told = [each for each in rig.fed if isinstance(each, events.ListRequestChanged)]
     assert told == [events.ListRequestChanged(ME, "tools/list"), events.ListRequestChanged(ME, "")]
     rig.fed.clear()
-    rig.conversations.handlers[effects.RereadLists](effects.RereadLists(ME))
-    rig.conversations.handlers[effects.GiveUpListRequest](effects.GiveUpListRequest(ME, 60.0))
+    rig.instance_ios.handlers[effects.RereadLists](effects.RereadLists(ME))
+    rig.instance_ios.handlers[effects.GiveUpListRequest](effects.GiveUpListRequest(ME, 60.0))
     assert rig.fed == [
         events.ListRequestChanged(ME, "tools/list"),
         events.ListAnswerLost(ME, 1, "did not answer tools/list within 60 s"),

@@ -65,15 +65,15 @@ class PendingRetries:
 
     def retry_waiting(self, pool: Pool) -> list[PoolCall]:
         """Send the queued calls again that have a free slot now."""
-        said: list[PoolCall] = []
+        retried: list[PoolCall] = []
         for instance_id in [each for each in self._line if each in pool.instances]:
             instance = pool.instances[instance_id]
             for opened in list(self._line[instance_id].values()):
                 if _may_run(opened, instance):
                     self._forget(opened)
                     self._write_retry(opened, instance)
-                    said.append(opened)
-        return said
+                    retried.append(opened)
+        return retried
 
     def end_pauses(self, pauses: Iterable[tuple[InstanceId, WireId]]) -> None:
         """Retry the calls whose pauses are over."""

@@ -72,9 +72,9 @@ class CallTimeouts:
 class PausedTimeouts:
     """The paused idle timeouts of all calls in flight."""
 
-    def __init__(self, limits: CallTimeouts, later: PendingRetries) -> None:
-        self._timeouts = limits
-        self._retries = later
+    def __init__(self, timeouts: CallTimeouts, retries: PendingRetries) -> None:
+        self._timeouts = timeouts
+        self._retries = retries
 
     def ask_opened(self, pool_call: PoolCall, now: float, *, in_round: bool) -> None:
         """The call has one more open ask. The total timeout continues."""

@@ -61,7 +61,7 @@ class Dispatcher:
         pools: Pools,
         asks: ServerAsks,
         leases: Leases,
-        later: PendingRetries,
+        retries: PendingRetries,
         *,
         timeouts: CallTimeouts,
         timers: SupervisorTimers,
@@ -69,7 +69,7 @@ class Dispatcher:
     ) -> None:
         self._pools = pools
         self._asks = asks
-        self._retries = later
+        self._retries = retries
         self._leases = leases
         self._emit = out
         self.calls: Calls = {}

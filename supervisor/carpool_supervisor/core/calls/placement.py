@@ -60,9 +60,9 @@ def find_instance(
         lost = _loss_for_call(call, pool.server, leases)
         if lost is not None:
             return lost
-    mine = _held_by_session(session, pool.server, pools, leases)
-    if mine is not None:
-        return mine if mine.has_room() else None
+    held = _held_by_session(session, pool.server, pools, leases)
+    if held is not None:
+        return held if held.has_room() else None
     if pool.mode != "session":
         return instance_with_free_slot(pool, can_ask=call.method in CAN_ASK)
     found = leases.acquire(session, pool.key, now)
@@ -91,9 +91,9 @@ def could_be_placed(call: Call, pool: Pool, pools: Pools, leases: Leases) -> boo
         or leases.told_losses.cause_for_call(call, pool.server) is not None
     ):
         return True
-    mine = _held_by_session(call.session, pool.server, pools, leases)
-    if mine is not None:
-        return mine.has_room()
+    held = _held_by_session(call.session, pool.server, pools, leases)
+    if held is not None:
+        return held.has_room()
     if pool.mode == "session":
         return leases.spare_count(pool.key) > 0
     return instance_with_free_slot(pool, can_ask=call.method in CAN_ASK) is not None

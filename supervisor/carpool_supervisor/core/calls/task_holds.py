@@ -75,17 +75,17 @@ class TaskHolds:
 
     # --- the broker ------------------------------------------------------------------------------------
 
-    def set_subscriptions(self, word: SetTaskSubscriptions) -> None:
+    def set_subscriptions(self, wanted: SetTaskSubscriptions) -> None:
         """Agents subscribe to the progress of these tasks of an instance."""
-        instance = self._instances.get(word.instance)
+        instance = self._instances.get(wanted.instance)
         if instance is not None and _talks(instance):
-            self._emit(WriteTaskSubscriptions(instance.id, tuple(word.tasks)))
+            self._emit(WriteTaskSubscriptions(instance.id, tuple(wanted.tasks)))
 
-    def cancel_task(self, word: CancelTask, now: float) -> None:
+    def cancel_task(self, command: CancelTask, now: float) -> None:
         """No agent can poll the task any more. A task whose end was told needs no cancel."""
-        instance = self._instances.get(word.instance)
+        instance = self._instances.get(command.instance)
         if instance is not None:
-            self._cancel(instance, word.task, now)
+            self._cancel(instance, command.task, now)
 
     def _cancel(self, instance: Instance, task: str, now: float) -> None:
         if task in instance.held_tasks and _talks(instance):

@@ -11,7 +11,7 @@ from carpool_protocol.machine.timers import Timers
 TimerKind = Literal[
     "queued_call",  # call id: the call waits in its pool's queue
     "queue_notice",  # call id: its agent hears again that the call waits
-    "idle_call",  # call id: the server has said nothing about the call
+    "idle_call",  # call id: the server has sent nothing about the call
     "running_call",  # call id: the call may not run longer in all
     "ask",  # ask id: the agent must answer
     "retry_pause",  # (instance, wire id): the server wanted a pause before it gets the call again

@@ -23,9 +23,11 @@ from carpool_supervisor.core.pools.start_queue import StartQueue
 class CircuitBreakers:
     """The failures of all pools."""
 
-    def __init__(self, desk: Dispatcher, starts: StartQueue, out: Callable[[AnyEffect], None]) -> None:
-        self._dispatcher = desk
-        self._start_queue = starts
+    def __init__(
+        self, dispatcher: Dispatcher, start_queue: StartQueue, out: Callable[[AnyEffect], None]
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._start_queue = start_queue
         self._emit = out
 
     def instance_failed(

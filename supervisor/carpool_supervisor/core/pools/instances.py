@@ -59,14 +59,14 @@ class Instances:
     def __init__(
         self,
         pools: Pools,
-        desk: Dispatcher,
+        dispatcher: Dispatcher,
         leases: Leases,
         *,
         timers: SupervisorTimers,
         out: Callable[[AnyEffect], None],
     ) -> None:
         self._pools = pools
-        self._dispatcher = desk
+        self._dispatcher = dispatcher
         self._leases = leases
         self._emit = out
         self.by_id: dict[InstanceId, Instance] = {}
@@ -74,7 +74,7 @@ class Instances:
         self.start_queue = StartQueue(
             pools, self.by_id, leases, timers, start=self._start, drain=self._end_for_other_pool
         )
-        self.breakers = CircuitBreakers(desk, self.start_queue, out)
+        self.breakers = CircuitBreakers(dispatcher, self.start_queue, out)
         self._most = self.start_queue.max_processes
         """The process cap, or the number that ran when it was lowered: no instance is ended only because of
         that.

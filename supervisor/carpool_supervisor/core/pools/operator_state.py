@@ -13,10 +13,10 @@ from carpool_supervisor.core.model.pool import Pool
 from carpool_supervisor.core.model.restart_policy import after_operator
 
 
-def begin_operation(pool: Pool, word: Operate) -> None:
+def begin_operation(pool: Pool, command: Operate) -> None:
     """Record a command. `start` and `restart` also forget earlier failures."""
-    pool.operations.append((word.token, word.verb, pool.generations))
-    if word.verb == "stop":
+    pool.operations.append((command.token, command.verb, pool.generations))
+    if command.verb == "stop":
         pool.stopped = True
         pool.target = 0
         return
@@ -24,7 +24,7 @@ def begin_operation(pool: Pool, word: Operate) -> None:
     pool.restart = after_operator(pool.restart)
     pool.not_before, pool.start_wanted = 0.0, False
     pool.set_trial(None)
-    if word.verb == "restart" or pool.target == 0:
+    if command.verb == "restart" or pool.target == 0:
         pool.target = max(pool.target, pool.policy.min_instances, 1)
 
 

@@ -43,14 +43,14 @@ class Recycling:
     def __init__(
         self,
         pools: Pools,
-        roster: Instances,
+        instances: Instances,
         leases: Leases,
         *,
         timers: SupervisorTimers,
         out: Callable[[AnyEffect], None],
     ) -> None:
         self._pools = pools
-        self._instances = roster
+        self._instances = instances
         self._leases = leases
         self._emit = out
         self._timers = timers

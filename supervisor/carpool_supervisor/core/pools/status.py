@@ -62,11 +62,11 @@ def pool_changes(pool: Pool, now: float) -> Iterator[OperationEnded | Catalog | 
     state = pool.state_at(now)
     reason = "" if state == "serving" else last_error(pool)
     retry_after_s = pool.retry_after_s(now) if state in ("backing_off", "breaker_open") else None
-    said = pool.announced
+    announced = pool.announced
     error = "" if state == "serving" else pool.last_error
     if (
-        said is None
-        or (said.state, said.mode, said.both_eras) != (state, pool.mode, pool.both_eras)
+        announced is None
+        or (announced.state, announced.mode, announced.both_eras) != (state, pool.mode, pool.both_eras)
         or pool.announced_error != error
     ):
         pool.announced_error = error

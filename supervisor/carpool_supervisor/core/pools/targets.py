@@ -53,17 +53,17 @@ class PoolTargets:
     def __init__(
         self,
         pools: Pools,
-        desk: Dispatcher,
-        roster: Instances,
+        dispatcher: Dispatcher,
+        instances: Instances,
         leases: Leases,
         *,
         timers: SupervisorTimers,
         out: Callable[[AnyEffect], None],
     ) -> None:
         self._pools = pools
-        self._dispatcher = desk
-        self._instances = roster
-        self._start_queue = roster.start_queue
+        self._dispatcher = dispatcher
+        self._instances = instances
+        self._start_queue = instances.start_queue
         self._leases = leases
         self._emit = out
         self._timers = timers
@@ -203,12 +203,12 @@ class PoolTargets:
             self._start_queue.enqueue(pool)
             self._start_queue.start_queued(now)
 
-    def catalog_wanted(self, word: DiscoverCatalog, now: float) -> None:
+    def catalog_wanted(self, request: DiscoverCatalog, now: float) -> None:
         """A session needs the catalog: start an instance if the catalog is unknown."""
-        pool = self._pools.get(word.key)
+        pool = self._pools.get(request.key)
         if pool is None or not pool.wanted:
             return
-        if word.again and pool.catalog is not None and not pool.is_relisting:
+        if request.again and pool.catalog is not None and not pool.is_relisting:
             pool.is_relisting = True  # if none runs, the next instance announces it
             for instance in pool.serving[:1]:
                 self._emit(RereadLists(instance.id))
@@ -224,25 +224,27 @@ class PoolTargets:
         if pool.target == 0:
             pool.target = 1
             self._start_queue.enqueue(pool)
-        if word.first:
+        if request.first:
             self._start_queue.move_to_front(pool)
         self._start_queue.start_queued(now)
 
     # --- operators and sessions ------------------------------------------------------------------------
 
-    def operate(self, word: Operate, now: float) -> None:
+    def operate(self, command: Operate, now: float) -> None:
         """Carry out an operator's command. `OperationEnded` follows when it has taken effect."""
-        pool = self._pools.get(word.key)
+        pool = self._pools.get(command.key)
         if pool is None or not pool.wanted:
             self._emit(
-                OperationEnded(word.token, ok=False, text="no such pool: its configuration has just changed")
+                OperationEnded(
+                    command.token, ok=False, text="no such pool: its configuration has just changed"
+                )
             )
             return
-        operator_state.begin_operation(pool, word)
+        operator_state.begin_operation(pool, command)
         self._start_queue.backoffs.disarm(pool.key)
-        if word.verb == "stop":
+        if command.verb == "stop":
             self._dispatcher.fail_waiting(pool, "stopped", "")
-        if word.verb != "start":
+        if command.verb != "start":
             for instance in list(pool.instances.values()):
                 self._instances.drain(instance, now, "restart")
         self._start_queue.enqueue(pool)

@@ -3,7 +3,8 @@
 Clones the revision into a temporary directory, starts a private carpool of each tree (the same interpreter,
 that tree's source first on the path) with the same echo server, and loads both in turns with `carpool bench`.
 A ratio is taken within a round, so that a slow moment of the machine hits both. Bounded; ends
-what it started. Prints the ratio per process and scenario: the median over the rounds.
+what it started. Prints the ratio per process and scenario: the median over the rounds, and its 95 % interval
+(bootstrap over the rounds; with fewer than nine of them it is too narrow).
 
 Knows nothing of: what is measured (`carpool bench`), which ratio is good enough.
 """
@@ -11,16 +12,19 @@ Knows nothing of: what is measured (`carpool bench`), which ratio is good enough
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parents[1]
 ROOTS = ("broker", "supervisor", "protocol", "client")
 PARTS = ("broker", "supervisor")
+RESAMPLES = 10_000
 
 
 class Tree:
@@ -53,6 +57,14 @@ class Tree:
         return {**{part: found[part] for part in PARTS}, "both": sum(found[part] for part in PARTS)}
 
 
+def median_interval(ratios: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """The bootstrap interval of the median of these ratios. The same ratios have the same interval."""
+    dice = random.Random(len(ratios))
+    medians = sorted(statistics.median(dice.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
+    cut = round(RESAMPLES * (1 - level) / 2)
+    return medians[cut], medians[-1 - cut]
+
+
 def compare(revision: str, scenarios: list[str], rounds: int, seconds: float) -> None:
     """Print a line per scenario and process."""
     with tempfile.TemporaryDirectory(prefix="cp") as scratch:
@@ -80,8 +92,12 @@ def compare(revision: str, scenarios: list[str], rounds: int, seconds: float) ->
                 ]
                 for part in (*PARTS, "both"):
                     then, now = (statistics.median(each[name][part] for each in taken) for name in trees)
-                    ratio = statistics.median(each["now"][part] / each["then"][part] for each in taken)
-                    print(f"{scenario:>6} {part:<11} {then:6.1f} µs then, {now:6.1f} µs now, {ratio:.2f}")
+                    ratios = [each["now"][part] / each["then"][part] for each in taken]
+                    low, high = median_interval(ratios)
+                    print(
+                        f"{scenario:>6} {part:<11} {then:6.1f} µs then, {now:6.1f} µs now, "
+                        f"{statistics.median(ratios):.2f} (95 % {low:.3f} to {high:.3f}, {rounds} rounds)"
+                    )
         finally:
             for tree in trees.values():
                 tree.carpool("down")

@@ -1,13 +1,12 @@
-"""The broker's decisions, all of them, behind one door.
+"""The broker core: all decisions of the broker, behind one interface.
 
-Composes sessions, the ledger (calls), requests (what agents ask), asks (what agents are asked), the outlook
-(views), following (what comes of other catalogs and configurations), greetings, parked calls, hooks, sources
-(configurations in force), the link and recovery (what was a dead broker's): takes an event, returns the
-effects in order. Pure: time comes in.
+Composes the parts, gives each event to the parts that it concerns, and returns the effects in order. The
+parts: open calls (`calls`), the requests of agents (`requests`), what sessions see (`configuration`,
+`registry`), what follows when that changes (`updates`), hooks, limits, subscriptions, and the link to the
+supervisor with what an earlier broker left (`recovery`). Pure: time is a parameter.
 
-Invariants (`check`): those of its parts; every session's source is known.
-
-Knows nothing of: how an era words requests and answers, sockets, processes.
+Invariants (`check`): those of its parts; the source of every session is known. Refuses to know: how an era
+words requests and answers, sockets, processes.
 """
 
 from collections.abc import Iterable
@@ -97,7 +96,7 @@ from carpool_protocol.machine.timers import Timers
 
 
 class BrokerCore:
-    """All decisions of the broker. See `carpool_protocol.machine.machine.Machine`."""
+    """The broker core. See `carpool_protocol.machine.machine.Machine`."""
 
     def __init__(
         self,
@@ -176,7 +175,7 @@ class BrokerCore:
         self.audit(audits)
 
     def handle(self, event: AnyEvent, now: float) -> list[AnyEffect]:
-        """Take one event; return what is to be done, in order."""
+        """Handle one event; return the effects in order."""
         effects: list[AnyEffect] = []
         self._effects = effects
         if self._audit_trail is not None:
@@ -203,7 +202,7 @@ class BrokerCore:
         return effects
 
     def tick(self, now: float) -> list[AnyEffect]:
-        """Time has passed."""
+        """Fire the timers that are due; return the effects in order."""
         effects: list[AnyEffect] = []
         self._effects = effects
         if self._audit_trail is not None:
@@ -260,7 +259,7 @@ class BrokerCore:
                 assert_never(kind)
 
     def next_deadline(self) -> float | None:
-        """When `tick` has something to do at the latest."""
+        """Return the time at which `tick` must be called at the latest, or None."""
         return self.timers.next_deadline()
 
     def check(self) -> None:
@@ -277,15 +276,15 @@ class BrokerCore:
         self.registry.check()
 
     def check_touched(self, event: Struct, effects: Iterable[Struct]) -> None:
-        """Assert what must hold of the records that these name."""
+        """Assert what must hold of the records that an event and its effects name."""
         invariants.check_touched(self.call_table, self.sessions, self.timers, (event, *effects))
 
     def view_of(self, session: SessionId) -> View:
-        """What this session sees."""
+        """Return what this session sees."""
         return self.session_views.view_of(self.sessions[session])
 
     def audit(self, on: bool) -> None:
-        """Whether each call that ends is put down."""
+        """Keep an audit record of each call that ends, or no longer."""
         if on != (self.call_table.audit_trail is not None):
             self._audit_trail = AuditTrail(self._emit, self.call_table.before) if on else None
             self.call_table.audit_trail = self.recovery.record.trail = self._audit_trail

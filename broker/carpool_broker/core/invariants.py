@@ -1,7 +1,7 @@
-"""What must always hold of open calls and their sessions.
+"""The invariants of open calls and their sessions.
 
-Owns what must hold of one call or session, of those that an event names, and of all together. Knows nothing
-of: how it comes to hold.
+Owns what must hold of one call or session, of those that an event names, and of all together. Refuses to
+know: which part makes it hold.
 """
 
 from collections import Counter
@@ -16,11 +16,11 @@ from carpool_broker.core.model.timer_kinds import BrokerTimers, TimerKind
 from carpool_protocol.ids import CallId, SessionId
 
 _STAGES: Final[tuple[tuple[TimerKind, Stage], ...]] = (("sent_call", "sent"), ("queued_call", "waiting"))
-"""Timers that a call has exactly while it is in a stage."""
+"""The timers that a call has exactly while it is in a stage."""
 
 
 def check(call_table: CallTable, sessions: Mapping[SessionId, Session], timers: BrokerTimers) -> None:
-    """Assert every invariant of the ledger of these sessions."""
+    """Assert the invariants of all calls of these sessions."""
     call_table.arguments.check(sessions.values())
     call_table.unread.check(sessions.values())
     call_table.admission.quotas.check(sessions.values())
@@ -55,8 +55,8 @@ def check_touched(
     timers: BrokerTimers,
     named: Iterable[Struct],
 ) -> None:
-    """Assert what must hold of the records that an event and its effects name: whatever an event changed for
-    others is said by an effect. One that is over has left nothing behind.
+    """Assert what must hold of the records that an event and its effects name. A change of another record is
+    told by an effect. A record that is gone has left nothing behind.
     """
     calls: set[CallId] = set()
     of: set[SessionId] = set()
@@ -72,7 +72,7 @@ def check_touched(
 
 
 def check_call(call: CallId, call_table: CallTable, timers: BrokerTimers) -> None:
-    """Assert that this call has the limit of its stage, and none once it is over."""
+    """Assert that this call has the time limit of its stage, and none once it is over."""
     open_call = call_table.calls.get(call)
     stage = None if open_call is None else open_call.stage
     for kind, its in _STAGES:
@@ -84,7 +84,7 @@ def check_call(call: CallId, call_table: CallTable, timers: BrokerTimers) -> Non
 
 
 def check_session(session: Session, call_table: CallTable) -> None:
-    """Assert that this session has no more at once than it may, and waits only for a reason."""
+    """Assert that this session is within its limits, and that its calls wait only for a reason."""
     admission = call_table.admission
     if session.sent > admission.max_open_calls(
         session

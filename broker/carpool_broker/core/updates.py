@@ -1,10 +1,9 @@
-"""What follows when catalogs, states of pools or configurations are others than they were.
+"""What follows when catalogs, states of pools or configurations change.
 
-Owns the order of that: the registry learns it, sessions go along to the scope that is in force for them and
-hear which lists are others, the supervisor is told what is wanted now, and what waited for it goes on. While
-a long catalog is learned in slices (`catalog_queue`) all other events pass.
-
-Knows nothing of: what a source or a catalog holds, what waits, how a change is told.
+Owns the order: the registry learns the change; sessions go to the scope that is in force for them and hear
+which lists changed; the supervisor is told which pools are wanted; deferred requests go on. While a long
+catalog is learned in slices (`catalog_queue`), all other events pass. Refuses to know: what a source or a
+catalog holds, which requests wait, how a change is told.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +26,11 @@ from carpool_protocol.ids import PoolKey, SessionId
 from carpool_protocol.link.messages import Catalog, PoolChanged
 
 AWAY_STATES: Final = frozenset({"given_up", "stopped", "breaker_open", "half_open"})
-"""States in which a server leaves every list."""
+"""The states in which a server leaves every list."""
 
 
 class Updates:
-    """For all sessions."""
+    """The updates of all sessions."""
 
     def __init__(
         self,
@@ -64,20 +63,20 @@ class Updates:
     # --- what happens ----------------------------------------------------------------------------------
 
     def catalog_received(self, event: Catalog, now: float) -> None:
-        """The supervisor tells what a pool offers."""
+        """The supervisor tells the catalog of a pool."""
         self._queue.add(event, now)
         if len(self._queue) == 1:
             self.learn_slice(now)
 
     def pool_changed(self, event: PoolChanged, now: float) -> None:
-        """The supervisor tells how a pool is."""
+        """The supervisor tells the state of a pool."""
         if self._queue.holds(event.key):
             self._queue.add(event, now)
         else:
             self._apply_pool_state(event, now)
 
     def learn_slice(self, now: float) -> None:
-        """The next slice of what is told."""
+        """Learn the next slice of the catalogs that were told."""
         for told in self._queue.advance(now):
             if isinstance(told, PoolChanged):
                 self._apply_pool_state(told, now)
@@ -85,7 +84,7 @@ class Updates:
                 self._catalog_applied(told, now)
 
     def finish_slices(self, now: float) -> None:
-        """All that was told, at once: who has told it is gone."""
+        """Learn all that was told at once, because the supervisor has gone."""
         while self._queue:
             self.learn_slice(now)
 
@@ -114,7 +113,7 @@ class Updates:
         self._catalogs_changed(now, event.key)
 
     def sources_read(self, readings: Sequence[SourceRead], now: float) -> None:
-        """Configurations were read. The supervisor hears once what is wanted after all of them."""
+        """Configurations were read. The supervisor hears once which pools are wanted after all of them."""
         for reading in readings:
             self._registry.approvals.pins_read(reading.pins)
             self._notifications.tell_all(self._sources.source_read(reading))
@@ -126,17 +125,19 @@ class Updates:
         self._catalogs_changed(now)
 
     def source_dropped(self, event: SourceDropped) -> None:
-        """Nobody uses a configuration any more."""
+        """No session uses this configuration any more."""
         self._notifications.tell_all(self._sources.drop_source(event.source))
         self._linking.send_pools()
 
     def tools_approved(self, event: PinsApproved, now: float) -> None:
-        """Tools that were held are let out."""
+        """Held tools were approved."""
         self._notifications.tell_all(self._registry.approve(event.pin, event.tools))
         self._requests.catalogs_changed(now)
 
     def session_source_changed(self, session: Session, event: SessionSourceChanged, now: float) -> None:
-        """Its configuration comes from another source: nothing of it is lost, but it is served elsewhere."""
+        """The session's configuration comes from another source. It keeps its calls, and other pools serve
+        it.
+        """
         if self._call_table.audit_trail is not None:
             self._call_table.audit_trail.forget_caller(session)
         session.awaits_roots = False
@@ -155,8 +156,8 @@ class Updates:
     # --- what comes of it ------------------------------------------------------------------------------
 
     def update_scopes(self, gone: Session | None = None) -> None:
-        """Other scopes are in force, or other pools wanted: sessions go along, the supervisor is told.
-        `gone`: it is served elsewhere by what it has done itself.
+        """Other scopes are in force, or other pools wanted: move sessions to them and tell the supervisor.
+        `gone` is the session that moved by its own action.
         """
         self._registry.approve_unmet()
         moved = self._session_views.apply_scopes(self._sessions.values())
@@ -164,14 +165,16 @@ class Updates:
         self._sessions_rescoped(moved, gone)
 
     def class_changed(self, session: Session) -> None:
-        """It is of another class of agents now: it sees what that one does (rule 12)."""
+        """The session belongs to another class of agents now and sees what that class sees (docs/rules.md,
+        rule 12).
+        """
         if self._sources.add_variant(session.source, asking=session.asking, stateless=session.stateless):
             self.update_scopes(session)
         else:
             self._sessions_rescoped(self._session_views.apply_scopes([session]), session)
 
     def _catalogs_changed(self, now: float, key: PoolKey | None = None) -> None:
-        """Catalogs or pool states are others now (`key`'s): what waited for that may go on."""
+        """Catalogs or states of pools (of `key`) have changed: requests that wait for them may go on."""
         if self._sources.pool_changed(key):
             self.update_scopes()
         self._requests.catalogs_changed(now)

@@ -39,17 +39,19 @@ class PoolVariant:
         self.stateless = stateless
         self.in_force = in_force
         self.replacing: dict[ServerName, PoolKey] = {}
-        """Servers whose new pool has not greeted yet: the new key. The old one is still in force."""
+        """The servers whose new pool has not greeted yet, and the key of that pool. The old pool is in force
+        until then.
+        """
 
 
 class ServerProblem(Struct, frozen=True):
-    """Servers that cannot be run in one source or another."""
+    """The servers that cannot be run in some source."""
 
     misconfigured: Mapping[ServerName, str]
-    """Why, for people: what is wrong with one in itself, before what somebody has not set."""
+    """The reasons, for people. A server that is wrong in itself comes before one that lacks variables."""
     untrusted: frozenset[ServerName]
     unset: frozenset[ServerName]
-    """Those that lack nothing but variables or places, wherever they cannot be run."""
+    """The servers that lack nothing but variables or places."""
 
 
 class EffectiveSource:
@@ -60,13 +62,15 @@ class EffectiveSource:
     def __init__(self, source_read: SourceRead) -> None:
         self.goal = source_read
         self.lanes = {(False, False): PoolVariant(Scope((), source_read.scope.separator))}
-        """By whether its agents can be asked, and whether they are of the stateless era. The first is always
-        there; each other one stays from its first agent on.
+        """By (agents that can be asked, agents of the stateless era). The first is always there; each other
+        one stays from its first agent on.
         """
         self.specs: dict[PoolKey, PoolSpec] = {}
-        """Of everything in force and to come."""
+        """The pools that are in force or to come."""
         self.before: dict[PoolKey, tuple[PoolKey, ...]] = {}
-        """Whose place a pool took, or takes, the last one first: one each for several classes of agents."""
+        """The pools that each pool replaced, or replaces, the last one first: one for each
+        class of agents.
+        """
 
 
 class EffectiveSources:
@@ -75,13 +79,13 @@ class EffectiveSources:
     def __init__(self, registry: Registry, states: Mapping[PoolKey, PoolChanged]) -> None:
         self._registry = registry
         self._states = states
-        """What the supervisor last said of each pool."""
+        """The last state of each pool that the supervisor has told."""
         self._capability_variants = CapabilityVariants(registry, states)
         self._era_variants = EraVariants(registry, states)
         self.sources: dict[SourceId, EffectiveSource] = {}
 
     def source_read(self, event: SourceRead) -> ChangedLists:
-        """Take over a source, new or read again. Returns the scopes whose lists changed by what is kept."""
+        """Take over a source that was read. Returns the scopes whose lists changed by what is kept."""
         source = self.sources.get(event.source)
         if source is None:
             source = self.sources[event.source] = EffectiveSource(event)
@@ -98,7 +102,7 @@ class EffectiveSources:
         )
 
     def add_variant(self, source: SourceId, *, asking: bool, stateless: bool) -> bool:
-        """An agent of this class uses this source. True when it is the first one."""
+        """Note that an agent of this class uses the source. Returns True for the first one."""
         found = self.sources[source]
         if (asking, stateless) in found.lanes:
             return False
@@ -109,11 +113,13 @@ class EffectiveSources:
         return True
 
     def add_asking_variant(self, source: SourceId) -> bool:
-        """An agent of the handshake era that can be asked uses this source. True when it is the first one."""
+        """Note that an agent of the handshake era that can be asked uses the source. Returns True for the
+        first one.
+        """
         return self.add_variant(source, asking=True, stateless=False)
 
     def drop_source(self, source: SourceId) -> ChangedLists:
-        """No session uses it any more. Returns as `read`."""
+        """Forget a source that no session uses. Returns the same as `source_read`."""
         gone = self.sources.pop(source, None)
         if gone is None:
             return {}
@@ -123,7 +129,9 @@ class EffectiveSources:
         return self._update_registry()
 
     def pool_changed(self, key: PoolKey | None = None) -> bool:
-        """A catalog came or a pool changed: `key`. True when something else is in force or wanted now."""
+        """A catalog or a state of this pool has come. Returns True if other scopes are in force or other
+        pools wanted.
+        """
         otherwise = key is not None and any(
             [self._capability_variants.recheck(key), self._era_variants.recheck(key)]
         )
@@ -142,7 +150,7 @@ class EffectiveSources:
         )
 
     def _apply_ready(self, source: EffectiveSource) -> bool:
-        """Put in force what can be. True when the scopes in force or the wanted pools are others now."""
+        """Put in force what is ready. Returns True if the scopes in force or the wanted pools changed."""
         goal = source.goal
         goals = (*goal.specs, *goal.twins.values(), *goal.stateless.values())
         known = {**source.specs, **{spec.key: spec for spec in goals}}
@@ -168,7 +176,7 @@ class EffectiveSources:
         return moved
 
     def _goal_entries(self, source_read: SourceRead, variant: PoolVariant) -> Iterator[ScopeEntry]:
-        """What this class of agents is to see once every pool has greeted."""
+        """Return what this class of agents sees once every pool has greeted."""
         for entry in source_read.scope.servers:
             twin = source_read.twins.get(entry.key)
             own = self._era_variants.stateless_pool(entry.key) if variant.stateless else None
@@ -182,7 +190,7 @@ class EffectiveSources:
     def _current_entry(
         self, source: EffectiveSource, variant: PoolVariant, entry: ScopeEntry, former: ScopeEntry | None
     ) -> ScopeEntry:
-        """What is in force of this goal now."""
+        """Return what is in force of this goal now."""
         if former is None or former.key == entry.key:
             return entry
         before = former.key
@@ -199,7 +207,7 @@ class EffectiveSources:
         return entry
 
     def _must_wait(self, old: PoolKey, new: PoolKey) -> bool:
-        """The new pool has not yet shown that it can serve, or has shown that it cannot."""
+        """True if the new pool has not yet shown that it can serve, or has shown that it cannot."""
         old_state = self._states[old].state if old in self._states else "cold"
         new_state = self._states[new].state if new in self._states else "cold"
         if new_state in FAILED:
@@ -210,7 +218,7 @@ class EffectiveSources:
         return old_state == "serving" and not could
 
     def _with_replaced_pool(self, source: EffectiveSource, spec: PoolSpec) -> PoolSpec:
-        """With the pool before it. The supervisor knows when that one is gone."""
+        """Return the spec with the pools that it replaces. The supervisor knows when these are gone."""
         before, *others = source.before.get(spec.key) or (PoolKey(""),)
         after = before if spec.server in source.goal.stop_first else PoolKey("")
         if (spec.replaces, spec.start_after, spec.replaces_too) == (before, after, others):
@@ -218,8 +226,8 @@ class EffectiveSources:
         return replace(spec, replaces=before, start_after=after, replaces_too=others)
 
     def scope(self, source: SourceId, *, asking: bool = False, stateless: bool = False) -> Scope:
-        """The scope in force. `asking`: for agents that can be asked, `stateless`: for those of that era; as
-        far as there are any here.
+        """Return the scope in force, for agents that can be asked (`asking`) or of the stateless era
+        (`stateless`), as far as the source has such agents.
         """
         lanes = self.sources[source].lanes
         for which in ((asking, stateless), (asking, False)):
@@ -228,12 +236,12 @@ class EffectiveSources:
         return lanes[False, False].in_force
 
     def is_still_used(self, source: SourceId, old: PoolKey, new: PoolKey) -> bool:
-        """Whether a pool in whose place `new` serves this source, another launch, goes on for others."""
+        """True if the replaced pool still serves other sessions of this source."""
         is_wanted = any(old in each.specs for each in self.sources.values())
         return is_wanted and not _are_variants(self.sources[source].goal, old, new)
 
     def _servers_of_agents(self, operators: Set[SourceId]) -> Set[ServerName]:
-        """Servers that a source besides these names: what these bring says nothing of them."""
+        """Return the servers that sources besides these name: what these add says nothing about them."""
         goals = [source.goal for name, source in self.sources.items() if name not in operators]
         return {
             name
@@ -242,7 +250,9 @@ class EffectiveSources:
         }
 
     def pools_of_agents(self, operators: Set[SourceId]) -> frozenset[PoolKey]:
-        """Pools of all sources but these; of these only those of servers that no other source names."""
+        """Return the pools of all sources besides these, and of these the pools of servers that no other
+        source names.
+        """
         elsewhere = self._servers_of_agents(operators)
         return frozenset(
             key
@@ -252,8 +262,8 @@ class EffectiveSources:
         )
 
     def problems(self, operators: Set[SourceId] = frozenset()) -> ServerProblem:
-        """What is wrong with the servers of all sources. Those of `operators` count only for servers that no
-        other source names.
+        """Return the problems of the servers of all sources. Problems of `operators` count only for servers
+        that no other source names.
         """
         elsewhere = self._servers_of_agents(operators) if operators else frozenset()
         lame = [
@@ -270,7 +280,9 @@ class EffectiveSources:
         return ServerProblem({**found, **wrong}, untrusted, frozenset(found) - wrong.keys())
 
     def unrunnable(self, source: SourceId) -> Mapping[ServerName, tuple[str, str]]:
-        """Servers that cannot be run: (`untrusted_servers`, `unset` or `misconfigured`, why)."""
+        """Return the servers that cannot be run, and for each the fault (`untrusted_servers`, `unset` or
+        `misconfigured`) and the reason.
+        """
         goal = self.sources[source].goal
         return {
             name: (
@@ -281,23 +293,23 @@ class EffectiveSources:
         }
 
     def untrusted_servers(self, source: SourceId) -> frozenset[ServerName]:
-        """Those among them that only wait for the user's trust."""
+        """Return the servers among them that only wait for the user's trust."""
         return self.sources[source].goal.untrusted
 
     def project_problem(self, source: SourceId) -> str:
-        """Why nobody knows what servers its project has, a clause; empty: they are known."""
+        """Return why the servers of its project are not known, as a clause; empty if they are known."""
         return self.sources[source].goal.broken
 
     def disabled_servers(self, source: SourceId) -> Mapping[ServerName, DisabledServer]:
-        """Servers that are switched off, and why."""
+        """Return the disabled servers, and why each is disabled."""
         return self.sources[source].goal.disabled
 
     def servers_with_roots(self, source: SourceId) -> frozenset[ServerName]:
-        """Servers that are told the roots which the agent itself names."""
+        """Return the servers that are told the roots of the agent."""
         return self.sources[source].goal.own_roots
 
     def pools_to_discover(self) -> list[PoolKey]:
-        """New pools that must greet before they replace an old one."""
+        """Return the new pools that must greet before they replace an old one."""
         return sorted(
             {
                 key
@@ -308,7 +320,7 @@ class EffectiveSources:
         )
 
     def wanted_pools(self) -> SetPools:
-        """Every pool of every source, in a stable order."""
+        """Return every pool of every source, in a stable order."""
         specs: dict[PoolKey, PoolSpec] = {}
         for source in self.sources.values():
             for key, spec in source.specs.items():
@@ -343,7 +355,7 @@ class EffectiveSources:
 
 
 def _are_variants(source_read: SourceRead, one: PoolKey, other: PoolKey) -> bool:
-    """Whether these are pools of one launch for agents that can be asked and for those that cannot: neither
-    takes the other's place. A pool of the stateless era alone does not live beside the one that all share.
+    """True if these pools are of one launch, for agents that can be asked and for those that cannot: neither
+    replaces the other. A pool for the stateless era alone does not stand beside one that all share.
     """
     return any({one, other} == {plain, twin.key} for plain, twin in source_read.twins.items())

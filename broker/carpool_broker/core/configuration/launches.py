@@ -46,7 +46,9 @@ _ERA_WISHES: Final[dict[Literal["auto", "legacy", "modern", "match"], EraWish]] 
     "modern": "stateless",
     "match": "auto",
 }
-"""By the words of the configuration; of `auto` and `match`, for agents of the handshake era."""
+"""The eras by the words of the configuration. `auto` and `match` are meant for agents of the
+handshake era.
+"""
 
 
 def pool_key(
@@ -62,11 +64,10 @@ def pool_key(
     roots: Sequence[Root] | None = None,
     decided: Sequence[tuple[str, object]] = (),
 ) -> PoolKey:
-    """`server:` and 16 hex digits of a keyed hash, so that a key tells nothing about the values in it.
-
-    `origin` keeps servers of `carpool run` apart from configured ones, whose policies may differ.
-    `capabilities` is the class of agents (rule 12), `roots` is rule 6's. A process speaks one era for as long
-    as it lives. `decided_fields`: see `Launch`.
+    """Return the key of a pool: `server:` and 16 hexadecimal digits of a keyed hash, so that the key tells
+    nothing about the values in it. `origin` tells servers of `carpool run` from configured ones, whose
+    policies may differ. `capabilities` is the class of agents (docs/rules.md, rule 12), `roots` is for rule
+    6. A process speaks one era as long as it lives. `decided_fields`: see `Launch`.
     """
     # A list of lists in msgpack is unambiguous: no two launches have the same bytes.
     told = None if roots is None else list(roots)
@@ -77,23 +78,23 @@ def pool_key(
 
 
 class LaunchEnvironment(Struct, frozen=True, kw_only=True):
-    """What a session brings to its configuration."""
+    """What a session adds to its configuration."""
 
     known: Mapping[str, str]
     auto_known: Mapping[str, str] | None = None
-    """For the user's servers with `auto_connect`; None: as `known`."""
+    """The variables for the user's servers with `auto_connect`; None: as `known`."""
     project_known: Mapping[str, str]
-    """For servers of a project: its own `env_file` is none of the user's."""
+    """The variables for servers of a project, without the user's `env_file`."""
     places: Mapping[str, str]
     named_places: Mapping[str, str]
-    """For servers of a named workspace: a project within it has a root of its own."""
+    """The places for servers of a named workspace: a project within it has a root of its own."""
     base_environment: Mapping[str, str]
     home: str
     roots: Sequence[Root] | None
     interpreter: str
-    """The Python of our own children: the daemon's."""
+    """The Python of carpool's own children, which is the daemon's."""
     logins: str = ""
-    """The directory of OAuth logins; empty: there are none."""
+    """The directory of OAuth logins; empty if there is none."""
 
     def expand(self, server: ServerConfig, text: str) -> str | MissingValue:
         return expand(text, self.variables_of(server), self.directories_of(server))
@@ -109,12 +110,12 @@ class LaunchEnvironment(Struct, frozen=True, kw_only=True):
         return self.named_places if server.workspace else self.places
 
     def base_directory(self, server: ServerConfig) -> str:
-        """From where a relative directory of it is meant."""
+        """Return the directory to which a relative directory of the server is relative."""
         return self.directories_of(server)["workspace"] if server.project or server.workspace else self.home
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """What is run, before it is known for which agents."""
+    """What is run for a server, before the class of agents is known."""
 
     server: ServerName
     argv: list[str]
@@ -126,15 +127,16 @@ class Launch(Struct, frozen=True, kw_only=True):
     era: EraWish = "handshake"
     origin: str = "config"
     bridge: bool = False
-    """It is the child of ours that reaches a URL."""
+    """True if it is carpool's bridge to a URL."""
     secrets: list[str] = []
-    """Values of variables that were expanded into it."""
+    """The values of variables that were expanded into it."""
     decided: tuple[tuple[str, object], ...] = ()
-    """What is its own of the policy: fields that variables decide, or in which it differs from everybody's
-    server, and their values."""
+    """The fields of the policy that variables decide, or in which the server differs from the one of all
+    sessions, and their values.
+    """
 
     def spec(self, secret: bytes, *, asking: bool = False) -> PoolSpec:
-        """The pool of agents that can be asked, or the plain one."""
+        """Return the pool for agents that can be asked, or the plain one."""
         env = self.env
         if self.origin == "run":
             env = {name: value for name, value in env.items() if not is_volatile(name)}
@@ -166,16 +168,16 @@ class Launch(Struct, frozen=True, kw_only=True):
 
 
 class CannotRun(Struct, frozen=True):
-    """Why a server cannot be run for a session."""
+    """The reason why a server cannot be run for a session."""
 
     text: str
-    """With file and line, and what to do; no value of an environment."""
+    """The reason with file and line, and what to do. It has no value of an environment."""
     unset: bool = False
-    """All that is wrong is that variables or places are not set here: another agent may bring them."""
+    """True if only variables or places are missing here: another agent may bring them."""
 
 
 def with_decided_values(server: ServerConfig, launch: LaunchEnvironment) -> ServerConfig | CannotRun:
-    """With the numbers and switches that variables decide, where they can be read."""
+    """Return the policy with the numbers and switches that variables decide, where they can be read."""
     if not server.late:
         return server
     filled: dict[KeyPath, str] = {}
@@ -191,7 +193,7 @@ def with_decided_values(server: ServerConfig, launch: LaunchEnvironment) -> Serv
 
 
 def decided_fields(written: ServerConfig, server: ServerConfig) -> tuple[tuple[str, object], ...]:
-    """See `Launch`. `server`: what `settled` has made of `written`, where that holds the defaults."""
+    """Return `Launch.decided`. `server` is the server with its defaults, `written` the one of the file."""
     beneath = written.policy if written.beneath is None else written.beneath
     if beneath == server.policy:
         return ()
@@ -205,7 +207,7 @@ def _problem(server: ServerConfig, path: KeyPath, text: str) -> str:
 
 
 def launch_of(server: ServerConfig, launch: LaunchEnvironment) -> Launch | CannotRun:
-    """What to run, or why it cannot be."""
+    """Return what to run, or why it cannot be run."""
     filled: dict[KeyPath, str] = {}
     missing: dict[KeyPath, MissingValue] = {}
     for path, text in server.templates():
@@ -250,7 +252,7 @@ def launch_of(server: ServerConfig, launch: LaunchEnvironment) -> Launch | Canno
 def _bridge_launch(
     server: ServerConfig, filled: Mapping[KeyPath, str], roots: list[Root] | None, launch: LaunchEnvironment
 ) -> Launch | CannotRun:
-    """The child of ours that reaches a URL. All that is secret about it is in its environment."""
+    """Return the launch of carpool's bridge to a URL. All its secrets are in its environment."""
     remote = remote_of(server, filled, launch.logins)
     if isinstance(remote, list):
         return CannotRun("; ".join(_problem(server, path, text) for path, text in remote))
@@ -270,7 +272,9 @@ def _bridge_launch(
 
 
 def _secrets(server: ServerConfig, launch: LaunchEnvironment) -> list[str]:
-    """Values of the variables that the server's texts refer to, but for those that are no secrets."""
+    """Return the values of the variables that the server's texts refer to, without those that are no
+    secrets.
+    """
     known = launch.variables_of(server)
     names = {name for _, text in server.templates() for name in references(text)} - PLACE_NAMES
     return sorted({known[name] for name in names if name in known and not is_built_in(name)})
@@ -279,9 +283,9 @@ def _secrets(server: ServerConfig, launch: LaunchEnvironment) -> list[str]:
 def _module_argv(
     server: ServerConfig, filled: Mapping[KeyPath, str], cwd: str, launch: LaunchEnvironment
 ) -> list[str]:
-    """The child of ours that offers a module's functions; the module's name is the last word.
-
-    `-P`: a file in the directory may have the name of a module that the child itself needs.
+    """Return the command of carpool's child that offers the functions of a module, whose name is the last
+    word. `-P` is needed because a file in the directory can have the name of a module that the child itself
+    imports.
     """
     interpreter = filled.get(("interpreter",), launch.interpreter)
     if "/" in interpreter:
@@ -291,7 +295,9 @@ def _module_argv(
 
 
 def _roots(server: ServerConfig, launch: LaunchEnvironment) -> list[Root] | MissingValue | None:
-    """What the server is told as roots (rule 6). None: they are not declared to it."""
+    """Return the roots that the server is told (docs/rules.md, rule 6). None: the capability is not declared
+    to it.
+    """
     if server.roots is None:
         return None
     if server.roots == "agent" and launch.roots is not None:
@@ -305,9 +311,8 @@ def _roots(server: ServerConfig, launch: LaunchEnvironment) -> list[Root] | Miss
 
 
 def _directory(path: str, base: str, home: str) -> str:
-    """An absolute directory in one spelling, so that `/a/b/` and `/a/b` share. `base`: of a relative one.
-
-    `..` stays: through a symbolic link it is not what it looks like.
+    """Return an absolute directory in one spelling, so that `/a/b/` and `/a/b` share a pool. A relative one
+    begins at `base`. `..` stays, because through a symbolic link it leads elsewhere.
     """
     whole = posixpath.join(base or home, from_home(path, home))
     return whole if ".." in whole.split("/") else posixpath.normpath(whole)
@@ -316,7 +321,7 @@ def _directory(path: str, base: str, home: str) -> str:
 _RUNNERS = frozenset(
     {"npx", "bunx", "pnpx", "uvx", "uv", "pipx", "python", "python3", "node", "bun", "deno", "ruby", "java"}
 )
-"""Programs that say nothing about the server: their first plain argument does."""
+"""Programs that run another program, which their first plain argument names."""
 _RUNNER_VERBS = frozenset({"run", "exec", "x", "tool", "dlx"})
 _VALUE_FLAGS = frozenset(
     {
@@ -332,13 +337,15 @@ _VALUE_FLAGS = frozenset(
         "--require",
     }
 )
-"""Options of runners whose value is not the server."""
+"""Options of such programs whose value does not name the server."""
 _PACKAGE = re.compile(r"[@\w./-]+", re.ASCII)
 _PACKAGE_CHARS = 256
 
 
 def run_name(run: RunCommand) -> ServerName:
-    """A legal server name for a `carpool run`: the wished one, else the package's or the program's."""
+    """Return a legal server name for a `carpool run`: the wished one, else that of the package or the
+    program.
+    """
     if run.name and check_server_name(run.name) is None:
         return ServerName(run.name)
     words = [run.name] if run.name else [*map(_last_part, run.argv[:1])]
@@ -349,9 +356,9 @@ def run_name(run: RunCommand) -> ServerName:
 
 
 def _package_of(argv: Sequence[str]) -> list[str]:
-    """What a runner runs: its first argument that is neither option nor verb.
-
-    Anything odd is passed over: names are shown everywhere, and `KEY=value` or a URL may hold a secret.
+    """Return the package that such a program runs: its first argument that is neither option nor verb. Words
+    like `KEY=value` or a URL are passed over, because names are shown everywhere and these may hold a
+    secret.
     """
     for before, word in pairwise(argv):
         if word.startswith("-") or word in _RUNNER_VERBS or before in _VALUE_FLAGS:
@@ -362,6 +369,8 @@ def _package_of(argv: Sequence[str]) -> list[str]:
 
 
 def _last_part(word: str) -> str:
-    """`@scope/server-x@1.2` and `/opt/server-x.py` are both `server-x`."""
+    """Return the name in a path or package: `@scope/server-x@1.2` and `/opt/server-x.py` both give
+    `server-x`.
+    """
     last = word.rstrip("/").rpartition("/")[2]
     return re.sub(r"\.(py|js|mjs|cjs|ts|sh|jar|rb|exe)$", "", last.partition("@")[0] or last)

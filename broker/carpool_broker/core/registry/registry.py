@@ -40,10 +40,10 @@ from carpool_protocol.link.messages import Catalog, ToolOffer
 from carpool_protocol.machine import slices
 
 MAX_RESTARTED_DRAFTS: Final = 8
-"""After so many views that other changes have spoilt the rest is made in one step."""
+"""After this many views that other changes have made useless, the rest is made in one step."""
 
 ChangedLists = dict[Scope, frozenset[Family]]
-"""The scopes of which some list is another one now, and which lists."""
+"""The scopes of which some list has changed, and which lists."""
 
 
 class _ScopeUse(Struct):
@@ -54,7 +54,7 @@ class _ScopeUse(Struct):
 
 
 class _DraftView(NamedTuple):
-    """A view that is made and not in force."""
+    """A view that is being made and is not in force."""
 
     moves: int
     former: View
@@ -62,7 +62,9 @@ class _DraftView(NamedTuple):
 
 
 class Registry:
-    """See the module. `mark` tells cursors of this life of the broker from those of earlier ones."""
+    """The catalogs of all pools and the views of all scopes in use. `mark` tells cursors of this broker from
+    those of earlier ones.
+    """
 
     def __init__(
         self,
@@ -76,30 +78,28 @@ class Registry:
         self._paging = Paging(mark, page_entries, page_bytes, kept_versions)
         self._version = 0
         self._pool_catalogs: dict[PoolKey, PoolCatalog] = {}
-        """Told by the pools themselves."""
+        """The catalogs that pools have told."""
         self._cached_catalogs: dict[PoolKey, PoolCatalog] = {}
-        """Told to an earlier carpool."""
+        """The catalogs that pools told an earlier carpool."""
         self._hidden_pools: set[PoolKey] = set()
         self.approvals = Approvals(out)
         self._moves = 0
-        """Counts what makes other views: one that was begun before is made again."""
+        """Counts changes that make other views: a view that was begun before is made again."""
         self._scope_uses: dict[Scope, _ScopeUse] = {}
         self._scopes_of: dict[PoolKey, dict[Scope, None]] = {}
 
     # --- what is offered ---------------------------------------------------------------------------------
 
     def catalog_received(self, catalog: Catalog) -> ChangedLists:
-        """A pool told what it offers. Returns the scopes whose lists changed.
-
-        The same offers in another order change nothing. Neither does a first catalog without any,
-        though the pool is no longer `unknown_pools` in the views then: whoever waits for it looks at the view
-        after every catalog.
+        """A pool told its catalog. Returns the scopes whose lists changed. The same offers in another order
+        change nothing. Neither does a first catalog without any offers, though the pool is then no longer in
+        `unknown_pools` of the views: a request that waits for it looks at the view after every catalog.
         """
         return slices.run_all_slices(self.apply_in_slices(catalog))
 
     def apply_in_slices(self, catalog: Catalog) -> slices.Steps[ChangedLists]:
-        """The same in slices. Until the last one every view is what it was; what else changes meanwhile is in
-        the views that are in force then.
+        """Do the same in slices. Until the last one every view stays as it was, except for other changes
+        meanwhile.
         """
         key = catalog.key
         former = self._pool_catalogs.get(key)
@@ -123,7 +123,7 @@ class Registry:
     def _draft_views(
         self, key: PoolKey, pool_catalog: PoolCatalog, touched: frozenset[Family]
     ) -> slices.Steps[dict[Scope, _DraftView]]:
-        """The views of all scopes with this pool as they are with this shelf."""
+        """Make the views of all scopes with this pool, as they are with this catalog."""
         drafts: dict[Scope, _DraftView] = {}
         spoilt = 0
         while True:
@@ -154,7 +154,9 @@ class Registry:
         )
 
     def set_cached_catalogs(self, kept: Mapping[PoolKey, Catalog]) -> ChangedLists:
-        """These are the catalogs of an earlier carpool, complete each time. Returns as `catalog_received`."""
+        """Set the catalogs of an earlier carpool, complete each time. Returns the same as
+        `catalog_received`.
+        """
         former = self._cached_catalogs
         self._moves += 1
         self._cached_catalogs = {}
@@ -170,14 +172,14 @@ class Registry:
         return changes
 
     def forget_pool(self, key: PoolKey) -> ChangedLists:
-        """The pool is no longer wanted: nothing of it is remembered. Returns as `catalog_received`."""
+        """Forget a pool that is no longer wanted. Returns the same as `catalog_received`."""
         self._moves += 1
         self._hidden_pools.discard(key)
         self._pool_catalogs.pop(key, None)
         return self._rebuild_views(key, view_builder.ALL_FAMILIES)
 
     def hide_pool(self, key: PoolKey) -> ChangedLists:
-        """The pool gave up, is stopped or disabled: its offers leave every list. Returns as
+        """Hide a pool that gave up, is stopped or disabled: its offers leave every list. Returns the same as
         `catalog_received`.
         """
         if key in self._hidden_pools:
@@ -187,7 +189,9 @@ class Registry:
         return self._rebuild_views(key, view_builder.ALL_FAMILIES)
 
     def show_pool(self, key: PoolKey) -> ChangedLists:
-        """The pool is fit again: its offers, as last known, return. Returns as `catalog_received`."""
+        """Show a pool again that serves: its offers, as last known, return. Returns the same as
+        `catalog_received`.
+        """
         if key not in self._hidden_pools:
             return {}
         self._moves += 1
@@ -195,22 +199,22 @@ class Registry:
         return self._rebuild_views(key, view_builder.ALL_FAMILIES)
 
     def told_catalog(self, key: PoolKey) -> Catalog | None:
-        """What the pool last told, hidden or not; None when it never did."""
+        """Return the last catalog of the pool, hidden or not; None if it never told one."""
         pool_catalog = self._pool_catalogs.get(key)
         return None if pool_catalog is None else pool_catalog.catalog
 
     def known_catalog(self, key: PoolKey) -> Catalog | None:
-        """The same, or else what it told an earlier carpool."""
+        """Return the same, or else the catalog that it told an earlier carpool."""
         pool_catalog = self._last_catalog(key)
         return None if pool_catalog is None else pool_catalog.catalog
 
     def _last_catalog(self, key: PoolKey) -> PoolCatalog | None:
-        """What the pool told last, be it an earlier carpool."""
+        """Return the catalog that the pool told last, also to an earlier carpool."""
         return self._pool_catalogs.get(key) or self._cached_catalogs.get(key)
 
     def tools_of_server(self, scope: Scope) -> Mapping[PoolKey, Mapping[str, RawJson]]:
-        """Of every pool in a retained scope: the tools that are let through, by their own names and
-        unchanged.
+        """Return the tools of every pool of this server in a retained scope that are let through, by their
+        own names and unchanged.
         """
         shelves = self._view_builder(scope).shelves
         return {
@@ -230,7 +234,7 @@ class Registry:
         return {entry.pin for entry in entries if entry.pin and entry.key == key}
 
     def pinned_servers(self) -> dict[PinId, list[PoolKey]]:
-        """The pinned servers of retained scopes, and their pools."""
+        """Return the pinned servers of retained scopes, and their pools."""
         found: dict[PinId, list[PoolKey]] = {}
         for key in sorted(self._scopes_of):
             for pin in sorted(self._pins_of(key)):
@@ -238,7 +242,7 @@ class Registry:
         return found
 
     def approve_unmet(self) -> None:
-        """A source was read: servers that have told their tools before they were pinned are met now."""
+        """A source was read: approve the tools of servers that had told them before they were pinned."""
         self._moves += bool(self.approvals.approved)
         if None in self.approvals.approved.values():
             for pin, keys in self.pinned_servers().items():
@@ -247,7 +251,7 @@ class Registry:
                         self.approvals.catalog_received(pin, self._pool_catalogs[key].pinned)
 
     def held_tools(self, pin: PinId) -> list[HeldTool]:
-        """What is held of this pinned server, in all its pools; of tools of one name the first."""
+        """Return what is held of this pinned server, in all its pools; of tools with one name the first."""
         found: dict[str, HeldTool] = {}
         for key in self.pinned_servers().get(pin, ()):
             pool_catalog = self._last_catalog(key)
@@ -258,7 +262,7 @@ class Registry:
         return [found[tool] for tool in sorted(found)]
 
     def approve(self, pin: PinId, wanted: Mapping[str, str]) -> ChangedLists:
-        """See `Approvals.approve_tools`. Returns as `catalog_received`."""
+        """Approve tools, see `Approvals.approve_tools`. Returns the same as `catalog_received`."""
         keys = self.pinned_servers().get(pin, [])
         self._moves += 1
         changes: ChangedLists = {}
@@ -274,7 +278,7 @@ class Registry:
     # --- who looks ---------------------------------------------------------------------------------------
 
     def retain_scope(self, scope: Scope) -> View:
-        """One more session sees through this scope. Each `retain_scope` needs one `release_scope`."""
+        """Retain a scope for one more session. Each `retain_scope` needs one `release_scope`."""
         seen = self._scope_uses.get(scope)
         if seen is None:
             keys = {entry.key for entry in scope.servers}
@@ -289,7 +293,7 @@ class Registry:
         return seen.view
 
     def release_scope(self, scope: Scope) -> None:
-        """A session that retained this scope is done with it. The last one takes the view along."""
+        """Release a scope. With the last session its view goes."""
         seen = self._scope_uses.get(scope)
         if seen is None:
             raise InvariantBroken("a scope was released more often than retained")
@@ -303,7 +307,9 @@ class Registry:
                 del self._scopes_of[key]
 
     def view(self, scope: Scope) -> View:
-        """What a retained scope sees now. Cheap: every call of every agent asks."""
+        """Return what a retained scope sees now. This is cheap, because every call of every
+        agent needs it.
+        """
         seen = self._scope_uses.get(scope)
         if seen is None:
             raise InvariantBroken("a scope is looked through that nobody retains")
@@ -318,7 +324,7 @@ class Registry:
         return changed
 
     def _replace_view(self, scope: Scope, view: View, changed: ChangedLists) -> None:
-        """This view is in force now. Puts down which lists are others."""
+        """Put this view in force, and note which lists changed."""
         seen = self._scope_uses[scope]
         former, seen.view = seen.view, view
         others = frozenset(f for f in FAMILIES if view.version(f) != former.version(f))
@@ -328,8 +334,8 @@ class Registry:
     def _view_builder(
         self, scope: Scope, own: Mapping[PoolKey, PoolCatalog] | None = None
     ) -> view_builder.ViewSources:
-        """A pool's own word counts, unless it is away and a file speaks for its tools. `builtin_tools`:
-        these instead of what the pools have told.
+        """Return the sources of a view. The pool's own catalog counts, unless the pool is away and a file
+        lists its tools. `builtin_tools` replaces what the pools have told.
         """
         own = self._pool_catalogs if own is None else own
         if not self._cached_catalogs and all(
@@ -404,7 +410,7 @@ class Registry:
         assert all(index[key].keys() == self._scopes_of[key].keys() for key in index)
 
     def _check_lists(self, view: View, stock: view_builder.ViewSources) -> None:
-        """The lists are what the catalogs say, and whatever is in them is found."""
+        """Assert that the lists are what the catalogs say, and that each entry can be resolved."""
         making = view_builder.make_view(
             view.scope,
             stock,
@@ -446,7 +452,7 @@ class Registry:
 
 
 def _from_tools_file(key: PoolKey, tools: tuple[ToolOffer, ...], known: PoolCatalog | None) -> PoolCatalog:
-    """What the server's `tools_file` lists, beside what is known of it otherwise."""
+    """Return the tools that the server's `tools_file` lists, beside what is known of it otherwise."""
     if known is None:
         return PoolCatalog(Catalog(key, list(tools), "", EMPTY_OBJECT, EMPTY_OBJECT, ""))
     return PoolCatalog(replace(known.catalog, tools=list(tools)))

@@ -28,7 +28,9 @@ from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.link.messages import Feature
 
 MAX_LISTENS: Final = 1024
-"""Of one session: one that many agents share has one for each of them."""
+"""The greatest number of listens of one session. A session that many agents share has one for
+each of them.
+"""
 MAX_URIS: Final = 1024
 
 _METHOD: Final = "subscriptions/listen"
@@ -40,7 +42,7 @@ _LIST_CHANGED_FEATURES: Final[dict[ListNotification, Feature]] = {
 
 
 class ListenStreams:
-    """All listens of all sessions."""
+    """The listens of all sessions."""
 
     def __init__(
         self,
@@ -62,11 +64,11 @@ class ListenStreams:
         """What was granted to the listen that comes next."""
 
     def grant_resumed(self, session: Session, event: ListenResumed) -> None:
-        """The listen that comes next, under this id, has been granted this."""
+        """The listen that comes next under this id has been granted this by an earlier broker."""
         self._resumed_grants[session.id] = event
 
     def accepts(self, session: Session, event: ListenRequested) -> bool:
-        """Whether it is to be granted what can be delivered now: not if it is refused, or in force since an
+        """Return whether the listen is still to be granted. It is not if it is refused, or in force since an
         earlier broker.
         """
         before = self._resumed_grants.pop(session.id, None)
@@ -96,14 +98,18 @@ class ListenStreams:
         self._emit(error_reply(session, event.id, event.by, slug, detail=detail, method=_METHOD))
 
     def _refuse_undeclared(self, session: Session, event: ListenRequested) -> bool:
-        """Whether it is refused because it names tasks. Where no server knows of any they are passed over."""
+        """Refuse a listen that names tasks, if its agent has not declared them. Tasks are passed over where
+        no server supports them.
+        """
         refused = self._tasks.objection(session, event.id, event.by, _METHOD)
         if refused is not None:
             self._emit(refused)
         return refused is not None
 
     def answer(self, session: Session, event: ListenRequested, *, patient: bool) -> bool:
-        """Put it in force. False: it is to wait for a catalog that may tell more of it. `patient`: it may."""
+        """Put the listen in force. False: it must wait for a catalog that may tell more, which only happens
+        if `patient`.
+        """
         listen = session.listens[event.id]
         routes: list[tuple[str, UriRoute]] = []
         for uri in event.uris:
@@ -127,7 +133,9 @@ class ListenStreams:
         return True
 
     def _restore(self, session: Session, event: ListenRequested, before: ListenResumed) -> None:
-        """It is in force since an earlier broker, whoever serves here what it is for."""
+        """Put a listen in force that an earlier broker had granted, whichever server serves its resources
+        here.
+        """
         listen = session.listens[event.id] = ListenStream(event)
         listen.granted = True
         listen.families = tuple(family for family in event.families if family in before.families)
@@ -141,8 +149,8 @@ class ListenStreams:
         self._tasks.set_listening(listen.tasks, event.id, on=True)
 
     def session_resumed(self, session: Session) -> None:
-        """This session has come from an earlier broker, with the listens that were in force there. Nobody has
-        told it what became of the lists between the two: each says that they have changed.
+        """The session has come from an earlier broker with these listens. Each is told that its lists have
+        changed, because the agent has not heard what changed in between.
         """
         self._resumed_grants.pop(session.id, None)
         for listen in list(session.listens.values()):
@@ -152,23 +160,23 @@ class ListenStreams:
                 self.say_old(session, listen)
 
     def supervisor_lost(self) -> None:
-        """Every task is gone with it."""
+        """The supervisor has gone, and every task with it."""
         for session in self._sessions.values():
             for listen in [each for each in session.listens.values() if each.tasks]:
                 self._end_listen(session, listen)
 
     def _end_listen(self, session: Session, listen: ListenStream) -> None:
-        """Its agent may listen anew, and is told then what there is."""
+        """End a listen. Its agent may listen again, and then hears what there is."""
         self.cancel_listen(session, listen.event.id)
         self._emit(EndListen(session.id, listen.event.id))
 
     def say_old(self, session: Session, listen: ListenStream) -> None:
-        """Its lists may have changed since an earlier broker has said something on it."""
+        """Tell a listen that its lists may have changed since an earlier broker last wrote on it."""
         for family in listen.families:
             self._emit(SendListChanged(session.id, family, listen.event.id))
 
     def lists_changed(self, session: Session, families: Iterable[ListNotification]) -> None:
-        """Lists that this session sees are others now: every listen for them says so, each time."""
+        """Lists that this session sees have changed: tell every listen for them, each time."""
         changed = set(families)
         for request, listen in session.listens.items():
             for family in listen.families:
@@ -176,7 +184,7 @@ class ListenStreams:
                     self._emit(SendListChanged(session.id, family, request))
 
     def cancel_listen(self, session: Session, request: RawJson) -> bool:
-        """Whether this id was a listen's; it has ended."""
+        """End the listen with this id. Returns False if there is none."""
         listen = session.listens.pop(request, None)
         if listen is None:
             return False
@@ -187,7 +195,7 @@ class ListenStreams:
         return True
 
     def session_closed(self, session: Session) -> None:
-        """The agent is gone; what it subscribed to is `interests`'."""
+        """The session has closed. Its subscriptions are in `SubscriptionTable`."""
         session.listens.clear()
         self._resumed_grants.pop(session.id, None)
 
@@ -204,10 +212,10 @@ class ListenStreams:
 
 
 def _is_granted(session: Session, event: ListenRequested, before: ListenResumed) -> bool:
-    """Whether it is for this listen, and may still be had."""
+    """True if this listen asks for it, and it can still be granted."""
     return before.id == event.id and _count_uris(session) + len(event.uris) <= MAX_SUBSCRIPTIONS
 
 
 def _count_uris(session: Session) -> int:
-    """How many resources its listens name, those that wait for catalogs too."""
+    """Return how many resources its listens name, also those that wait for catalogs."""
     return sum(len(listen.event.uris) for listen in session.listens.values())

@@ -26,14 +26,14 @@ from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
 
 
 class NoPublisher(Struct, frozen=True):
-    """Nobody here tells of changes of this resource."""
+    """No server here tells of changes of this resource."""
 
     fault: str
     detail: str = ""
 
 
 class SubscribeRequests:
-    """Levels and subscriptions of all sessions."""
+    """The log levels and subscriptions of all sessions."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class SubscribeRequests:
         *,
         tell: Callable[[SendResourceUpdated, Session], None],
     ) -> None:
-        """`tell`: has an agent hear that a resource has changed."""
+        """`tell` tells an agent that a resource has changed."""
         self._registry = registry
         self._session_views = session_views
         self._subscriptions = interests
@@ -55,7 +55,7 @@ class SubscribeRequests:
         )
 
     def set_level(self, session: Session, event: LogLevelRequested) -> None:
-        """Which log messages the session wants."""
+        """Set which log messages the session wants."""
         if not session.greeted:
             self._refuse(session, event.id, "not_initialized")
         elif not self._subscriptions.set_level(session.id, event.level):
@@ -64,8 +64,8 @@ class SubscribeRequests:
             self._emit(Reply(session.id, event.id, is_error=False, body=EMPTY_OBJECT))
 
     def accepts(self, session: Session, event: SubscribeRequested) -> bool:
-        """Whether it is still to be answered: not if it is refused, or concerns what an earlier broker has
-        granted.
+        """Return whether the request is still to be answered. It is not if it is refused, or about a
+        subscription that an earlier broker has granted.
         """
         if not session.greeted:
             self._refuse(session, event.id, "not_initialized")
@@ -79,8 +79,9 @@ class SubscribeRequests:
         return False
 
     def answer(self, session: Session, event: SubscribeRequested, *, patient: bool) -> bool:
-        """A subscription, or its end. It is answered here and kept up whatever instance serves. False: it is
-        to wait for a catalog that may tell whose its URI is. `patient`: it may.
+        """Answer `resources/subscribe` or `resources/unsubscribe`. The subscription holds whichever instance
+        serves. False: it must wait for a catalog that may tell which server has its URI, which only happens
+        if `patient`.
         """
         place = self.publisher_of(session, event.uri, patient=patient)
         if place is None:
@@ -110,7 +111,9 @@ class SubscribeRequests:
         return place if isinstance(place, UriRoute) else None
 
     def publisher_of(self, session: Session, uri: str, *, patient: bool) -> UriRoute | NoPublisher | None:
-        """Where changes of this resource are told. `patient`: None while a catalog may still tell better."""
+        """Return the server that tells of changes of this resource. If `patient`, None while a catalog may
+        still tell better.
+        """
         view = self._session_views.view_of(session)
         route = view.route(uri)
         final = isinstance(route, UriRoute) and route.by in ("listed", "named")
@@ -133,11 +136,11 @@ class SubscribeRequests:
         self._emit(error_reply(session, request, None, slug, detail=detail))
 
     def catalogs_changed(self) -> None:
-        """Catalogs or pool states are others now."""
+        """Catalogs or states of pools have changed."""
         self.unplaced.recheck()
 
     def session_closed(self, session: Session) -> None:
-        """The agent is gone."""
+        """The session has closed."""
         self.unplaced.session_closed(session.id)
 
     def check(self) -> None:

@@ -19,18 +19,18 @@ from carpool_protocol.ids import ABSENT, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import SetLevel, SetResourceSubscriptions
 
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-"""RFC 5424's, the most verbose first."""
+"""The levels of RFC 5424, the most verbose first."""
 
 MAX_SUBSCRIPTIONS: Final = 8192
-"""Resources that one session may be subscribed to: each change of that is said to the supervisor in full."""
+"""The greatest number of resources of one session: the supervisor is told all of them with each change."""
 
 ScopeOf = Callable[[SessionId], Scope]
 MayRead = Callable[[SessionId, ScopeEntry, str], bool]
 
 
 class SubscriptionTable:
-    """Levels and subscriptions of all sessions. `scope_of`: the scope in force for a session; `may_read`:
-    whether it may still read this URI of the server.
+    """The levels and subscriptions of all sessions. `scope_of` gives the scope in force for a session;
+    `may_read` tells whether it may still read this URI of the server.
     """
 
     def __init__(self, scope_of: ScopeOf, may_read: MayRead) -> None:
@@ -38,20 +38,20 @@ class SubscriptionTable:
         self._may_read = may_read
         self._levels: dict[SessionId, int] = {}
         self._subscriptions: dict[SessionId, dict[tuple[ServerName, str], dict[RawJson, str]]] = {}
-        """By server and the server's own URI: who of the session holds it (the id of a listen; absent: the
-        session itself), and the URI as it was spelled there.
+        """By server and the server's own URI: the holders within the session (the id of a listen; ABSENT is
+        the session itself), each with the URI as it was spelled there.
         """
         self._session_level_base: dict[PoolKey, int] = {}
-        """What sessions want of each pool, as of the last news."""
+        """The level that sessions want of each pool, as last told."""
         self._calls: dict[PoolKey, Counter[int]] = {}
         """Open calls that want log messages (stateless era), by pool and level."""
         self.is_stale = False
-        """What the supervisor was told may not be what sessions want now."""
+        """True if the supervisor may have to be told of changes."""
         self._sent_levels: dict[PoolKey, str] = {}
         self._sent_uris: dict[PoolKey, tuple[str, ...]] = {}
 
     def set_level(self, session: SessionId, level: str) -> bool:
-        """False for a word that is no level."""
+        """Set the level of a session. Returns False for a word that is no level."""
         if level not in LEVELS:
             return False
         self._levels[session] = LEVELS.index(level)
@@ -59,19 +59,21 @@ class SubscriptionTable:
         return True
 
     def has_room(self, session: SessionId, *, besides: int = 0) -> bool:
-        """Whether the session may subscribe to one resource more. `besides`: it has so many elsewhere."""
+        """True if the session may subscribe to one resource more. `besides` counts those that it has
+        elsewhere.
+        """
         return len(self._subscriptions.get(session, ())) + besides < MAX_SUBSCRIPTIONS
 
     def subscribe(
         self, session: SessionId, server: ServerName, uri: str, spelled: str, holder: RawJson = ABSENT
     ) -> None:
-        """The session wants to hear of changes of this resource. `holder`: the listen that wants it."""
+        """Subscribe the session to this resource. `holder` is the listen that asks for it."""
         held = self._subscriptions.setdefault(session, {}).setdefault((server, uri), {})
         self.is_stale = self.is_stale or not held
         held[holder] = spelled
 
     def unsubscribe(self, session: SessionId, server: ServerName, uri: str, holder: RawJson = ABSENT) -> None:
-        """It no longer does; nothing happens when it never did."""
+        """Unsubscribe; nothing happens if it was not subscribed."""
         watched = self._subscriptions.get(session, {})
         held = watched.get((server, uri))
         if held is None or held.pop(holder, None) is None or held:
@@ -82,11 +84,11 @@ class SubscriptionTable:
     def subscribed_spelling(
         self, session: SessionId, server: ServerName, uri: str, holder: RawJson
     ) -> str | None:
-        """How it was spelled there; None: this holder is not subscribed to it."""
+        """Return how the URI was spelled there; None if this holder is not subscribed."""
         return self._subscriptions.get(session, {}).get((server, uri), {}).get(holder)
 
     def subscriptions_of(self, session: SessionId) -> list[tuple[ServerName, str, RawJson, str]]:
-        """What it is subscribed to: server, the server's own URI, the listen, the URI as it was spelled."""
+        """Return its subscriptions: server, the server's own URI, the listen, the URI as it was spelled."""
         watched = self._subscriptions.get(session, {})
         return [
             (server, uri, holder, spelled)
@@ -95,13 +97,13 @@ class SubscriptionTable:
         ]
 
     def holders(self, session: SessionId) -> set[RawJson]:
-        """The listens of this session that are subscribed to something."""
+        """Return the listens of this session that have a subscription."""
         watched = self._subscriptions.get(session, {})
         return {holder for held in watched.values() for holder in held if holder}
 
     def count_call(self, key: PoolKey, level: str, *, on: bool) -> SetLevel | None:
-        """A call that wants log messages begins, or ends. What the supervisor is to be told of that; it
-        counts as said.
+        """Count a call that wants log messages, when it begins or ends. Returns what the supervisor must be
+        told, which counts as told.
         """
         counts = self._calls.setdefault(key, Counter())
         counts[LEVELS.index(level)] += 1 if on else -1
@@ -115,19 +117,19 @@ class SubscriptionTable:
         return SetLevel(key, said)
 
     def session_closed(self, session: SessionId) -> None:
-        """The session is gone."""
+        """The session has closed."""
         self._levels.pop(session, None)
         self._subscriptions.pop(session, None)
         self.is_stale = True
 
     def mark_all_unsent(self) -> None:
-        """The supervisor has heard nothing of this: everything is to be said again."""
+        """The supervisor knows nothing of this: all must be sent again."""
         self._sent_levels = {}
         self._sent_uris = {}
         self.is_stale = True
 
     def take_changes(self) -> Iterator[SetLevel | SetResourceSubscriptions]:
-        """What the supervisor is to be told, in a stable order; it counts as said."""
+        """Return what the supervisor must be told, in a stable order; it counts as told."""
         self.is_stale = False
         levels, uris = self._wanted_levels(), self._wanted_uris()
         for key in sorted(levels.keys() | self._sent_levels.keys()):
@@ -140,13 +142,13 @@ class SubscriptionTable:
         self._sent_levels, self._sent_uris = levels, uris
 
     def wants_log(self, session: SessionId, level: str) -> bool:
-        """Whether a log message of this level is for this session; an unknown level counts as the highest."""
+        """True if a log message of this level is for this session. An unknown level counts as the highest."""
         least = self._levels.get(session)
         return least is not None and rank(level) >= least
 
     def subscribers(self, key: PoolKey, uri: str) -> Iterator[tuple[SessionId, RawJson, str, bool]]:
-        """Who subscribed to this resource or to what it is a part of: session, listen, the URI as the agent
-        spelled it, and whether that is the very resource (else the changed one is only a part of it).
+        """Return the subscribers of this resource, or of what it is a part of: session, listen, the URI as
+        the agent spelled it, and whether that is the very resource.
         """
         parts = None
         for session, watched in self._subscriptions.items():
@@ -172,7 +174,7 @@ class SubscriptionTable:
         return {key: self._level_of(key, lowest.get(key)) for key in lowest.keys() | self._calls.keys()}
 
     def _level_of(self, key: PoolKey, of_sessions: int | None) -> str:
-        """The least that sessions and open calls want; empty: nobody wants any."""
+        """Return the most verbose level that sessions and open calls want; empty if none is wanted."""
         of_calls = min(self._calls.get(key, ()), default=None)
         wanted = [level for level in (of_sessions, of_calls) if level is not None]
         return LEVELS[min(wanted)] if wanted else ""
@@ -194,5 +196,5 @@ class SubscriptionTable:
 
 
 def rank(level: str) -> int:
-    """Greater for what matters more; an unknown level counts as the highest."""
+    """Return the rank of a level, greater for what matters more. An unknown level counts as the highest."""
     return LEVELS.index(level) if level in LEVELS else len(LEVELS)

@@ -23,15 +23,15 @@ from carpool_protocol.ids import ABSENT, RawJson, ServerName, SessionId
 from carpool_protocol.wire.jsonrpc import quote
 
 CERTAIN_ROUTES = frozenset({"listed", "named"})
-"""Routes that stay what they are whatever other servers turn out to list."""
+"""The routes that stay the same whatever other servers list later."""
 
 ResourcePlace = tuple[ServerName, str]
 """A server, and its own URI."""
 
 
 class UnplacedSubscriptions:
-    """Of all sessions. `place`: where changes of this resource are told, if anywhere; `tell`: that it has
-    changed.
+    """The subscriptions without a certain place, of all sessions. `place` tells which server tells of
+    changes of a resource; `tell` tells an agent that it has changed.
     """
 
     def __init__(
@@ -49,18 +49,18 @@ class UnplacedSubscriptions:
         self._place = place
         self._tell = tell
         self._of_session: dict[SessionId, dict[tuple[RawJson, str], ResourcePlace | None]] = {}
-        """By who of the session holds it (as in `interests`), and the URI as the agent spelled it: where it
-        is for want of a better.
+        """By holder within the session (as in `SubscriptionTable`) and the URI as the agent spelled it: the
+        place that it has for want of a better one.
         """
         self._seen: dict[SessionId, View] = {}
         """The view in which they were last looked for."""
 
     def of_session(self, session: SessionId) -> Collection[tuple[RawJson, str]]:
-        """What is looked for: who of the session holds it, and the URI."""
+        """Return the holders and URIs that are looked for."""
         return self._of_session.get(session, {}).keys()
 
     def add(self, session: Session, uris: Iterable[str], holder: RawJson = ABSENT) -> None:
-        """These are in force from now on, with a place or without."""
+        """Add subscriptions that are in force, with a place or without."""
         lost = self._of_session.setdefault(session.id, {})
         for uri in uris:
             lost[holder, uri] = None
@@ -68,7 +68,7 @@ class UnplacedSubscriptions:
         self._drop_empty(session.id)
 
     def recheck(self) -> None:
-        """Views may be others now."""
+        """Look for places again: views may have changed."""
         for who in list(self._of_session):
             session = self._sessions[who]
             view = self._session_views.view_of(session)
@@ -83,7 +83,7 @@ class UnplacedSubscriptions:
             self._drop_empty(who)
 
     def _recheck_one(self, session: Session, holder: RawJson, uri: str) -> bool:
-        """Whether it has another place than before."""
+        """Look for a place in this view. Returns True if it differs from the one before."""
         route = self._place(session, uri)
         if route is None:
             return False
@@ -107,7 +107,7 @@ class UnplacedSubscriptions:
         return True
 
     def remove(self, session: Session, uri: str) -> bool:
-        """The session itself no longer wants to hear of this. Whether it was looked for."""
+        """Remove a subscription of the session itself. Returns whether it was looked for."""
         lost = self._of_session.get(session.id, {})
         if (ABSENT, uri) not in lost:
             return False
@@ -122,14 +122,16 @@ class UnplacedSubscriptions:
             self._subscriptions.unsubscribe(session, *place, holder)
 
     def listen_ended(self, session: SessionId, listen: RawJson) -> None:
-        """This listen is over."""
+        """The listen is over: remove its subscriptions."""
         lost = self._of_session.get(session)
         if lost is not None:
             self._of_session[session] = {each: place for each, place in lost.items() if each[0] != listen}
             self._drop_empty(session)
 
     def workspace_left(self, session: Session) -> None:
-        """It is in another workspace. What has no place is told as changed, for the last time."""
+        """The session has moved to another workspace. Subscriptions without a place are told as changed, for
+        the last time.
+        """
         for (holder, uri), place in self._of_session.get(session.id, {}).items():
             if place is None:
                 self._tell(
@@ -138,7 +140,7 @@ class UnplacedSubscriptions:
         self.session_closed(session.id)
 
     def session_closed(self, session: SessionId) -> None:
-        """The agent is gone."""
+        """The session has closed."""
         self._of_session.pop(session, None)
         self._seen.pop(session, None)
 

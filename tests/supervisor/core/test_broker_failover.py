@@ -1,4 +1,4 @@
-"""Who is there: what a supervisor that comes, or comes back, is told of sessions (rule 15)."""
+"""Broker failover: the sessions that a new or reconnected supervisor learns of (rule 15)."""
 
 from carpool_protocol.ids import ServerName, SessionId
 from carpool_protocol.link.messages import OpenSessions, SessionNote, SessionStateLost

@@ -1,4 +1,4 @@
-"""The core with servers of the stateless era: whose a question is without a doubt, and pauses."""
+"""The core with servers of the stateless era: asks with a certain agent, and pauses."""
 
 from typing import Any, Final
 

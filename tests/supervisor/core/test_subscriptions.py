@@ -1,4 +1,4 @@
-"""Log levels and watched resources towards instances, and whose a log message is."""
+"""Log levels and subscribed resources of instances, and the agent of a log message."""
 
 from typing import Any
 

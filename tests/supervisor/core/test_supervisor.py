@@ -1,4 +1,4 @@
-"""The supervisor's core: an event in, the whole list of effects out."""
+"""The supervisor's core: one event in, the whole list of effects out."""
 
 from typing import Any, Literal
 

@@ -1,4 +1,6 @@
-"""The supervisor's core against the smallest model that can be right: who is owed what, what runs."""
+"""The supervisor's core against the smallest correct model: the calls owed to each session, and the
+instances.
+"""
 
 from typing import Any, Literal
 

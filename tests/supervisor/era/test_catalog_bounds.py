@@ -1,4 +1,4 @@
-"""Bounds in bytes on what a server lists and says of itself, in both eras: left out, and told."""
+"""Limits in bytes on lists and descriptions of servers, in both eras: the rest is left out and reported."""
 
 import json
 

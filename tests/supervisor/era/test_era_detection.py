@@ -1,4 +1,4 @@
-"""Which era a server speaks: found out by its answers, its silence and its end."""
+"""Detection of a server's era by its answers, its silence and its end."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A server over a URL that has forgotten the session: its bridge says so, once is enough for the agent."""
+"""A remote server that has forgotten the session: its bridge reports it, and the agent is told once."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The handshake era towards one instance: lines in, events and lines out. Source: MCP 2025-11-25."""
+"""The adapter of the handshake era: lines in, events and lines out. Source: MCP 2025-11-25."""
 
 import json
 from typing import Any

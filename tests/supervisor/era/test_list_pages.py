@@ -1,4 +1,4 @@
-"""Reading what a server offers: order, pages, changes while reading, entries nobody can read."""
+"""Pages of lists: order, changes while reading, unreadable entries."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A long list is read in slices: what passes meanwhile, and what is left of one that is not read whole."""
+"""A long list is read in slices: other messages meanwhile, and lists that are only partly read."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Answers to list requests that cannot be read or never come: in the greeting and later, in both eras."""
+"""Unreadable and missing answers to list requests: in the greeting and later, in both eras."""
 
 import json
 from typing import Any

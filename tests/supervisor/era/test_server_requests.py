@@ -1,4 +1,4 @@
-"""What a server asks, as its adapter reads it. Source: MCP 2025-11-25, client/*, basic/utilities/tasks."""
+"""Asks of a server as its adapter reads them. Source: MCP 2025-11-25, client/*, basic/utilities/tasks."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The stateless era towards one instance: lines in, events and lines out. Source: MCP 2026-07-28."""
+"""The adapter of the stateless era: lines in, events and lines out. Source: MCP 2026-07-28."""
 
 import json
 from typing import Any

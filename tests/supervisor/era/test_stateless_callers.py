@@ -1,4 +1,4 @@
-"""Agents that say with each call what they can be asked, in front of servers of either era."""
+"""Agents that declare their capabilities with each call, in front of servers of either era."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tasks that agents come back for, towards one stateless server. Source: SEP-2663 of MCP 2026-07-28."""
+"""Tasks that agents poll themselves, at one stateless server. Source: SEP-2663 of MCP 2026-07-28."""
 
 import json
 from typing import Any

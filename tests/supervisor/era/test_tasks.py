@@ -1,4 +1,4 @@
-"""Calls that run as tasks, driven by the adapter. Source: MCP 2025-11-25, basic/utilities/tasks."""
+"""Calls that run as tasks of the handshake era. Source: MCP 2025-11-25, basic/utilities/tasks."""
 
 import json
 from typing import Any

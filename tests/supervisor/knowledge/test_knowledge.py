@@ -1,4 +1,4 @@
-"""What is known about programs: from the list and the disk to the core, and from the core to the disk."""
+"""Knowledge about programs: from the list and the disk to the core, and from the core to the disk."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What processes cost, with real processes: descendants count, vanished ones are no error."""
+"""Memory and CPU of real processes: descendants count, vanished processes are no error."""
 
 import os
 import resource

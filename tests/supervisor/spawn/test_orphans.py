@@ -1,4 +1,4 @@
-"""The sweep of an earlier life: by mark and uid, polite first, and never whoever runs it."""
+"""The sweep of an earlier life: by mark and uid, TERM first, never the process that runs it."""
 
 import os
 import subprocess

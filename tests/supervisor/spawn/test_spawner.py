@@ -1,4 +1,4 @@
-"""The spawner with real children: how they start, what they are given, and that nothing outlives anything."""
+"""The spawner with real children: their start, their environment, and no process left behind."""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Calls between two rounds hold no lane: nothing of them runs, and they go on one at a time."""
+"""Calls between two rounds use no slot: the server does not run them, and they are sent again one
+at a time.
+"""
 
 from typing import Any, Final
 

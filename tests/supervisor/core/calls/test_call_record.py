@@ -1,4 +1,4 @@
-"""What is remembered of calls while a broker dies and another one begins."""
+"""The record of calls while a broker dies and another one begins."""
 
 from typing import Any
 

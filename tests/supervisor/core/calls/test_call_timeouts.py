@@ -1,4 +1,4 @@
-"""How long a call may run: which of its two limits counts."""
+"""The idle and total timeouts of a call: which of the two ends it."""
 
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, SessionId
 from carpool_protocol.link.messages import Call

@@ -1,4 +1,4 @@
-"""A session whose roots are others is served by another pool: its lease stays behind, and it is told so."""
+"""A session that moves to another pool, for instance by new roots: its lease ends, and it is told."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Leases: one session, one instance, one honest word when state is lost."""
+"""Leases: one session, one instance, and one report when state is lost."""
 
 from hypothesis import settings
 from hypothesis import strategies as st

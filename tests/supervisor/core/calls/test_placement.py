@@ -1,4 +1,4 @@
-"""Sharing modes in the supervisor's core: lanes, leases, spares, what happens when a verdict changes."""
+"""Placement by sharing mode: slots, leases, spares, and changes of the mode."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a program said before it ended without having served anybody is part of the error."""
+"""The last words of a program that ended before it served are part of the error."""
 
 from typing import Any
 

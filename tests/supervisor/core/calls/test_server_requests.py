@@ -1,4 +1,4 @@
-"""What servers ask of agents: whose it is, its one answer, its end with its call, and what it shows."""
+"""Asks of servers: their agent, their one answer, their end with their call, and the evidence they give."""
 
 import json
 from typing import Any

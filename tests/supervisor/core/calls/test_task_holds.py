@@ -1,4 +1,4 @@
-"""Instances that run tasks agents come back for: how long they are kept, what goes to them, when it ends."""
+"""Instances held for tasks that agents poll: for how long, and the messages about the tasks."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A swarm beside one agent: how many calls of others start between its request and its start, exactly."""
+"""A swarm beside one agent: the exact number of other calls that start between its request and its start."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whose question it is: the ladder, and what it never does."""
+"""Attribution of asks: each step, and the guesses that it never makes."""
 
 import json
 

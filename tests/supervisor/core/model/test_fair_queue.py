@@ -1,4 +1,4 @@
-"""The waiting line: bounded, and fair between sessions."""
+"""The queue of a pool: bounded, and fair between sessions."""
 
 from collections import Counter
 

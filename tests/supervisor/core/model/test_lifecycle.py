@@ -1,4 +1,4 @@
-"""The table of an instance's life."""
+"""The table of states and events of an instance."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whether and when a failed pool starts again."""
+"""Restarts of a failed pool: when it starts again, and when it gives up."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Which mode a server has and why; the shipped list; what is recognised in a command line."""
+"""The sharing mode of a server and its reasons; the well-known list; programs recognized in command lines."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The trace context of a call: made, kept, spliced in, recognised."""
+"""The trace context of a call: made, kept, spliced in, recognized."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""An instance that has closed its stdin and goes on running: replaced, and no call is lost by it."""
+"""An instance that has closed its stdin and still runs is replaced, and no call is lost."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The circuit breaker of a pool: when it opens, whom it lets through, how it closes."""
+"""The circuit breaker of a pool: when it opens, which starts it allows, how it closes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Silence of an instance and of its calls: judged only over time in which it is read and nobody is asked."""
+"""Silence of an instance and its calls counts only while it is read and no agent is asked."""
 
 import pytest
 

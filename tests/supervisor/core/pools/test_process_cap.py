@@ -1,4 +1,6 @@
-"""Room at the process cap: what is on its way out counts for the needs that it leaves room for (rule 14)."""
+"""Room at the process cap: processes that are ending count for the starts that they make room for
+(rule 14).
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Limits of memory, calls and age: who is replaced, when, and what it costs (nothing)."""
+"""Limits of memory, calls and age: which instance is replaced, and when; no call is lost by it."""
 
 from typing import Any
 

@@ -325,7 +325,7 @@ class StatelessAdapter:
             if told_of is not None:
                 self._decoded.events.append(told_of)
 
-    # --- lines we cannot read --------------------------------------------------------------------------
+    # --- unreadable lines ------------------------------------------------------------------------------
 
     def _invalid_line(self, garbage: InvalidLine) -> None:
         if garbage.kind == "request":

@@ -37,7 +37,7 @@ class PendingRetries:
             pool_call.wire in line and line[pool_call.wire] is pool_call for line in self._line.values()
         )
 
-    # --- a call rests ----------------------------------------------------------------------------------
+    # --- a call becomes a pending retry ----------------------------------------------------------------
 
     def await_retry(self, pool_call: PoolCall) -> None:
         """Its server requires input: the call does not run meanwhile."""
@@ -52,7 +52,7 @@ class PendingRetries:
             self._pauses[instance.id, event.wire] = opened
             self._timers.arm((instance.id, event.wire), now, event.pause_s)
 
-    # --- it goes on ------------------------------------------------------------------------------------
+    # --- it is sent again ------------------------------------------------------------------------------
 
     def retry(self, pool_call: PoolCall) -> None:
         """All required input is there: send the call again, or queue it."""

@@ -158,7 +158,7 @@ class CallRecord:
         for call in list(self._open):
             self._drop_answer(call, _LINK)
 
-    # --- a broker that begins ----------------------------------------------------------------------------
+    # --- a new broker ------------------------------------------------------------------------------------
 
     def as_messages(
         self, holders: Iterable[tuple[SessionId, ServerName]], asked: Callable[[CallId], bool]

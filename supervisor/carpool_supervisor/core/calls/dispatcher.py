@@ -78,7 +78,7 @@ class Dispatcher:
         self.late_answers = 0
         self.unknown_answers = 0
 
-    # --- a call comes ----------------------------------------------------------------------------------
+    # --- a call arrives --------------------------------------------------------------------------------
 
     def admit(self, call: Call, now: float) -> Pool | None:
         """Place a call, queue it, or refuse it. Returns the pool if it should grow."""

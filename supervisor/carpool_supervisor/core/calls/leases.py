@@ -97,7 +97,7 @@ class Leases:
         self._servers[pool] = server
         self._limits[pool] = idle_s
 
-    # --- a session comes -------------------------------------------------------------------------------
+    # --- a session needs an instance -------------------------------------------------------------------
 
     def acquire(self, session: SessionId, pool: PoolKey, now: float) -> LeaseHeld | LeaseLost | LeaseQueued:
         """A call of this session needs an instance. A session that waits keeps its place if this is
@@ -157,7 +157,7 @@ class Leases:
             if not lease.in_flight:
                 self._arm(lease, now)
 
-    # --- an instance comes -----------------------------------------------------------------------------
+    # --- an instance is fit ----------------------------------------------------------------------------
 
     def instance_offered(self, instance: InstanceId, pool: PoolKey, now: float) -> SessionId | None:
         """An unused instance is fit: lease it to the session that has waited longest, or keep it as a spare.
@@ -293,7 +293,7 @@ class Leases:
         self.idle_timers.disarm(lease.instance)
         return LeaseEnded(lease.instance, lease.session, lease.pool)
 
-    # --- who has what ----------------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------------
 
     def holder(self, instance: InstanceId) -> SessionId | None:
         """The session that holds it; None for a spare and for an unknown instance."""

@@ -138,7 +138,7 @@ class ServerAsks:
         """The number of open asks of this instance."""
         return len(self._of.get(instance, ()))
 
-    # --- before a question -----------------------------------------------------------------------------
+    # --- before an ask ---------------------------------------------------------------------------------
 
     def with_trace(self, call: Call) -> tuple[Call, TraceKey]:
         """The call with a trace context of its own, and the key of that context.
@@ -311,7 +311,7 @@ class ServerAsks:
             self._withdraw(ask, "the server has ended")
         self._elicitations.instance_lost(instance.id)
 
-    # --- time passes -----------------------------------------------------------------------------------
+    # --- timeouts --------------------------------------------------------------------------------------
 
     def time_out(self, asks: Iterable[AskId], now: float) -> None:
         """End these asks, which no agent has answered in time."""

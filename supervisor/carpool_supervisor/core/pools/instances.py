@@ -341,7 +341,7 @@ class Instances:
             self.wind_down(instance, now)
         pool.target = min(pool.target, pool.max_instances)
 
-    # --- time passes -----------------------------------------------------------------------------------
+    # --- timeouts --------------------------------------------------------------------------------------
 
     def end_phases(self, instances: Iterable[InstanceId], now: float) -> None:
         """Act on instances that did not greet, finish or end in time."""

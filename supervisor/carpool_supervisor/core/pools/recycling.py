@@ -55,7 +55,7 @@ class Recycling:
         self._emit = out
         self._timers = timers
 
-    # --- who has reached a limit -------------------------------------------------------------------------
+    # --- limits ------------------------------------------------------------------------------------------
 
     def memory_measured(self, event: MemoryMeasured, now: float) -> None:
         """The memory of these instances was measured."""
@@ -115,7 +115,7 @@ class Recycling:
         self._watch(now)
         return True
 
-    # --- who gives way -----------------------------------------------------------------------------------
+    # --- replacement -------------------------------------------------------------------------------------
 
     def instance_greeted(self, instance: Instance, now: float) -> None:
         """A new instance is fit, perhaps as the replacement of a worn one."""

@@ -55,9 +55,14 @@ finally:
 
 @dataclass
 class FileFacts:
-    """What one source file holds. `roots`: lines of the constructors of composition roots, by class."""
+    """What one source file holds.
+
+    `statements` does not depend on how lines are wrapped. `roots`: lines of the constructors of composition
+    roots, by class.
+    """
 
     code_lines: int
+    statements: int
     long_functions: int
     roots: dict[str, int] = field(default_factory=dict)
 
@@ -98,7 +103,9 @@ def read_facts(source: str) -> FileFacts:
         for each in node.body
         if isinstance(each, ast.FunctionDef) and each.name == "__init__"
     }
-    return FileFacts(len(code - docs), sum(_lines(each) > LONG_LINES for each in functions), roots)
+    statements = sum(isinstance(each, ast.stmt) and not _is_docstring(each) for each in ast.walk(tree))
+    long = sum(_lines(each) > LONG_LINES for each in functions)
+    return FileFacts(len(code - docs), statements, long, roots)
 
 
 def _is_docstring(node: ast.AST) -> TypeGuard[ast.Expr]:
@@ -223,9 +230,11 @@ def source_rows(tree: Path) -> dict[str, str]:
         every.update(facts)
         rows[f"{package}: modules"] = f"{len(facts)}"
         rows[f"{package}: code lines"] = f"{sum(each.code_lines for each in facts.values()):,}"
+        rows[f"{package}: statements"] = f"{sum(each.statements for each in facts.values()):,}"
     sizes = {name: each.code_lines for name, each in every.items() if not name.endswith("__init__.py")}
     rows["all: modules"] = f"{len(every)}"
     rows["all: code lines"] = f"{sum(each.code_lines for each in every.values()):,}"
+    rows["all: statements"] = f"{sum(each.statements for each in every.values()):,}"
     rows["code lines of the median file"] = f"{statistics.median(sizes.values()):g}"
     largest = sorted(sizes.items(), key=lambda each: -each[1])[:3]
     rows["largest files"] = ", ".join(f"{name} {lines}" for name, lines in largest)

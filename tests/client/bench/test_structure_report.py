@@ -34,6 +34,7 @@ async def long() -> None:
 def test_blanks_comments_and_docstrings_are_no_code_and_texts_that_are_values_are() -> None:
     facts = read_facts(SOURCE)
     assert facts.code_lines == 1 + 1 + 1 + 1 + 2 + 4
+    assert facts.statements == 7
     assert facts.roots == {"BrokerCore": 4}
     assert facts.long_functions == 0
     assert read_facts("def f():\n" + "    x = 1\n" * 39).long_functions == 0

@@ -194,7 +194,8 @@ def _take_over(kept_lines: KeptLines) -> _Session:
             session.deaths, session.untaken_bytes = int(deaths), int(untaken)
             session.farewell = file.read(int(size))
             kept_lines.restore(file.read())
-    except (OSError, EOFError, TypeError) as error:
+    except (OSError, EOFError, TypeError, ValueError) as error:
+        kept_lines.attached = b"before"  # so the process ends: nobody can answer what the agent has open
         raise ValueError(f"the session of the version before cannot be read: {error}") from None
     return session
 

@@ -23,7 +23,7 @@ import carpool
 import carpool_protocol
 from carpool import launcher_lock
 from carpool.shim import refusal
-from carpool.shim.shim import DEATHS
+from carpool.shim.shim import DEATHS, HANDED_VARIABLE
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION, name_of
 from carpool_protocol.carrier.attach import (
     Attach,
@@ -723,3 +723,10 @@ def lock_of(house: PrivateDaemon) -> Iterator[None]:
         yield
     finally:
         launcher_lock.release_lock(held)
+
+
+def test_a_shim_that_cannot_read_the_session_of_the_version_before_ends(house: PrivateDaemon) -> None:
+    house.environ[HANDED_VARIABLE] = "9999"
+    done = house.run("connect", stdin='{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the session of the version before cannot be read" in done.stderr

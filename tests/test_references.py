@@ -183,6 +183,13 @@ def test_every_page_is_referred_to_from_another() -> None:
     assert [page for page in pages if not cited[page] - {page}] == []
 
 
+def test_the_readme_lists_every_page() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    listed = {target for target, _ in _LINK.findall(readme[readme.index("## Documentation") :])}
+    pages = {f"docs/{path.name}" for path in DOCS.glob("*.md")}
+    assert pages - listed == set()
+
+
 def test_every_decision_is_cited_where_it_is_kept() -> None:
     code = (*CODE, "bench", "docs/architecture.md")
     cited = {number for path, text in texts().items() if path.startswith(code) for number in decisions(text)}

@@ -34,7 +34,8 @@ DATA: Final = frozenset({
 })  # fmt: skip
 WRAPPERS: Final = frozenset({"Final", "ClassVar", "Annotated"})
 
-_LATER = "filled in after construction; to be passed to the constructor"
+_BOTH = "two parts that need each other: the call table tells the other, which acts on the table"
+_TOGGLED = "state: there while the configuration has hooks, so that calls cost nothing without them"
 _CLOSED = "state: a pipe or socket that is closed lets go of its listeners, so that both are freed at once"
 _RUN = "belongs to the run of an event loop, which begins after the constructor"
 _VALUE = "state: a value, whose place another one takes"
@@ -42,8 +43,8 @@ _SESSION = "state: a session whose HTTP door has died goes on over the connectio
 _ADAPTER = "state: how a server is spoken to is known once it has answered"
 _SDK = "an object of the SDK, which has no argument for it"
 REMAINING: Final[dict[str, str]] = {
-    "broker/carpool_broker/core/broker.py: self.call_table.stateless_listener": _LATER,
-    "broker/carpool_broker/core/hooks/hook_points.py: self._call_table.hook_points": _LATER,
+    "broker/carpool_broker/core/broker.py: self.call_table.stateless_listener": _BOTH,
+    "broker/carpool_broker/core/hooks/hook_points.py: self._call_table.hook_points": _TOGGLED,
     "broker/carpool_broker/core/registry/registry.py: seen.view": _VALUE,
     "broker/carpool_broker/transport/socket_io.py: self._on_lines": _CLOSED,
     "broker/carpool_broker/transport/socket_io.py: self._on_unread": _CLOSED,

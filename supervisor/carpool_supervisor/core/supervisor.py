@@ -200,8 +200,7 @@ class SupervisorCore:
             case "idle_lease":
                 self.targets.end_idle_leases(keys, now)
             case "tainted_instance":
-                for key in keys:
-                    self.targets.adjust_pool(self.pools[key], now)
+                self.targets.adjust_pools(keys, now)
             case "start_backoff":
                 self.instances.start_queue.end_backoffs(keys)
             case "greeting_turn":

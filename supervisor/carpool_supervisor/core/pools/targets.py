@@ -13,7 +13,7 @@ Knows nothing of: single calls, processes, JSON.
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from carpool_protocol.ids import CallId, InstanceId, SessionId
+from carpool_protocol.ids import CallId, InstanceId, PoolKey, SessionId
 from carpool_protocol.link.messages import (
     DiscoverCatalog,
     OpenSessions,
@@ -313,6 +313,11 @@ class PoolTargets:
             self._instances.end_without_replacement(instance, now)
 
     # --- pools that are not plain ----------------------------------------------------------------------
+
+    def adjust_pools(self, keys: Iterable[PoolKey], now: float) -> None:
+        """Adjust these pools, see `adjust_pool`."""
+        for key in keys:
+            self.adjust_pool(self._pools[key], now)
 
     def adjust_pool(self, pool: Pool, now: float) -> None:
         """Bring a pool that is not plain to its mode and its demand."""

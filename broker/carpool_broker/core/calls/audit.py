@@ -36,52 +36,58 @@ from carpool_protocol.wire.content import text_of, without_members
 from carpool_protocol.wire.request_targets import TASK_ID_KEYS
 
 CALL_META_KEY: Final = "carpool/call"
-"""In the `_meta` of a request to a server: the call's name, as errors and the audit have it."""
+"""The key in the `_meta` of a request to a server under which it gets the call's name, as errors and the
+audit have it.
+"""
 MAX_NAME_CHARS: Final = 128
 MAX_URI_CHARS: Final = 256
 Delivered = Literal["yes", "no", "maybe"]
 """Whether a server has seen the call."""
 
 UNKNOWN: Final = -1.0
-"""When a call began that an earlier broker has opened."""
+"""The start of a call that an earlier broker has opened."""
 
 _DELIVERED: Final[Mapping[Stage, Delivered]] = {"sent": "maybe", "told": "yes"}
 _NAMED: Final = frozenset({"tools/call", "prompts/get"})
 
 
 class AuditTrail:
-    """The records of one broker. `before`: calls of smaller numbers are those of earlier ones."""
+    """The audit records of one broker. Calls with numbers below `before` are those of earlier brokers."""
 
     def __init__(self, out: Callable[[AnyEffect], None], before: CallId) -> None:
         self._emit = out
         self._before = before
         self._callers: dict[SessionId, CallOrigin] = {}
         self._emitted: set[CallId] = set()
-        """Calls of earlier brokers that have had a record here: a link that was down brings them up again."""
+        """Calls of earlier brokers that have a record already: after the link was down they can
+        come again.
+        """
         self.now = 0.0
-        """Of the event that is handled."""
+        """The time of the event that is handled."""
 
     def call_opened(self, open_call: OpenCall) -> None:
-        """A call is in the books."""
+        """A call was opened."""
         open_call.since = self.now
 
     def name_call(self, open_call: OpenCall, call: Call) -> Call:
-        """As it is to be sent: its server gets to know our name of it, and a later broker whose it is."""
+        """Return the call as it is sent: its server gets the call's name, and a later broker its session."""
         return replace(
             call, meta=with_call_id(call.meta, call_name(call.call)), caller=self._caller_of(open_call)
         )
 
     def call_answered(self, open_call: OpenCall, body: RawJson, *, is_error: bool) -> None:
-        """It ends with the server's own answer."""
+        """The call ends with the server's own answer."""
         self.call_ended(open_call, "error" if is_error else "ok", "yes", body)
 
     def call_dropped(self, open_call: OpenCall) -> None:
-        """Nobody waits for it any more."""
+        """The call ends because no request waits for it."""
         delivered = _DELIVERED.get(open_call.stage, "no")
         self.call_ended(open_call, "cancelled", delivered, ABSENT)
 
     def call_released(self, call: RecordedCall) -> None:
-        """Nobody claims this call of an earlier broker. (Those of this one have had their record.)"""
+        """A recorded call of an earlier broker ends unclaimed. Calls of this broker have their record
+        already.
+        """
         if call.call < self._before and self._is_new(call.call):
             outcome = "unclaimed" if call.ended else "cancelled"
             caller, server = call.caller or CallOrigin(call.session), server_of_key(call.key)
@@ -89,7 +95,7 @@ class AuditTrail:
             self._emit(WriteAudit(caller, call.call, call.method, server, call.key, target, outcome, "maybe"))
 
     def call_ended(self, open_call: OpenCall, outcome: str, delivered: Delivered, body: RawJson) -> None:
-        """It ends. `outcome`: a fault's slug, or one of the words of `effects.WriteAudit`."""
+        """The call ends. `outcome` is a fault's code, or one of the words of `effects.WriteAudit`."""
         asked = open_call.asked
         method = asked.method
         target = open_call.target
@@ -132,7 +138,7 @@ class AuditTrail:
         return found
 
     def forget_caller(self, session: Session) -> None:
-        """The agent is gone, or is in another workspace: what is known of it is looked up anew."""
+        """The session has closed or moved: what is known of the caller is found anew."""
         self._callers.pop(session.id, None)
 
 
@@ -143,7 +149,7 @@ def _caller(session: Session, agent: str) -> CallOrigin:
 
 
 def audit_subject(method: str, said: str) -> str:
-    """What a call of this method is about, as far as an audit may say it."""
+    """Return what a call of this method is about, as far as an audit may say it."""
     if method in TASK_ID_KEYS:
         return ""  # a task's id is what its agent is known by
     if method in _NAMED:
@@ -156,10 +162,9 @@ def audit_subject(method: str, said: str) -> str:
 
 
 def with_call_id(meta: RawJson, name: str) -> RawJson:
-    """A `_meta`, or none, that says which call it is; what its agent says under that key goes.
-
-    How long it gets depends on how long `meta` is and on nothing in it: the link's credit is counted by that,
-    and a journal keeps lengths only. So blanks take the place of what goes.
+    """Return a `_meta` that says which call it is; the agent's own value under that key is dropped. The
+    length of the result depends on the length of `meta` only, because the link's credit is counted by it and
+    a journal keeps lengths only; blanks fill the gap.
     """
     ours = b'"carpool/call":"%b"' % name.encode()
     if len(meta) <= len(EMPTY_OBJECT):
@@ -172,7 +177,9 @@ def with_call_id(meta: RawJson, name: str) -> RawJson:
 
 
 def bare_uri(uri: str) -> str:
-    """Without query, fragment and user: they may be values, or secrets. A `data:` URI is all value."""
+    """Return the URI without query, fragment and user, which can hold values or secrets. A `data:` URI is
+    all value.
+    """
     try:
         scheme, place, path, _, _ = urlsplit(uri)
     except ValueError:
@@ -186,5 +193,5 @@ def bare_uri(uri: str) -> str:
 
 
 def server_of_key(key: PoolKey) -> ServerName:
-    """The server that a pool's key says."""
+    """Return the server that a pool's key names."""
     return ServerName(key.rpartition(":")[0])

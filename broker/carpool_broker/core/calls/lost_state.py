@@ -1,10 +1,9 @@
-"""Who has lost state, with a supervisor that is gone or by being served elsewhere, and how the supervisor
-hears of it (rule 15).
+"""Which sessions have lost state at which servers, because a supervisor died or because another pool serves
+them now, and how the supervisor is told (docs/rules.md, rule 15).
 
-Owns the notes per session and the messages; which servers a carrier is to remember for its session, because
-nobody else may be left who does. In doubt an agent hears once too often that its state is gone.
-Knows nothing of: leases, which are the supervisor's.
-Decision: docs/decisions/0032.
+Owns the flags of `session.ServerUse`, the messages, and which servers a carrier must remember for its
+session, because nothing else may be left that knows. In doubt an agent is told once too often that its state
+is gone. Refuses to know: leases, which the supervisor has. Decision: docs/decisions/0032.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -24,8 +23,9 @@ from carpool_protocol.link.messages import (
 
 
 def supervisor_lost(sessions: Iterable[Session], states: Mapping[PoolKey, PoolChanged]) -> None:
-    """The supervisor is gone. What sessions may have had there counts as called: what it is known to have had
-    of them, and state at each server in mode `session` that they have called, whether they see it now or not.
+    """The supervisor has gone. Note where sessions may have had state there: at each server at which the
+    supervisor had reported an instance, and at each server in mode `session` that has run a call, whether
+    the session sees it now or not.
     """
     for session in sessions:
         # A server may be out of its sight just now: kept back by its profile, or out of the file.
@@ -43,8 +43,8 @@ def supervisor_lost(sessions: Iterable[Session], states: Mapping[PoolKey, PoolCh
 def supervisor_connected(
     sessions: Iterable[Session], held: Mapping[SessionId, Collection[ServerName]]
 ) -> None:
-    """A supervisor has come. `held`: what it knows to be held or lost there; nothing where it is another than
-    before. All else of what sessions had is gone, and nobody has told them.
+    """A supervisor has connected. `held` is what it knows to be held or lost by each session; it is empty
+    for a new supervisor. All other state of the sessions is lost, and they have not been told.
     """
     for session in sessions:
         kept = held.get(session.id, ())
@@ -56,8 +56,8 @@ def supervisor_connected(
 
 
 def report_sessions(sessions: Collection[Session], expected: Iterable[SessionNote] = ()) -> OpenSessions:
-    """Who is there: some may have left, and some have lost what they had, while no supervisor was. It counts
-    as said. `expected`: of who is not here and may come back.
+    """Return the open sessions and what each has lost while no supervisor was connected; the losses count as
+    reported. `expected` are the absent sessions that may come back.
     """
     notes: list[SessionNote] = []
     for each in sessions:
@@ -70,12 +70,14 @@ def report_sessions(sessions: Collection[Session], expected: Iterable[SessionNot
 
 
 def pools_of(scope: Scope) -> dict[ServerName, PoolKey]:
-    """Where who looks through this is served."""
+    """Return the pool of each server in this scope."""
     return {entry.server: entry.key for entry in scope.servers}
 
 
 def scope_changed(session: Session, before: Scope) -> list[SessionPoolChanged]:
-    """It was served there before: what it held there of servers that it has called is gone."""
+    """Return the pools that the session has left, where it may hold something of a server that it has
+    called.
+    """
     now = pools_of(session.scope)
     return [
         SessionPoolChanged(session.id, old, now.get(server, PoolKey("")))
@@ -88,7 +90,9 @@ def scope_changed(session: Session, before: Scope) -> list[SessionPoolChanged]:
 def server_called(
     session: Session, server: ServerName, state: PoolChanged | None
 ) -> list[SetStatefulServers] | list[SessionNotResumable]:
-    """Its first call of this server, which is in this state, goes. It may have state there from now on."""
+    """Note the session's first call of this server, whose pool is in this state. It may have state there
+    from now on.
+    """
     is_first = not any(use.is_called for use in session.servers.values())
     session.server_use(server).is_called = True
     if is_first and session.is_unresumable:
@@ -107,7 +111,7 @@ def _mark_stateful(
 
 
 def pool_became_stateful(sessions: Iterable[Session], state: PoolChanged) -> list[SetStatefulServers]:
-    """This pool is in mode `session` now: some may have called it already."""
+    """The pool is in mode `session` now: some sessions may have called it already."""
     told: list[SetStatefulServers] = []
     for session in sessions:
         server = session.scope.server_of(state.key) if session.servers else None
@@ -117,8 +121,8 @@ def pool_became_stateful(sessions: Iterable[Session], state: PoolChanged) -> lis
 
 
 def session_resumed(session: Session, stateful: Collection[str]) -> list[SetStatefulServers]:
-    """Its carrier remembers that it may have state at these servers. It goes on doing so for those that there
-    are.
+    """The carrier of a session that came back remembers that it may have state at these servers. The flags
+    are set for those that are still there.
     """
     for entry in session.scope.servers:
         if entry.server in stateful:
@@ -127,7 +131,7 @@ def session_resumed(session: Session, stateful: Collection[str]) -> list[SetStat
 
 
 def assume_state_lost(session: Session) -> list[SessionStateLost]:
-    """Whoever leased it something does so no more: what it may have had is gone."""
+    """The session holds no lease any more: what it may have had is lost."""
     lost = _stateful_servers(session)
     for server in lost:
         session.servers[server].is_reported = True

@@ -1,11 +1,11 @@
-"""What agents were asked by a broker before this one, and answers that come before their question is here.
+"""Asks of earlier brokers: what agents were asked, and answers that come before the ask is repeated here.
 
-The supervisor says a question that is open once more when its call is resumed, under the same id. An agent
-that was asked it already is not asked again; its answer may have come first, and is kept for that (rule 4).
-A question that does not come again in time is over, and the agent is told so.
+When a call is resumed, the supervisor repeats its open asks under the same ids. An agent that was asked
+already is not asked again; its answer may come first and is kept (docs/rules.md, rule 4). An ask that is not
+repeated in time is over, and the agent is told so.
 
-Invariants (`check`): whatever is kept is of a session that is here and has a deadline; it is bounded.
-Knows nothing of: calls, what is in an answer.
+Invariants (`check`): what is kept is of a session that is present, has a deadline and is bounded. Refuses to
+know: calls, what is in an answer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +17,16 @@ from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.ids import AskId, SessionId
 
 REPEAT_WAIT_S: Final = 30.0
-"""So long after a session has come back its questions may be said again."""
+"""The asks of a session may be repeated for this long after it has come back."""
 MAX_ASKED: Final = 1024
-"""Of one session: what a carrier says past that is asked again."""
+"""The greatest number of asks of one session; others are asked again."""
 MAX_EARLY: Final = 64
-"""Answers of one session. One past that is dropped, and its question asked again."""
+"""The greatest number of early answers of one session. A further one is dropped and its ask sent again."""
 MAX_EARLY_BYTES: Final = 16 * 1024 * 1024
 
 
 class _SessionAsks:
-    """What is kept of one session."""
+    """The asks and answers of one session."""
 
     __slots__ = ("answers", "asked", "size_bytes")
 
@@ -37,7 +37,7 @@ class _SessionAsks:
 
 
 class RepeatedAsks:
-    """Of all sessions."""
+    """The earlier asks of all sessions."""
 
     def __init__(self, out: Callable[[AnyEffect], None], timers: BrokerTimers) -> None:
         self._emit = out
@@ -45,16 +45,16 @@ class RepeatedAsks:
         self._of_session: dict[SessionId, _SessionAsks] = {}
 
     def session_resumed(self, session: SessionId, asked: Sequence[AskId], now: float) -> None:
-        """This session has come back; its agent was asked these."""
+        """The session has come back; its agent was asked these."""
         self._of_session[session] = _SessionAsks(asked)
         self._timers.arm("earlier_asks", session, now, REPEAT_WAIT_S)
 
     def start_waiting(self, session: SessionId, now: float) -> None:
-        """Only now its questions can be said again."""
+        """From now on the session's asks can be repeated."""
         self._timers.rearm("earlier_asks", session, now)
 
     def keep_answer(self, session: SessionId, event: AskAnswered) -> None:
-        """An answer to what is not open here. The first one is kept, if the question may come still."""
+        """Keep an answer to an ask that is not open here. The first one is kept if the ask can still come."""
         of = self._of_session.get(session)
         if of is None or event.ask in of.answers or len(of.answers) >= MAX_EARLY:
             return
@@ -63,7 +63,7 @@ class RepeatedAsks:
             of.size_bytes += len(event.body)
 
     def take_answer(self, session: SessionId, ask: AskId) -> tuple[bool, AskAnswered | None]:
-        """This question is here now: whether its agent was asked it before, and has answered."""
+        """Return whether the agent was asked this before, and its answer if it has come."""
         of = self._of_session.get(session)
         if of is None:
             return False, None
@@ -75,13 +75,13 @@ class RepeatedAsks:
         return was_asked, answer
 
     def ask_withdrawn(self, ask: AskId, reason: str) -> None:
-        """The server no longer waits for it."""
+        """The server no longer waits for this answer."""
         for session, of in self._of_session.items():
             if ask in of.asked:
                 self._withdraw(session, of, ask, reason)
 
     def stop_waiting(self, session: SessionId) -> None:
-        """Nothing of this session is said again."""
+        """No ask of this session is repeated any more."""
         of = self._of_session.pop(session, None)
         self._timers.disarm("earlier_asks", session)
         if of is not None:
@@ -94,7 +94,7 @@ class RepeatedAsks:
             self._emit(WithdrawAsk(session, ask, reason))
 
     def session_closed(self, session: SessionId) -> None:
-        """The agent is gone."""
+        """The session has closed."""
         self._of_session.pop(session, None)
         self._timers.disarm("earlier_asks", session)
 

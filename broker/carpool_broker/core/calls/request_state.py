@@ -22,10 +22,12 @@ from carpool_protocol.faults.faults import InvariantBroken
 from carpool_protocol.ids import AskId, CallId, SessionId
 
 CALL_ENDED: Final = "u"
-"""Instead of marks: the call has ended at its server, and nothing was done; it is to be said again."""
+"""Stands in place of the marks: the server has ended the call and done nothing, and the retry sends it
+again.
+"""
 
 MAX_USED: Final = 256
-"""Of one session."""
+"""The greatest number of used tokens that are kept for one session."""
 
 _DIGITS: Final = 18
 _PARTS: Final = 4
@@ -33,23 +35,25 @@ _MARK_CHARS: Final = 8
 
 
 class RequestState(Struct, frozen=True):
-    """What a good one says."""
+    """What a valid token says."""
 
     call: CallId
     round: int
-    """Of how many of the call."""
+    """The round of the call, from 1."""
     marks: str
 
 
 class RequestStateTokens:
-    """`secret`: what they are made with; nobody outside knows it. Empty: none can be made."""
+    """Makes and reads tokens with `secret`, which nobody outside knows. With an empty secret none can be
+    made.
+    """
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret[:64]
 
     def make(self, call: CallId, number: int, request: CallRequested, asks: Iterable[AskId] | None) -> str:
-        """`request`: the request that is answered with it. `asks`: the questions told; None: see
-        `CALL_ENDED`.
+        """Make a token. `request` is the request that is answered with it; `asks` are the asks that the
+        agent is told; None: see `CALL_ENDED`.
         """
         if not self._secret:
             raise InvariantBroken("a token without a secret")
@@ -57,7 +61,7 @@ class RequestStateTokens:
         return self._signature(RequestState(call, number, marks), request.session, request)
 
     def read(self, request: CallRequested) -> RequestState | None:
-        """What the token of this retry says; None: it is none, or it is not for this."""
+        """Return what the token of this retry says; None if it is no token, or not for this request."""
         parts = request.state.split(".")
         if not self._secret or len(parts) != _PARTS or len(parts[0]) > _DIGITS or len(parts[1]) > _DIGITS:
             return None
@@ -68,7 +72,7 @@ class RequestStateTokens:
         return token if compare_digest(genuine.encode(), request.state.encode("utf-8", "replace")) else None
 
     def covers_ask(self, token: RequestState, ask: AskId) -> bool:
-        """Whether its agent was told this question with it."""
+        """True if the agent was told this ask with the token."""
         marks = token.marks
         return self._ask_mark(ask) in {
             marks[at : at + _MARK_CHARS] for at in range(0, len(marks), _MARK_CHARS)
@@ -86,16 +90,16 @@ class RequestStateTokens:
 
 
 class UsedTokens:
-    """Tokens that were used here, of calls that had ended when they were made, and of calls of brokers before
-    this one. Nothing else tells that these were used: of the former no record has the calls any more, of the
-    latter the record may tell the call once more when the link was down.
+    """The tokens that were used here and that nothing else remembers: those of calls that had ended when
+    they were made, of which no record has the call, and those of earlier brokers, whose call the record may
+    repeat after the link was down.
     """
 
     def __init__(self) -> None:
         self._of_session: dict[SessionId, dict[CallId, int]] = {}
 
     def use(self, session: SessionId, call: CallId, number: int) -> bool:
-        """Use the token of this round. False: it, or a later one of the call, was used before."""
+        """Use the token of this round. Returns False if it, or a later one of the call, was used before."""
         rounds = self._of_session.setdefault(session, {})
         if rounds.get(call, 0) >= number:
             return False
@@ -106,9 +110,9 @@ class UsedTokens:
         return True
 
     def is_used(self, session: SessionId, call: CallId, number: int) -> bool:
-        """Whether the token of this round, or of a later one of the call, was used."""
+        """True if the token of this round, or of a later one of the call, was used."""
         return self._of_session.get(session, {}).get(call, 0) >= number
 
     def session_closed(self, session: SessionId) -> None:
-        """The agent is gone."""
+        """The session has closed."""
         self._of_session.pop(session, None)

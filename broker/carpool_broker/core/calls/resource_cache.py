@@ -22,43 +22,45 @@ from carpool_protocol.link.messages import Payload
 MAX_BYTES: Final = 16 * 1024 * 1024
 MAX_ENTRIES: Final = 1024
 MAX_TTL_MS: Final = 24 * 3600 * 1000
-"""Longer nothing is taken for current, whatever a server says."""
+"""The longest time that a result counts as current, whatever a server says."""
 
 MAX_CHANGES: Final = 256
-"""So many are remembered. An answer that was asked for before more of them counts as old when it comes."""
+"""The number of changes that are remembered. A result that was requested before more of them counts as old
+when it comes.
+"""
 
 _PUBLIC: Final = SessionId("")
 _CacheKey = tuple[PoolKey, str, SessionId]
 
 
 class CachedRead(Struct, frozen=True):
-    """An answer that is current."""
+    """A result that is current."""
 
     body: Payload
     ttl_ms: int
-    """For so much longer: at least 1."""
+    """The milliseconds for which it stays current: at least 1."""
     public: bool
 
 
 class _CacheEntry(Struct, frozen=True):
     body: Payload
     until: float
-    """Monotonic seconds."""
+    """The time until which it is current, in monotonic seconds."""
 
 
 class ResourceCache:
-    """See the module."""
+    """The results of `resources/read` that can be given again."""
 
     def __init__(self, max_bytes: int = MAX_BYTES, max_entries: int = MAX_ENTRIES) -> None:
         self._max_bytes = max_bytes
         self._max_entries = max_entries
         self._entries: dict[_CacheKey, _CacheEntry] = {}
-        """The least recently used first."""
+        """The results, the least recently used first."""
         self._size_bytes = 0
         self._changes: deque[tuple[PoolKey, str | None]] = deque(maxlen=MAX_CHANGES)
-        """The latest last; without a URI: all of a pool."""
+        """The changes, the latest last; without a URI: all of a pool."""
         self._changed = 0
-        """So many there were."""
+        """The number of changes so far."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -75,9 +77,9 @@ class ResourceCache:
         public: bool,
         since: int,
     ) -> None:
-        """The server of this pool has answered the read of this URI (by the server's own name), for this
-        session. Instead of what was kept before. `since`: the `change_count` in which it was asked for;
-        below 0: in one that nobody here knows.
+        """Store the result that the server of this pool gave for this URI (in the server's own spelling) to
+        this session, in place of an earlier one. `since` is the `change_count` at the time of the request; a
+        negative one is unknown.
         """
         self._evict((key, uri, session))
         self._evict((key, uri, _PUBLIC))
@@ -90,7 +92,9 @@ class ResourceCache:
             self._evict(next(iter(self._entries)))
 
     def change_count(self) -> int:
-        """What is asked for now is overtaken by the changes that come after this."""
+        """Return the number of changes so far. A result that is requested now is overtaken by
+        later changes.
+        """
         return self._changed
 
     def _has_changed_since(self, key: PoolKey, uri: str, since: int) -> bool:
@@ -105,7 +109,7 @@ class ResourceCache:
         self._changed += 1
 
     def find(self, key: PoolKey, uri: str, session: SessionId, now: float) -> CachedRead | None:
-        """What this session may be given at this moment instead of asking the server."""
+        """Return the result that this session can be given now, or None."""
         for whose in (session, _PUBLIC):
             place = (key, uri, whose)
             kept = self._entries.pop(place, None)
@@ -120,21 +124,21 @@ class ResourceCache:
         return None
 
     def resource_changed(self, key: PoolKey, uri: str) -> None:
-        """The server says that this resource, or a part of it, is another one now (`Updated`). What lies
-        below or above it by its name counts as well.
+        """The server reports that this resource, or a part of it, has changed. Resources above and below it
+        by name count as changed, too.
         """
         self._count_change(key, uri)
         for place in [place for place in self._entries if place[0] == key and _overlap(place[1], uri)]:
             self._evict(place)
 
     def forget_pool(self, key: PoolKey) -> None:
-        """Its catalog or its state is another one now: nothing of it counts as current."""
+        """The catalog or the state of the pool has changed: nothing of it is current."""
         self._count_change(key, None)
         for place in [place for place in self._entries if place[0] == key]:
             self._evict(place)
 
     def session_closed(self, session: SessionId) -> None:
-        """The agent is gone."""
+        """The session has closed."""
         for place in [place for place in self._entries if place[2] == session]:
             self._evict(place)
 

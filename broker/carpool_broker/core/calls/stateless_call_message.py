@@ -1,10 +1,10 @@
-"""What a call of the stateless era says on the link, beside what every call does.
+"""The link message of a call of the stateless era.
 
-Owns: what can be asked of its agent, per request; and as whose it counts at the supervisor. Agents of one
-principal that share a session know nothing of each other: to lanes and attribution there (rules 5, 14) two of
-them are not one. Only an instance of its own is the principal's, and nobody's who is nobody in particular.
-
-Knows nothing of: admission, who is answered.
+Owns what the agent of the call can be asked, and the session that the supervisor takes it for. Agents of one
+principal that share a session do not know each other, so for slots and attribution (docs/rules.md, rules 5
+and 14) each call is a session of its own. Only an instance of its own belongs to the principal; anonymous
+agents have none. Refuses to know: admission, how the call is answered. Stands apart from the table so that
+the table stays readable.
 """
 
 from functools import cache
@@ -16,7 +16,7 @@ from carpool_protocol.link.messages import Call, Need, PoolChanged
 
 
 def stateless_call_message(open_call: OpenCall, state: PoolChanged | None) -> Call:
-    """Its message. `state`: what the supervisor last said of its pool."""
+    """Return the message of this call. `state` is the last state of its pool."""
     asked, session = open_call.asked, open_call.session
     assert asked.by is not None
     speaker = session.id
@@ -44,7 +44,7 @@ def stateless_call_message(open_call: OpenCall, state: PoolChanged | None) -> Ca
 
 @cache
 def declared_needs(capabilities: Capabilities) -> list[Need]:
-    """See `messages.Call.can`. Shared by all who have declared the same: not to be changed."""
+    """Return `messages.Call.can` for these capabilities. The list is shared and must not be changed."""
     found: list[tuple[Need, bool]] = [
         ("sampling", capabilities.sampling),
         ("sampling.tools", capabilities.sampling and capabilities.sampling_tools),

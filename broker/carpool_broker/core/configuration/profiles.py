@@ -1,10 +1,9 @@
-"""What a profile makes of a configuration: the rights, the bounds, the servers that are left.
+"""Profiles applied to a configuration: the rights, the limits, and the servers that are left.
 
-Owns the step from a profile as it is written to the values that decide. Invariants: a server of which nothing
-is permitted is in no part of what is left, so that it is never started for these agents and no text names it
-to them; a profile that has left the file grants nothing.
-
-Pure. Knows nothing of: sessions, who has which profile, files.
+Owns the step from a profile as it is written to the values that decide. Invariants: a server of which
+nothing is permitted is in no part of the result, so that it is never started for these agents and no text
+names it to them; a profile that has left the file grants nothing. Pure. Refuses to know: sessions, which
+session has which profile, files.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,7 +20,7 @@ from carpool_protocol.ids import ServerName
 
 
 def rights_of(config: Config, profile: str) -> Rights:
-    """Of the profile of this name; empty: nobody's, so all."""
+    """Return the rights of this profile; an empty name has all rights."""
     if not profile:
         return ALL_RIGHTS
     written = config.profiles.get(profile)
@@ -31,7 +30,7 @@ def rights_of(config: Config, profile: str) -> Rights:
 
 
 def limits_of(config: Config) -> Mapping[str, ProfileLimits]:
-    """By the name of the profile; only those that bound anything."""
+    """Return the limits by profile name; only of profiles that have some."""
     found = {
         name: ProfileLimits(
             max_in_flight=each.max_in_flight,
@@ -44,7 +43,9 @@ def limits_of(config: Config) -> Mapping[str, ProfileLimits]:
 
 
 def profile_scope(config: Config, profile: str, strangers: Collection[ServerName] = ()) -> Scope:
-    """What agents with this profile see, still without servers. `strangers`: see `ScopeEntry.stranger`."""
+    """Return what agents with this profile see, without servers yet. `strangers`: see
+    `ScopeEntry.stranger`.
+    """
     rights = rights_of(config, profile)
     written = config.profiles.get(profile)
     least = [config.max_tools, None if written is None else written.max_tools]
@@ -75,7 +76,7 @@ def profile_scope(config: Config, profile: str, strangers: Collection[ServerName
 def is_visible(
     config: Config, profile: str, server: ServerName, strangers: Collection[ServerName] = ()
 ) -> bool:
-    """Whether a server is there for agents with this profile: it permits something of it."""
+    """True if the profile permits anything of this server."""
     written = config.servers.get(server)
     tags = () if written is None else written.tags
     return rights_of(config, profile).sees_server(server, tags, stranger=server in strangers)
@@ -84,7 +85,7 @@ def is_visible(
 def permitted_servers(
     found: Resolution, config: Config, rights: Rights, strangers: Collection[ServerName] = ()
 ) -> Resolution:
-    """Only those of these servers of which the rights permit anything."""
+    """Return those of these servers of which the rights permit anything."""
     if rights.are_all:
         return found
     tags = {name: server.tags for name, server in config.servers.items()}

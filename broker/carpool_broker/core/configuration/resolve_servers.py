@@ -38,24 +38,28 @@ from carpool_protocol.link.messages import Policy, PoolSpec, Root
 
 
 class Resolution(Struct, frozen=True, kw_only=True):
-    """All servers of one session. Every server of the configuration is in exactly one of the three."""
+    """All servers of one session. Every server of the configuration is in exactly one of `entries`,
+    `misconfigured` and the disabled ones.
+    """
 
     specs: list[PoolSpec]
     entries: list[ScopeEntry]
-    """One for each spec, in the same order: that of the file."""
+    """One entry for each spec, in the order of the file."""
     misconfigured: dict[ServerName, str]
-    """Why, with file and line, the variable's name and what to do."""
+    """The reasons, with file and line, the variable's name and what to do."""
     disabled: list[ServerName]
     twins: dict[PoolKey, PoolSpec]
     """By the key of a plain spec: the same launch, greeted for agents that can be asked."""
     own_roots: frozenset[ServerName] = frozenset()
-    """Servers with `roots: agent` that are not disabled."""
+    """The servers with `roots: agent` that are not disabled."""
     stateless: dict[PoolKey, PoolSpec] = {}
     """By the key of a spec: the same launch, for agents of the stateless era."""
     untrusted: frozenset[ServerName] = frozenset()
-    """Those among `misconfigured` that only wait for the user's trust; `resolve` knows of none."""
+    """The servers among `misconfigured` that only wait for the user's trust; `resolve` adds none."""
     unset: frozenset[ServerName] = frozenset()
-    """Those among them that lack nothing but variables or places, which another session may have."""
+    """The servers among `misconfigured` that lack nothing but variables or places, which another session may
+    have.
+    """
 
 
 def resolve(
@@ -142,9 +146,9 @@ def resolve(
 
 
 def resolve_run(run: RunCommand, *, secret: bytes, policy: Policy | None = None) -> Resolution:
-    """The one server of a `carpool run`: the caller's command, directory and environment, names untouched.
-
-    The key ignores volatile names (`environment.VOLATILE`) and never equals that of a configured server.
+    """Return the server of a `carpool run`: the caller's command, directory and environment, names
+    unchanged. The key ignores volatile names (`environment.VOLATILE`) and never equals that of a configured
+    server.
     """
     server = run_name(run)
     if not run.argv or not all(map(is_usable, (*run.argv, run.cwd))):
@@ -180,7 +184,9 @@ def resolve_run(run: RunCommand, *, secret: bytes, policy: Policy | None = None)
 
 
 def only_server(found: Resolution, server: ServerName) -> Resolution:
-    """One server of these, its names untouched as in `resolve_run`. The pools stay those that all share."""
+    """Return one of these servers alone, its names unchanged as in `resolve_run`. The pools stay the shared
+    ones.
+    """
     just = filter_servers(found, lambda name: name == server)
     return replace(
         just, entries=[replace(entry, prefix="", description_prefix=False) for entry in just.entries]
@@ -188,7 +194,7 @@ def only_server(found: Resolution, server: ServerName) -> Resolution:
 
 
 def filter_servers(found: Resolution, keep: Callable[[ServerName], bool]) -> Resolution:
-    """Only those of these servers that `keep` is true of. The pools stay those that all share."""
+    """Return those of these servers for which `keep` is true. The pools stay the shared ones."""
     return replace(
         found,
         specs=[spec for spec in found.specs if keep(spec.server)],

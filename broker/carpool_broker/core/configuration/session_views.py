@@ -31,31 +31,35 @@ from carpool_protocol.link.messages import DiscoverCatalog, PoolChanged
 from carpool_protocol.wire.tool_names import may_be_of
 
 FAILING_STATES: Final = frozenset({"given_up", "stopped", "backing_off", "breaker_open", "half_open"})
-"""States in which nothing waits for a pool's catalog."""
+"""The states in which no request waits for a pool's catalog."""
 
 RETRIED_STATES: Final = frozenset({"breaker_open", "half_open"})
-"""States in which an instance starts if somebody needs the pool: now, or when that may be (rule 8)."""
+"""The states in which an instance starts if a request needs the pool: now, or after the pause
+(docs/rules.md, rule 8).
+"""
 
 UNRUNNABLE_REASONS: Final = {
     "misconfigured": "misconfigured",
     "unset": "unset: lacks a variable or a workspace",
 }
-"""By state: what instructions say of a server that cannot be run. Those that await trust are counted."""
+"""By state: what instructions say of a server that cannot be run. Servers that await trust are
+only counted.
+"""
 
 NO_SERVERS: Final[frozenset[ServerName]] = frozenset()
 
 
 class ScopeChanged(NamedTuple):
-    """A session that looks through another scope now."""
+    """A session that sees another scope now."""
 
     session: Session
     before: Scope
     families: frozenset[Family]
-    """Of these it reads different lists there."""
+    """The families whose lists differ."""
 
 
 class SessionViews:
-    """Views and patience."""
+    """The views of all sessions, and how long requests wait for catalogs."""
 
     def __init__(self, registry: Registry, out: Callable[[AnyEffect], None]) -> None:
         self._registry = registry
@@ -63,9 +67,9 @@ class SessionViews:
         self.states: dict[PoolKey, PoolChanged] = {}
         self.sources = EffectiveSources(registry, self.states)
         self.retry_at: dict[PoolKey, float] = {}
-        """When a pool that fails may start again."""
+        """The time at which a failing pool may start again."""
         self.slow: set[PoolKey] = set()
-        """Pools that a list has once waited for in vain."""
+        """The pools for which a list has waited in vain once."""
 
     def state_changed(self, state: PoolChanged, now: float) -> None:
         """The supervisor told the state of a pool."""
@@ -75,7 +79,7 @@ class SessionViews:
             self.retry_at[state.key] = now + state.retry_after_s
 
     def pool_refusal(self, state: PoolChanged, now: float) -> tuple[str, str, float | None]:
-        """Why a pool in this failing state is not asked: (fault, detail, retry_after_s)."""
+        """Return the fault, the detail and `retry_after_s` for a pool in this failing state."""
         if state.cannot_start and state.state != "stopped":
             return "cannot_start", state.reason, None
         fault = "breaker_open" if state.state == "half_open" else state.state
@@ -85,14 +89,14 @@ class SessionViews:
     # --- who sees what ---------------------------------------------------------------------------------
 
     def session_opened(self, session: Session) -> None:
-        """A new session looks around."""
+        """A session was opened: give it its scope."""
         session.scope = self._effective_scope(session)
         session.seen_servers |= session.scope.prefixes
         self._registry.retain_scope(session.scope)
 
     def _effective_scope(self, session: Session) -> Scope:
-        """What the session is to see. Names of servers that it has seen and that are not configured any more
-        stay theirs: its agent may still say them.
+        """Return what the session sees now. Names of servers that it has seen and that are no longer
+        configured stay reserved, because its agent may still use them.
         """
         scope = self.sources.scope(session.source, asking=session.asking, stateless=session.stateless)
         if session.seen_servers.keys() <= scope.prefixes.keys():
@@ -105,13 +109,11 @@ class SessionViews:
         return replace(scope, former=former) if former else scope
 
     def session_closed(self, session: Session) -> None:
-        """The session is gone."""
+        """The session has closed."""
         self._registry.release_scope(session.scope)
 
     def apply_scopes(self, sessions: Iterable[Session]) -> list[ScopeChanged]:
-        """Have everybody look through the scope that is in force for it now. Returns for whom that is another
-        one.
-        """
+        """Give each session the scope that is in force for it. Returns the sessions whose scope changed."""
         moved: list[ScopeChanged] = []
         seen: dict[tuple[Scope, Scope], frozenset[Family]] = {}
         for session in sessions:
@@ -129,13 +131,13 @@ class SessionViews:
         return moved
 
     def view_of(self, session: Session) -> View:
-        """What this session sees."""
+        """Return what this session sees."""
         return self._registry.view(session.scope)
 
     def absent_server(self, session: Session, name: str) -> tuple[ServerName, str, str] | None:
-        """The server that an unknown name reads as a name of and that the session does not see: its name, the
-        fault (empty: it is just not there any more), and why. Names of servers that wait for trust are the
-        last to count, the longest first.
+        """Return the server that an unknown name is a name of and that the session does not see, with the
+        fault (empty if the server is gone) and the reason. Servers that wait for trust come last; of several
+        the longest name counts.
         """
         scope = session.scope
         disabled = self.sources.disabled_servers(session.source)
@@ -157,14 +159,16 @@ class SessionViews:
         return max(meant)[1:] if meant else None
 
     def unprefixed_server(self, session: Session) -> tuple[ServerName, str, str] | None:
-        """A server that is disabled and shows its tools without a prefix: any name can be one of its."""
+        """Return a disabled server that shows its tools without a prefix: any unknown name can be one of its
+        tools.
+        """
         for server, off in self.sources.disabled_servers(session.source).items():
             if off.prefix == "":
                 return server, "disabled", off.why
         return None
 
     def instructions(self, session: Session) -> str:
-        """What servers say of themselves, and which are missing (rule 18)."""
+        """Return the instructions of the servers, and which servers are missing (docs/rules.md, rule 18)."""
         view = self.view_of(session)
         parts = (
             [usage_instructions(view.builtin_tools.values(), [it.server for it in view.scope.servers])]
@@ -210,30 +214,30 @@ class SessionViews:
     # --- patience --------------------------------------------------------------------------------------
 
     def is_settled(self, key: PoolKey) -> bool:
-        """Whether waiting for this pool's catalog is pointless."""
+        """True if waiting for this pool's catalog is useless."""
         state = self.states.get(key)
         return state is not None and state.state in FAILING_STATES
 
-    def pending_servers(self, session: Session, view: View) -> bool:
-        """Whether a list is worth waiting for."""
+    def has_pending_servers(self, session: Session, view: View) -> bool:
+        """True if a list should wait for a catalog or for the roots of this session."""
         if session.awaits_roots and self.servers_awaiting_roots(session):
             return True
         return any(not self.is_settled(key) and key not in self.slow for key in view.unknown_pools)
 
     def servers_awaiting_roots(self, session: Session) -> frozenset[ServerName]:
-        """Servers whose pool for this session is known only when its agent has said its roots."""
+        """Return the servers whose pool for this session is known only once its agent has said its roots."""
         return self.sources.servers_with_roots(session.source) if session.awaits_roots else NO_SERVERS
 
     def discover_catalogs(self, session: Session, view: View) -> None:
-        """Have the unknown catalogs of this view told, and say that what is away is missed."""
+        """Ask for the unknown catalogs of this view, and report pools that are away."""
         for key in sorted(view.unknown_pools - self._pools_after_roots(session, view)):
             if not self.is_settled(key):
                 self._emit(DiscoverCatalog(key))
         self.report_missed(view)
 
     def discover_first(self, session: Session, view: View, suspects: Iterable[PoolKey]) -> None:
-        """Have these tell before others: a call waits for one of them. Also those of which only a file's word
-        is known: it does not name what is wanted.
+        """Ask for the catalogs of these pools before others, because a call waits for one of them; also for
+        those that are known from a file only, which did not have the wanted name.
         """
         sought = (view.unconfirmed | view.unknown_pools) - self._pools_after_roots(session, view)
         for key in suspects:
@@ -241,12 +245,14 @@ class SessionViews:
                 self._emit(DiscoverCatalog(key, first=True))
 
     def _pools_after_roots(self, session: Session, view: View) -> set[PoolKey]:
-        """Pools of this view that are perhaps not the session's: its agent has not said its roots."""
+        """Return the pools of this view that may not be the session's, because its agent has not said its
+        roots.
+        """
         unrooted = self.servers_awaiting_roots(session)
         return {entry.key for entry in view.scope.servers if entry.server in unrooted} if unrooted else set()
 
     def report_missed(self, view: View) -> None:
-        """Somebody who looks through this view does not find what is away."""
+        """Tell the supervisor that a request needs pools of this view that are away."""
         for key in sorted(view.hidden_pools):
             if key in self.states and self.states[key].state in RETRIED_STATES:
                 self._emit(DiscoverCatalog(key))

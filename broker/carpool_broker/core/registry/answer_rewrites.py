@@ -1,7 +1,7 @@
-"""What a server answers, in the form that one agent can read.
+"""Rewrites of a server's result into the form that one agent reads.
 
-Owns the order of the changes: URIs first (only where two servers share one), then what an agent of an
-older version cannot know. A pure function; most answers never come here (`needs_rewrite`).
+Owns the order of the changes: URIs first (only where two servers share one), then what an agent of an older
+version does not know. A pure function; most answers never come here (`needs_rewrite`).
 """
 
 from carpool_broker.core.registry.view import View
@@ -11,12 +11,12 @@ from carpool_protocol.wire.downgrade import NEWEST, downgrade_result
 
 
 def needs_rewrite(view: View, key: PoolKey, version: str) -> bool:
-    """Whether an answer of this pool to an agent of this version may have to be changed."""
+    """True if results of this pool may have to be changed for an agent of this version."""
     return version != NEWEST or view.has_uri_rewrites(key)
 
 
 def rewrite_answer(view: View, key: PoolKey, method: str, version: str, body: RawJson) -> RawJson:
-    """The answer as the agent is to read it; the same object where nothing is to be changed."""
+    """Return the result as the agent reads it; the same object if nothing changes."""
     if view.has_uri_rewrites(key):
         body = rewrite_uris(method, body, lambda uri: view.agent_uri(key, uri))
     return downgrade_result(method, version, body) if version != NEWEST else body

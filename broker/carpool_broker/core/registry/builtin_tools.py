@@ -32,19 +32,21 @@ TARGET_METHODS: Final[dict[BuiltinKind, str]] = {
     "read_resource": "resources/read",
     "get_prompt": "prompts/get",
 }
-"""Those that are a request for one server, by another name: the method of that."""
+"""The tools that stand for a request to one server, and the method of that request."""
 
 CARPOOL_SERVER: Final = ServerName("carpool")
 MAX_FOUND: Final = 50
 DEFAULT_FOUND: Final = 10
 MAX_NAMED: Final = 30
-"""Servers that `instructions` name."""
+"""The number of servers that `instructions` name."""
 _MAX_SPELLINGS: Final = 4
-"""So many names each of ours can have. Where servers have all of them, it is not shown."""
+"""The number of names that each of carpool's own tools can have. Where servers have all of them, it is not
+shown.
+"""
 
 
 class BuiltinTool(Struct, frozen=True):
-    """One of them as the agents of a view see it."""
+    """One of carpool's own tools, as the agents of a view see it."""
 
     qualified: str
     kind: BuiltinKind
@@ -68,11 +70,13 @@ def _spell(kind: BuiltinKind, way: int) -> str:
 SPELLINGS: Final[dict[str, BuiltinKind]] = {
     _spell(kind, way): kind for kind in (*SEARCH_TOOLS, *RESOURCE_TOOLS) for way in range(_MAX_SPELLINGS)
 }
-"""Every name that may mean one of ours, in some view."""
+"""Every name that can mean one of carpool's own tools in some view."""
 
 
 def builtin_tools(taken: Collection[str], *, search: bool, resources: bool) -> dict[str, BuiltinTool]:
-    """Those of a view, by name and in the order of its list. `taken`: the names of its servers' tools."""
+    """Return the tools of a view, by name and in the order of its list. `taken` has the names of its
+    servers' tools.
+    """
     kinds = (*(SEARCH_TOOLS if search else ()), *(RESOURCE_TOOLS if resources else ()))
     names: dict[BuiltinKind, str] = {}
     for kind in kinds:
@@ -82,7 +86,7 @@ def builtin_tools(taken: Collection[str], *, search: bool, resources: bool) -> d
 
 
 def usage_instructions(own: Collection[BuiltinTool], servers: Sequence[str]) -> str:
-    """Two sentences for `instructions`; empty where all tools are listed."""
+    """Return two sentences for `instructions`; empty where all tools are listed."""
     names = {tool.kind: tool.qualified for tool in own}
     if "find_tools" not in names or "call_tool" not in names:
         return ""
@@ -99,7 +103,7 @@ def usage_instructions(own: Collection[BuiltinTool], servers: Sequence[str]) -> 
 
 
 class _Form(Struct, frozen=True):
-    """A definition in which `{find_tools}` stands for whatever that is called in a view."""
+    """A definition in which `{find_tools}` stands for the name of that tool in a view."""
 
     description: str
     properties: dict[str, dict[str, object]]

@@ -1,9 +1,8 @@
-"""Which server a request goes to, by what it is about. A pure function of a view.
+"""Which server a request goes to, by its subject. A pure function of a view.
 
-Owns the rules per method: tools and prompts by name, resources by URI, completions by their reference;
-what to say when nothing fits, and what a request is called that ends before its place is known.
-
-Knows nothing of: waiting for catalogs, who is away, sessions.
+Owns the rules per method: tools and prompts by name, resources by URI, completions by their reference; the
+errors when no server fits, and the subject of a request that ends before its server is known. Refuses to
+know: waiting for catalogs, which servers are away, sessions.
 """
 
 from collections.abc import Mapping
@@ -39,33 +38,33 @@ HELD_REASONS: Final[Mapping[HeldReason, str]] = {
 
 
 class Target(Struct, frozen=True):
-    """Where it goes."""
+    """The server and the subject that a request goes to."""
 
     server: ServerName
     key: PoolKey
     subject: str
     """The name, URI or reference in the server's own spelling."""
     final: bool = True
-    """False: a catalog that is still unknown might turn out to be a better place."""
+    """False while a catalog that is still unknown may have a better target."""
     verified: bool = True
-    """False: its server is pinned, and has not told yet what it offers."""
+    """False while the server is pinned and has not told its catalog."""
 
 
 class NoTarget(Struct, frozen=True, kw_only=True):
-    """Nothing known fits."""
+    """No known target fits."""
 
     fault: str
     detail: str = ""
     suspects: tuple[PoolKey, ...] = ()
-    """Pools without a told catalog that it may belong to."""
+    """The pools without a told catalog that the name may belong to."""
     server: str = ""
     subject: str = ""
     name: str = ""
-    """The name that nobody has, as the agent spelled it."""
+    """The name that no server has, as the agent spelled it."""
 
 
 def find_target(view: View, method: str, subject: str) -> Target | NoTarget:
-    """The server that a request of this method about this subject goes to."""
+    """Return the server that a request of this method about this subject goes to."""
     match method:
         case "tools/call":
             return _find_by_name(view, method, subject, view.resolve(subject))
@@ -79,8 +78,8 @@ def find_target(view: View, method: str, subject: str) -> Target | NoTarget:
 
 
 def error_subject(view: View, method: str, subject: str) -> tuple[ServerName, str]:
-    """Server and subject for an error that ends such a request: as far as they are known, else what the agent
-    wrote.
+    """Return server and subject for an error that ends such a request: as far as they are known, else what
+    the agent wrote.
     """
     found = find_target(view, method, subject)
     if isinstance(found, Target):
@@ -123,8 +122,8 @@ def _find_by_name(
 
 
 def is_stable(view: View, subject: str, found: ViewTool | ViewPrompt) -> bool:
-    """Whether it means the same whatever others turn out to offer: a bare name counts while only one server
-    has it.
+    """True if the name means the same whatever other servers list later. A bare name does only while one
+    server has it.
     """
     return (
         found.qualified == subject
@@ -166,7 +165,9 @@ def _find_completion(
 
 
 def _is_final(view: View, ref: RawJson) -> bool:
-    """Whether the reference is to something listed: only that stays true whatever others turn out to list."""
+    """True if the reference is to something listed: only that stays true whatever other servers
+    list later.
+    """
     if text_of(ref, "type") != "ref/resource":
         name = text_of(ref, "name") or ""
         prompt = view.resolve_prompt(name)
@@ -176,7 +177,9 @@ def _is_final(view: View, ref: RawJson) -> bool:
 
 
 def _denied(view: View, found: DeniedName) -> NoTarget:
-    """A server that has not told its lists yet may turn out to list what is asked for."""
+    """Return the refusal of a name that is kept back, or wait for a server that has not told its lists and
+    may have it.
+    """
     entry = view.scope.entry_of(found.server)
     return NoTarget(
         fault="not_permitted",
@@ -188,18 +191,18 @@ def _denied(view: View, found: DeniedName) -> NoTarget:
 
 
 def denied_by(profile: str) -> str:
-    """Whose word that is; nothing where it is the server's own configuration."""
+    """Return the profile that keeps it back; empty if the server's own configuration does."""
     return f"The profile {profile} keeps it back." if profile else ""
 
 
 def denied_by_profile(scope: Scope) -> str:
-    """The same for all that the profile of this scope keeps back."""
+    """Return the reason for all that the profile of this scope keeps back."""
     return denied_by(scope.profile)
 
 
 def is_still_allowed(view: View, method: str, server: ServerName, subject: str) -> bool:
-    """Whether a request that was let through may still go to this server now, about this subject in the
-    server's own spelling. A server that has left the configuration is no matter of rights.
+    """True if a request that was let through may still go to this server about this subject, in the server's
+    own spelling. A server that has left the configuration is no matter of rights.
     """
     scope = view.scope
     if any(server == barred for barred, _ in scope.barred):

@@ -19,7 +19,7 @@ from typing import Final
 from msgspec import Struct
 
 MAX_URI_CHARS: Final = 4096
-"""A longer URI matches no template: it costs too much to ask."""
+"""A longer URI matches no template, because the test would cost too much."""
 MAX_TEMPLATE_CHARS: Final = 4096
 MAX_EXPRESSIONS: Final = 16
 
@@ -31,19 +31,19 @@ _SEGMENT: Final = "/?#"
 
 
 class _Expression(Struct, frozen=True):
-    """Where an expression stands: nothing, or `lead` and any characters but `stops`."""
+    """An expression: it expands to nothing, or to `lead` and any characters but `stops`."""
 
     lead: str
     stops: str
 
 
 class UriTemplate(Struct, frozen=True):
-    """A template, ready to be asked."""
+    """A template that can be matched with URIs."""
 
     parts: tuple[str | _Expression, ...]
 
     def matches(self, uri: str) -> bool:
-        """Whether the template can expand to `uri`."""
+        """True if the template can expand to `uri`."""
         if len(uri) > MAX_URI_CHARS:
             return False
         first = self.parts[0] if self.parts else ""
@@ -59,7 +59,7 @@ class UriTemplate(Struct, frozen=True):
 
 @lru_cache(maxsize=4096)
 def parse_template(template: str) -> UriTemplate | None:
-    """The template, or None for one that is malformed or too large: it matches nothing."""
+    """Return the template; None if it is malformed or too large, so that it matches nothing."""
     if len(template) > MAX_TEMPLATE_CHARS:
         return None
     parts: list[str | _Expression] = []
@@ -127,7 +127,7 @@ def _run_end(uri: str, pos: int, stops: str) -> int:
 
 
 def _add(spans: list[tuple[int, int]], low: int, high: int) -> None:
-    """Append a span that begins no earlier than the last one; join them where they touch."""
+    """Append a span that begins no earlier than the last one; join spans that touch."""
     if spans and low <= spans[-1][1] + 1:
         spans[-1] = (spans[-1][0], max(spans[-1][1], high))
     else:

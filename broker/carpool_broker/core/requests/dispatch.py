@@ -262,7 +262,7 @@ class RequestDispatch:
         """Answer a call of one of carpool's own tools. Like lists it waits until what the session sees is
         known.
         """
-        if patient and self._session_views.pending_servers(open_call.session, view):
+        if patient and self._session_views.has_pending_servers(open_call.session, view):
             return ()
         self._session_views.report_missed(view)
         self.builtin_calls.answer_call(open_call, tool, view, now)
@@ -275,7 +275,7 @@ class RequestDispatch:
                 return True
             if not found.verified:
                 return not self._session_views.is_settled(found.key)
-            if found.final or not self._session_views.pending_servers(session, view):
+            if found.final or not self._session_views.has_pending_servers(session, view):
                 return False
         elif self._session_views.servers_awaiting_roots(session):
             return True

@@ -72,7 +72,7 @@ class ListRequests:
         """
         if isinstance(event, DiscoverRequested) or event.cursor is None:
             view = self._session_views.view_of(session)
-            if patient and self._session_views.pending_servers(session, view):
+            if patient and self._session_views.has_pending_servers(session, view):
                 return False
             self._session_views.report_missed(view)
         if isinstance(event, DiscoverRequested):

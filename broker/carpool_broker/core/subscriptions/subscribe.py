@@ -121,7 +121,7 @@ class SubscribeRequests:
             session
         ):
             final = False
-        if patient and not final and self._session_views.pending_servers(session, view):
+        if patient and not final and self._session_views.has_pending_servers(session, view):
             return None
         if isinstance(route, DeniedName):
             return NoPublisher("not_permitted", denied_by(route.profile))

@@ -1,9 +1,8 @@
 """Carpool's own side of `carpool setup`: its files as they are, how it is started, and trust in a project.
 
-Owns where servers go: carpool.json with its `env_file`, and `.carpool/mcp.json` of a project. A file of ours
-that is broken, or a link in a project, ends the verb: nobody can tell what a change of it would do.
-
-Knows nothing of: other programs' files.
+Owns the files that servers are moved into: carpool.json with its `env_file`, and `.carpool/mcp.json` of a
+project. If one of these files is broken, or one in a project is a link, the verb ends: the effect of a
+change could not be foreseen. Knows nothing of: other programs' files.
 """
 
 import os
@@ -42,13 +41,13 @@ PROJECT_FILE = os.path.join(".carpool", "mcp.json")
 
 
 def project_of(home: str) -> str:
-    """The directory whose files are looked at; empty: none."""
+    """Return the directory whose project files are looked at; empty if there is none."""
     root = os.path.realpath(find_workspace(os.getcwd(), home).root)
     return "" if root == os.path.realpath(home) else root
 
 
 def own_files(home: str) -> tuple[CarpoolFile, SecretsFile]:
-    """carpool.json and its `env_file` as they are, which must be sound."""
+    """Return carpool.json and its `env_file` as they are; both must be sound."""
     where = find_config_file(os.environ)
     path = os.path.realpath(where.path)
     file = ConfigFile(path, asked_for=False)
@@ -86,29 +85,34 @@ def _text(path: str) -> str | None:
 
 
 def command(candidate: ClientFilePath) -> list[str]:
-    """How a program starts us. The bare name only where it is found: not from a desktop, whose PATH may be
-    another one. In a project's file it stands for those programs as well: others have no such path.
+    """Return the command with which a program starts carpool.
+
+    The bare name is used only if it is found in PATH, and not for a program that is started from a desktop,
+    whose PATH may be another one. In a project's file the bare name is used for those programs as well:
+    other users do not have the path of this machine.
     """
     bare = own_command.is_in_path() and (candidate.scope == "project" or not candidate.client.desktop)
     return [*(["carpool"] if bare else own_command.executable()), "connect"]
 
 
 class EarlierTrust(Struct, frozen=True):
-    """What is trusted of a project before setup changes its file."""
+    """The part of a project that is trusted before setup changes its file."""
 
     others: dict[str, Stamp]
-    """The other files that belong to it, which setup leaves alone."""
+    """The other files of the project, which setup leaves alone."""
     digest: str
-    """Empty: there is no file, and nothing is trusted."""
+    """The digest of the trusted content; empty if there is no file, so that nothing is trusted."""
     listed: frozenset[ServerName]
-    """See `trust.read_listed`."""
+    """The servers that `trust.read_listed` returned."""
     taken_over: frozenset[ServerName] = frozenset()
-    """Servers that the question named, as taking the place of the user's own."""
+    """Servers that the question named because they take the place of the user's own."""
 
 
 def check_trustable(project: str) -> EarlierTrust | None:
-    """Whether trust may be given to the project's file once setup has changed it: what else is in it was
-    trusted before, or nothing is. What setup puts there has been shown.
+    """Return the earlier trust if the project's file may be trusted once setup has changed it, else None.
+
+    It may be if the rest of the file was trusted before, or if there was no file. The part that setup adds
+    has been shown.
     """
     workspace = _workspace(project)
     if not os.path.lexists(workspace.file):
@@ -121,8 +125,9 @@ def check_trustable(project: str) -> EarlierTrust | None:
 
 
 def trust_question_facts(project: str, own: bytes | None, its: bytes) -> Facts:
-    """What the question of trust is about. `own`: carpool.json as it will be, if it is changed; `its`: the
-    project's file as it will be.
+    """Return the facts that the question of trust shows.
+
+    `own`: the new content of carpool.json, if it is changed; `its`: the new content of the project's file.
     """
     home, workspace = home_of(os.environ), _workspace(project)
     where = find_config_file(os.environ)
@@ -142,8 +147,9 @@ def trust_question_facts(project: str, own: bytes | None, its: bytes) -> Facts:
 
 
 def trust_now(project: str, its: bytes, before: EarlierTrust) -> str:
-    """Trust the project's file, which is now `its`, if it is what was shown with what was trusted before. Why
-    not, a sentence. Raises `OSError`.
+    """Trust the project's file if it has the content `its` and the project's other files are as they were.
+
+    Returns the reason why it is not trusted, a sentence; empty if it is. Raises `OSError`.
     """
     workspace = _workspace(project)
     layer = _layer(workspace)

@@ -1,9 +1,9 @@
-"""The programs whose servers `carpool setup` takes over: where their files lie, and what an entry looks like.
+"""The programs whose servers `carpool setup` takes over: the places of their files, and the form of an
+entry.
 
-Owns that table. The places are those of the programs' own reference pages, as of 2026-11: a place may hold
-`*` (a profile of VS Code), and a program that is told by the environment to be elsewhere is there.
-
-Pure: the environment comes in. Knows nothing of: which files exist, what is in them.
+Owns that table. The places are those of the programs' own reference pages, as of 2026-11. A place may hold
+`*` (a profile of VS Code). If a variable of the environment sends a program to another place, that place is
+used. Pure: the environment comes in. Knows nothing of: which files exist, what is in them.
 """
 
 import os
@@ -16,28 +16,30 @@ from carpool_protocol.config.text.jsonc import JsonValue
 
 Scope = Literal["user", "project"]
 Form = Literal["plain", "vscode", "opencode", "codex"]
-"""How the file holds servers: `mcpServers`, or `servers`, `mcp`, or tables of TOML."""
+"""The form in which the file holds servers: `mcpServers`, or `servers`, `mcp`, or tables of TOML."""
 
 
 class McpClient(Struct, frozen=True):
-    """One program."""
+    """One program that uses MCP servers."""
 
     id: str
-    """What `--client` says."""
+    """The name of the program for `--client`."""
     title: str
     form: Form
     reads_as: str
-    """A path by which `config.foreign` knows the program; empty: its entries are put into our keys here."""
+    """A path by which `config.foreign` knows the program; if empty, `convert_server` translates
+    its entries.
+    """
     desktop: bool = False
-    """Started from a desktop, where PATH is not the shell's."""
+    """True if the program is started from a desktop, where PATH is not the shell's."""
     anywhere: bool = False
-    """Its servers do not run in the directory of a project."""
+    """True if its servers do not run in the directory of a project."""
     puts_prefix: bool = True
-    """It puts something with the entry's name before names of tools, and the whole must fit model APIs."""
+    """True if it puts a prefix with the entry's name before names of tools; the whole must fit model APIs."""
 
 
 class ClientFilePath(Struct, frozen=True):
-    """A file that may be there."""
+    """A file of a program that may exist."""
 
     client: McpClient
     path: str
@@ -45,7 +47,9 @@ class ClientFilePath(Struct, frozen=True):
 
     @property
     def is_main(self) -> bool:
-        """New servers are written there; not in VS Code's settings, which has another file for them."""
+        """True if new servers are written to this file. It is not VS Code's settings: VS Code has another
+        file for servers.
+        """
         return self.scope == "user" and not (self.client.form == "vscode" and self.path.endswith(_SETTINGS))
 
 
@@ -81,11 +85,14 @@ _PROJECT: Final[tuple[tuple[McpClient, str], ...]] = (
     (OPENCODE, ".opencode/opencode.jsonc"),
 )
 _EDITORS: Final = ("Code", "Code - Insiders", "VSCodium")
-"""VS Code and its kin, by the name of their directories."""
+"""VS Code and its relatives, by the names of their directories."""
 
 
 def candidates(environ: Mapping[str, str], home: str, platform: str, project: str) -> list[ClientFilePath]:
-    """Every file that may hold servers. `platform`: as `sys.platform`; `project`: a directory, or empty."""
+    """Return every file that may hold servers.
+
+    `platform`: as `sys.platform`; `project`: a directory, or empty.
+    """
     found = [ClientFilePath(client, path, "user") for client, path in _users(environ, home, platform)]
     if project and os.path.normpath(project) != os.path.normpath(home):
         found += [ClientFilePath(client, os.path.join(project, name), "project") for client, name in _PROJECT]
@@ -123,7 +130,7 @@ def _users(environ: Mapping[str, str], home: str, platform: str) -> list[tuple[M
 
 
 def entry(client: McpClient, command: list[str]) -> dict[str, JsonValue]:
-    """The one entry that is left in the program's file. `command`: carpool's, with `connect`."""
+    """Return the one entry that is left in the program's file. `command`: carpool's, with `connect`."""
     match client.form:
         case "opencode":
             return {"type": "local", "command": [*command], "enabled": True}

@@ -1,11 +1,9 @@
-"""One server of another program, made one of carpool's; or the reason why it stays where it is.
+"""Converts one server of another program to a server of carpool, or gives the reason why it stays.
 
-Owns what is taken. A server goes only if carpool runs it as the program does: with a key that nobody knows
-here, a value that the program would ask for, or a secret that cannot be kept, it stays. The program's
-shape is read by the tables of `config.foreign`, and what comes out is checked as strictly as carpool's own
-file.
-
-Pure. Knows nothing of: files, names that are taken already.
+Owns the decision which servers are taken over. A server is moved only if carpool runs it as the program
+does. It stays if it has an unknown key, a value that the program would ask for, or a secret that cannot be
+kept. The program's form is read by the tables of `config.foreign`, and the result is checked as strictly as
+carpool's own file. Pure. Knows nothing of: files, names that are taken already.
 """
 
 import json
@@ -34,22 +32,22 @@ _PROGRAMS_OWN = re.compile(
     r"\$\{(input:|command:|config:|workspaceFolderBasename|workspaceFolder:|(?:relativeF|f)ile[A-Z}]|lineNumber|selectedText"
     r"|execPath|defaultBuildTask)"
 )
-"""Variables of VS Code and its kin that have no equal here."""
+"""Matches variables of VS Code and its relatives that carpool has no equal for."""
 _PLACE = re.compile(r"^[^:]*:[0-9]+: (?:(?:mcpServers|servers|mcp)\.[^ ]+: )?")
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]+")
 _RELATIVE = re.compile(r"(?:\.{1,2}|\.{1,2}/.*|[\w.-]+/[\w./-]*\.(?:py|js|mjs|cjs|ts|sh|rb|jar))")
-"""A path that means something only in the directory of a project."""
+"""Matches a path that has a meaning only in the directory of a project."""
 
 _VALUE_OF_FLAG = re.compile(r"(?P<flag>--?[A-Za-z][\w.-]*=)?\$\{CARPOOL_\w+\}")
 _PASSWORD = re.compile(r"(?:--?[A-Za-z][\w.-]*=)?[a-z][a-z0-9+.-]*://[^$/?#]*:\$\{CARPOOL_\w+\}@[^$]*")
-"""Of a URL."""
+"""Matches the password of a URL."""
 _APPROVAL: Final = "default_tools_approval_mode"
-"""Of a server of Codex: which of its tools the program asks for. It holds for the program's own entries."""
+"""A key of a server of Codex: the tools that the program asks for. It holds for the program's own entries."""
 _WORD = re.compile(r"[\w.:/@+=~%,?&-]+", re.ASCII)
 
 
 class Converted(Struct, frozen=True):
-    """A server in our keys, with references for its secrets."""
+    """A server in carpool's keys, with references in place of its secrets."""
 
     name: str
     server: dict[str, JsonValue]
@@ -57,13 +55,13 @@ class Converted(Struct, frozen=True):
 
 
 class NotConverted(Struct, frozen=True):
-    """It is left in the program's file."""
+    """The reason why a server is left in the program's file."""
 
     why: str
 
 
 class _CannotKeepError(Exception):
-    """A secret that no `env_file` can hold."""
+    """Raised for a secret that no `env_file` can hold."""
 
 
 def convert_server(
@@ -76,9 +74,11 @@ def convert_server(
     remote: bool,
     asked: bool = False,
 ) -> Converted | NotConverted | None:
-    """One entry of the program's table; None: it is carpool's own. `variable`: from a wished name and a
-    secret to the name of the variable that holds it; `project`: it is for one project only; `asked`: it is a
-    stranger's, and somebody is asked whether it may run; `remote`: this installation reaches URLs.
+    """Convert one entry of the program's table. Returns None if the entry is carpool's own.
+
+    `variable`: returns the name of the variable that holds a secret, from a wished name and the secret;
+    `project`: the server is for one project only; `asked`: a stranger wrote the entry, and the user is asked
+    if it may run; `remote`: this installation reaches URLs.
     """
     if not isinstance(entry, dict):
         return NotConverted("it is no object")
@@ -119,9 +119,11 @@ def convert_server(
 
 
 def _is_seen(written: Mapping[str, JsonValue], server: Mapping[str, JsonValue]) -> bool:
-    """Whether it can be told from what is left in sight what is run: hidden are at most values of flags that
-    say so, and nothing that a shell would read as more than a word. A stranger chose the texts, and may have
-    given a command the form of a secret.
+    """True if the visible text still tells what is run.
+
+    Hidden may be only values of flags whose name says that they are secret, and passwords of URLs; and only
+    if a shell reads them as one plain word. A stranger chose the texts, and may have given a command the
+    form of a secret.
     """
     if written.get("command") != server.get("command"):
         return False
@@ -143,7 +145,7 @@ def _is_seen(written: Mapping[str, JsonValue], server: Mapping[str, JsonValue]) 
 def _read(
     client: McpClient, name: str, entry: dict[str, JsonValue]
 ) -> tuple[dict[str, JsonValue], list[str]] | NotConverted:
-    """It in our keys, and what is to be said of it."""
+    """Return the entry in carpool's keys, and notes about it."""
     notes = []
     document = {_HOLDERS[client.form]: {name: _in_our_spelling(client, entry)}}
     loaded = read_config(json.dumps(document), client.reads_as or "carpool.json")
@@ -167,12 +169,15 @@ def _problem_text(problem: ConfigProblem) -> str:
 
 
 def _place(key: str) -> int:
-    """Where people look for a key: what is run comes first."""
+    """Return the sort position of a key: the keys that say what is run come first."""
     return _FIRST.index(key) if key in _FIRST else len(_FIRST)
 
 
 def _checked(server: str, variable: Callable[[str, str], str]) -> Callable[[str, str], str]:
-    """`CARPOOL_GITHUB_TOKEN`: no agent has a variable of this name, which would count before ours."""
+    """Return a function that names the variable of a secret, such as `CARPOOL_GITHUB_TOKEN`.
+
+    The prefix keeps the name free: no agent has a variable of this name, which would count before carpool's.
+    """
     stem = _ILLEGAL.sub("_", server).replace("-", "_").strip("_").upper()
 
     def name(purpose: str, value: str) -> str:
@@ -193,7 +198,7 @@ def _is_relative(server: Mapping[str, JsonValue]) -> bool:
 
 
 def _in_our_spelling(client: McpClient, entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """What the tables do not know: keys of Codex."""
+    """Translate the keys that `config.foreign` does not know: those of Codex, and one type of Claude Code."""
     if client.form == "codex":
         return _of_codex(entry)
     if client is CLAUDE_CODE and entry.get("type") == "streamable-http":
@@ -213,8 +218,12 @@ _UNREAD_CODEX: Final = frozenset({"required", "description", "supports_parallel_
 
 
 def _of_codex(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Keys of `[mcp_servers.NAME]`, as https://developers.openai.com/codex/mcp lists them, in ours. What is
-    not known stays as it is, and is refused by who reads it. A literal is one: Codex fills in no `${VAR}`.
+    """Translate the keys of `[mcp_servers.NAME]` of Codex to carpool's (https:
+
+    developers.openai.com/codex/mcp).
+
+    An unknown key stays as it is, and the reader of the result refuses it. Values are literal: Codex fills
+    in no `${VAR}`.
     """
     out: dict[str, JsonValue] = {}
     env: dict[str, JsonValue] = {}

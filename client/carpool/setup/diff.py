@@ -1,9 +1,8 @@
-"""What `carpool setup` shows: the difference that it makes, without a single secret.
+"""The output of `carpool setup`: the difference that it makes, without a single secret.
 
-Owns the masking. Shown are keys, commands and plain arguments; every value of an environment or a header, and
-every text that is or looks like a secret, is `…`, also in lines that stay.
-
-Pure. Knows nothing of: terminals but that texts are made printable.
+Owns the masking. Keys, commands and plain arguments are shown. Every value of an environment or a header,
+and every text that is or looks like a secret, is shown as `…`, also in lines that stay. Pure. Knows nothing
+of: terminals, except that texts are made printable.
 """
 
 import difflib
@@ -27,14 +26,17 @@ _LITERAL = re.compile(
 )
 _MASK = '"…"'
 _LEAST = 4
-"""A shorter text is masked only where it is a whole value: it is part of too many others."""
+"""The least length of a text that is masked inside other texts. A shorter one is part of too many others, so
+it is masked only if it is a whole value.
+"""
 _AROUND = 2
 _MOST_LINES = 400
 
 
 def masked(text: str, hidden: Collection[str], values: Collection[str] = ()) -> str:
-    """A text of JSON or TOML that anybody may see. `hidden`: what is shown nowhere; `values`: not as a whole
-    text.
+    """Mask the secrets of a text of JSON or TOML, so that anybody may see it.
+
+    `hidden`: texts that are masked everywhere; `values`: texts that are masked where they are a whole value.
     """
     whole = frozenset(hidden) | frozenset(values)
     parts = sorted(
@@ -68,7 +70,7 @@ def _decoded(literal: str) -> str:
 
 
 def difference(change: FileChange, plan: SetupPlan) -> str:
-    """What becomes of a file, as a unified diff. Of the `env_file` only names."""
+    """Return the change of a file as a unified diff. Of the `env_file` only names are shown."""
     if change.role == "secrets":
         before = (change.before or b"").decode().split("\n")
         new = [line for line in change.after.decode().split("\n") if line not in before]
@@ -85,7 +87,7 @@ def text_difference(
     hidden: Collection[str],
     values: Collection[str] = (),
 ) -> str:
-    """Two states of a file as a unified diff; None: there is none."""
+    """Return the difference of two states of a file as a unified diff. None as a state: there is no file."""
     old, new = (
         masked(each.decode("utf-8", "replace"), hidden, values).splitlines() if each is not None else []
         for each in (before, after)
@@ -104,7 +106,7 @@ def _name(line: str) -> str:
 
 
 def page(plan: SetupPlan) -> str:
-    """All of it, for people."""
+    """Return the whole plan as text for people."""
     said = [difference(each, plan) for each in plan.changes]
     said.append("\n".join(_moves(plan.moved)))
     said.append(kept_lines(plan.left))
@@ -133,7 +135,7 @@ def _profiles(given: tuple[ProgramProfile, ...]) -> Iterator[str]:
 
 
 def plan_difference(whole: SetupPlan, part: SetupPlan) -> SetupPlan:
-    """What a plan changes beyond another one that is a part of it."""
+    """Return the changes of a plan that a smaller plan, which is part of it, does not make."""
     done = {each.path: each.after for each in part.changes}
     given = [(each.path, each.value) for each in part.given]
     changes = [
@@ -152,7 +154,7 @@ def plan_difference(whole: SetupPlan, part: SetupPlan) -> SetupPlan:
 
 
 def rule_lines(rules: Sequence[PermissionRule]) -> list[str]:
-    """Rules of the programs that name tools which get other names, those that keep something back first."""
+    """Return a line for each rule that names a tool whose name changes; protecting rules come first."""
     if not rules:
         return []
     said = ["These rules name tools that are called otherwise from then on. Setup changes none of them:"]
@@ -167,7 +169,7 @@ def rule_lines(rules: Sequence[PermissionRule]) -> list[str]:
 
 
 def other_program_lines(found: Sequence[OtherProgramFound]) -> list[str]:
-    """Programs that are not looked into, a line for each file."""
+    """Return a line for each file of a program that setup does not look into."""
     read = 'carpool can read a copy in servers.d beside carpool.json, by "include": ["servers.d/*.json"]'
     cannot = "carpool cannot read it; `carpool add` adds a server of it"
     return [
@@ -179,7 +181,7 @@ def other_program_lines(found: Sequence[OtherProgramFound]) -> list[str]:
 
 
 def rule_facts(rules: Sequence[PermissionRule]) -> list[dict[str, Any]]:
-    """The same for programs."""
+    """Return the rules as facts for `--json`."""
     return [
         {
             "file": each.path,
@@ -193,12 +195,12 @@ def rule_facts(rules: Sequence[PermissionRule]) -> list[dict[str, Any]]:
 
 
 def other_facts(found: Sequence[OtherProgramFound]) -> list[dict[str, Any]]:
-    """The same for programs."""
+    """Return the other programs' files as facts for `--json`."""
     return [{"program": each.title, "file": each.path, "readable": each.readable} for each in found]
 
 
 def git_lines(project: str, plan: SetupPlan, known: GitStatus) -> list[str]:
-    """What git will show of the project's files, a line each."""
+    """Return a line for each of the project's changes that git will show."""
     tracked, new = _seen_by_git(plan, known)
     said = []
     if known.why:
@@ -218,7 +220,9 @@ def _seen_by_git(plan: SetupPlan, known: GitStatus) -> tuple[list[str], list[str
 def project_facts(
     project: str, whole: SetupPlan, known: GitStatus, *, changed: bool
 ) -> dict[str, Any] | None:
-    """The project's part for programs; None: there is nothing to change. `whole`: the plan with that part."""
+    """Return the project's part as facts for `--json`; None if nothing changes. `whole`: the plan with that
+    part.
+    """
     if not any(each.role == "project" for each in whole.changes):
         return None
     tracked, new = _seen_by_git(whole, known)
@@ -226,7 +230,7 @@ def project_facts(
 
 
 def kept_lines(stays: tuple[KeptInPlace, ...]) -> str:
-    """What stays and why, a line each."""
+    """Return a line for each server or file that stays, with the reason."""
     lines = [
         f"{each.name} stays in {each.path}: {each.why}" if each.name else f"{each.path} {each.why}"
         for each in stays
@@ -235,7 +239,10 @@ def kept_lines(stays: tuple[KeptInPlace, ...]) -> str:
 
 
 def facts(plan: SetupPlan, stays: Iterable[KeptInPlace], *, done: bool) -> dict[str, Any]:
-    """The same for programs. `stays`: all that stays, what is no part of the plan as well."""
+    """Return the plan as facts for `--json`.
+
+    `stays`: everything that stays, including what is not part of the plan.
+    """
     return {
         "changed": done and bool(plan.changes),
         "files": [

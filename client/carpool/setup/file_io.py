@@ -1,11 +1,9 @@
-"""The files that `carpool setup` reads and writes.
+"""Reads and writes the files of `carpool setup`.
 
-Owns which file it touches at all: a regular one of this user's that is not read-only and not huge. A link of
-the user's own is followed (people keep such files elsewhere); one in a project is not: whoever made the
-project could have any file of yours rewritten. What is written is written whole or not at all, with the mode
-that the file had.
-
-Knows nothing of: what is in them.
+Owns the decision which file is touched at all: a regular file of this user that is neither read-only nor
+huge. A link of the user's own is followed, because people keep such files elsewhere. A link in a project is
+not followed: the author of the project could have any file of the user rewritten. A file is written whole or
+not at all, and keeps its mode. Knows nothing of: what is in them.
 """
 
 import contextlib
@@ -24,8 +22,9 @@ MAX_BYTES = 8 * 1024 * 1024
 def read_client_files(
     candidates: Iterable[ClientFilePath], named: Iterable[str] = ()
 ) -> tuple[list[ClientFile], list[KeptInPlace]]:
-    """Those that are there, read; and why others are left alone. A program in `named` has a file in any case:
-    its first place is as good as one with nothing in it.
+    """Return the files that exist, read, and the reasons why others are left alone.
+
+    A program in `named` always has a file: if none exists, its first place counts as an empty one.
     """
     sources: list[ClientFile] = []
     left: list[KeptInPlace] = []
@@ -55,7 +54,7 @@ def read_client_files(
 
 
 def readable(path: str, real: str, *, follow: bool) -> str | KeptInPlace:
-    """What is in a file that may be rewritten; or why it is not touched."""
+    """Return the content of a file that may be rewritten, or the reason why it is not touched."""
     if real != path and not follow:  # a directory above it may be the link
         return KeptInPlace(path, "is a link in a project; it is left as it is")
     try:
@@ -88,8 +87,9 @@ def _read(path: str) -> bytes | str:
 
 
 def texts_of(pattern: str) -> Iterator[tuple[str, str]]:
-    """Files that are only looked into, and their texts. The pattern may hold `*`. What cannot be read is not
-    there.
+    """Yield the paths and texts of files that are only looked into.
+
+    The pattern may hold `*`. A file that cannot be read is skipped.
     """
     for path in sorted(glob.glob(pattern)) if "*" in pattern else [pattern]:
         with contextlib.suppress(OSError):
@@ -101,7 +101,11 @@ def texts_of(pattern: str) -> Iterator[tuple[str, str]]:
 
 
 def bytes_of(path: str) -> bytes | None:
-    """What is in a file of ours or one that setup has rewritten; None: there is none. Raises `OSError`."""
+    """Return the content of one of carpool's files, or of a file that setup has rewritten; None if there is
+    none.
+
+    Raises `OSError`.
+    """
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -110,7 +114,7 @@ def bytes_of(path: str) -> bytes | None:
 
 
 def mode_of(path: str) -> int | None:
-    """Its permission bits; None: there is no such file."""
+    """Return the permission bits of a file; None if there is no such file."""
     try:
         return stat.S_IMODE(os.stat(path).st_mode)
     except FileNotFoundError:
@@ -118,7 +122,7 @@ def mode_of(path: str) -> int | None:
 
 
 def missing_directories(path: str) -> list[str]:
-    """Those above a file that are not there, the outermost first."""
+    """Return the missing directories above a file, the outermost first."""
     missing: list[str] = []
     at = os.path.dirname(path)
     while at and not os.path.isdir(at):
@@ -128,7 +132,7 @@ def missing_directories(path: str) -> list[str]:
 
 
 def write(path: str, data: bytes, mode: int) -> None:
-    """Put it there, in directories that are made for us alone where they are missing. Raises `OSError`."""
+    """Write a file; missing directories are made for this user alone. Raises `OSError`."""
     for directory in missing_directories(path):
         with contextlib.suppress(FileExistsError):
             os.mkdir(directory, 0o700)
@@ -136,7 +140,7 @@ def write(path: str, data: bytes, mode: int) -> None:
 
 
 def remove(path: str, made: Iterable[str]) -> None:
-    """Take a file away, and directories that were made for it and are empty. Raises `OSError`."""
+    """Remove a file, and the directories made for it if they are empty. Raises `OSError`."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     for directory in sorted(made, key=len, reverse=True):
@@ -145,7 +149,7 @@ def remove(path: str, made: Iterable[str]) -> None:
 
 
 def sweep_parts(path: str) -> None:
-    """Take away what a writer that was killed has left beside a file."""
+    """Remove the partial files that a killed writer has left beside a file."""
     for part in _parts(path):
         with contextlib.suppress(OSError):
             os.unlink(part)

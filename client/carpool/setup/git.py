@@ -1,9 +1,8 @@
-"""What git knows of files in a project: which it tracks, which it ignores.
+"""Asks git about files in a project: which it tracks, and which it ignores.
 
-Owns that question. The project may be a stranger's: nothing that its repository configures is run, and git is
-given a moment only. Where it cannot be asked, everything counts as tracked.
-
-Knows nothing of: what the files hold, what follows from the answer.
+Owns that question. The project may be a stranger's: nothing that its repository configures is run, and git
+gets little time. If git cannot be asked, all files count as tracked. Knows nothing of: what the files hold,
+what follows from the answer.
 """
 
 import os
@@ -23,11 +22,11 @@ _SAFE: Final = (
     "core.hooksPath=/dev/null",
 )
 _NOTHING_FOUND: Final = 1
-"""The exit code of `check-ignore` that says so."""
+"""The exit code of `check-ignore` for "no path is ignored"."""
 
 
 def git_status(project: str, paths: Sequence[str]) -> GitStatus:
-    """Ask git about paths below a project, whether the files are there or not."""
+    """Ask git about paths below a project, also about files that do not exist."""
     if not paths or not _is_repository(project):
         return GitStatus()
     try:
@@ -49,8 +48,9 @@ def _is_repository(project: str) -> bool:
 
 
 def _listed(project: str, paths: Sequence[str], *arguments: str) -> frozenset[str]:
-    """The paths that a command of git names. They are given on its stdin, and after its arguments where it
-    takes them there.
+    """Return the paths that a command of git prints.
+
+    The paths to ask about are given on its stdin, or after its arguments if it takes them there.
     """
     program = shutil.which("git")
     if program is None:

@@ -1,9 +1,8 @@
-"""The files on this machine that `carpool setup` looks at, and the plans that they lead to.
+"""The files on this machine that `carpool setup` looks at, and the plans that result from them.
 
-Owns that they are read once: programs' files, files with rules about tools, files of programs that are not
-looked into, and what git knows of the project's.
-
-Knows nothing of: who is asked, what is told.
+Owns the single reading of these files: programs' files, files with rules about tools, files of programs that
+are not looked into, and git's answer about the project's files. Knows nothing of: who is asked, what is
+told.
 """
 
 import importlib.util
@@ -30,20 +29,20 @@ class SetupInventory(Struct, frozen=True):
     sources: list[ClientFile]
     untouched: list[KeptInPlace]
     known: GitStatus
-    """What git knows of the project's files."""
+    """Git's answer about the project's files."""
     named: tuple[str, ...]
     home: str
     rules: list[tuple[PermissionFile, str]]
-    """Files that may hold rules about tools, with their texts."""
+    """The files that may hold rules about tools, with their texts."""
     others: list[OtherProgramFound]
-    """Files of programs that are not looked into."""
+    """The files of programs that setup does not look into."""
 
     def rules_of(self, plan: SetupPlan) -> list[PermissionRule]:
-        """Those that name tools which get another name by a plan."""
+        """Return the rules that name tools which get another name by a plan."""
         return [each for file, text in self.rules for each in rules(file, text, plan.moved)]
 
     def plan(self, *, project: bool, separate: bool) -> SetupPlan:
-        """`project`: with the files of the project."""
+        """Make a plan. `project`: the project's files are included."""
         own, secrets = carpool_files.own_files(self.home)
         try:
             return make_plan(
@@ -65,7 +64,10 @@ class SetupInventory(Struct, frozen=True):
 
 
 def inventory(named: tuple[str, ...], project: str, home: str) -> SetupInventory:
-    """Look for them. `named`: programs that alone are meant; `project`: a directory, or empty."""
+    """Find and read all files.
+
+    `named`: only these programs are looked at; `project`: a directory, or empty.
+    """
     chosen = [
         each
         for each in candidates(os.environ, home, sys.platform, project)

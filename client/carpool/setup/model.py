@@ -1,6 +1,6 @@
-"""What `carpool setup` knows and means to do, as values.
+"""The values of `carpool setup`: the files that it has read, and the plan that it makes.
 
-Owns their shapes. Whatever holds a secret shows none when it is printed.
+Owns their shapes. A value that holds a secret does not show it in its `repr`.
 """
 
 from typing import Literal
@@ -12,8 +12,11 @@ from carpool_protocol.config.text.jsonc import JsonValue
 from carpool_protocol.ids import ServerName
 
 Role = Literal["secrets", "own", "project", "client"]
-"""`secrets`: the `env_file`; `own`: the user's carpool.json; `project`: `.carpool/mcp.json`. Also the order
-in which they are written: nothing refers to what is not there yet."""
+"""The role of a file. `secrets`: the `env_file`; `own`: the user's carpool.json; `project`:
+`.carpool/mcp.json`.
+
+This is also the order of writing: no file refers to one that is not written yet.
+"""
 
 KeyPath = tuple[str, ...]
 
@@ -23,7 +26,7 @@ class ClientFile(Struct, frozen=True):
 
     candidate: ClientFilePath
     path: str
-    """Where it really is."""
+    """The real path of the file."""
     text: str
     existed: bool = True
 
@@ -36,9 +39,9 @@ class CarpoolFile(Struct, frozen=True):
 
     path: str
     text: str | None
-    """None: it is made."""
+    """The content of the file; None if it is to be made."""
     taken: frozenset[ServerName] = frozenset()
-    """Names that files it includes have."""
+    """Names of servers in the files that it includes."""
 
     def __repr__(self) -> str:
         return f"Own({self.path!r})"
@@ -51,23 +54,23 @@ class SecretsFile(Struct, frozen=True):
     text: str | None
     values: dict[str, str]
     said: str = ""
-    """What carpool.json must say to use it; empty: it does already."""
+    """The value that carpool.json must name to use this file; empty if it names it already."""
 
     def __repr__(self) -> str:
         return f"Secrets({self.path!r})"
 
 
 class FileChange(Struct, frozen=True):
-    """One file and what becomes of it."""
+    """One file and its change."""
 
     path: str
     role: Role
     before: bytes | None
     after: bytes
     regions: tuple[KeyPath, ...] = ()
-    """Members that are different, for a later undo beside somebody else's changes."""
+    """The members that differ, for a later undo beside changes by others."""
     client: str = ""
-    """The program whose file it is, as `--client` says it; empty: the file is carpool's."""
+    """The program that owns the file, as for `--client`; empty if the file is carpool's."""
 
     def __repr__(self) -> str:
         return f"Change({self.path!r})"
@@ -82,22 +85,22 @@ class MovedServer(Struct, frozen=True):
     """The program's file."""
     to: str
     under: str = ""
-    """The project or workspace it is for; empty: everybody's."""
+    """The project or workspace that the server is for; empty if it is for all."""
     known: bool = False
-    """It is in carpool already: carpool had this very server before, or another program brings it."""
+    """True if carpool has this very server already, from before or from another program in this run."""
     same_as: str = ""
-    """The program that brings this very server in the same run; empty: carpool had it before, if `known`."""
+    """The program that brings this very server in the same run. Empty with `known`: carpool had it before."""
     notes: tuple[str, ...] = ()
     client_id: str = ""
-    """As `--client` says it."""
+    """The program, as for `--client`."""
     was: str = ""
-    """Its name in the program's file."""
+    """The name of the server in the program's file."""
     login: bool = False
-    """It is reached over a URL without a header that says who asks: it may want a login."""
+    """True if the server has a URL and no headers: it may need a login."""
 
 
 class KeptInPlace(Struct, frozen=True):
-    """What stays where it is, and why: a server, or with no name a file."""
+    """A server, or with no name a file, that stays where it is, and the reason."""
 
     path: str
     why: str
@@ -105,48 +108,48 @@ class KeptInPlace(Struct, frozen=True):
 
 
 class GitStatus(Struct, frozen=True):
-    """What git knows of some files of a project."""
+    """Git's answer about some files of a project."""
 
     tracked: frozenset[str] = frozenset()
-    """Paths whose changes everybody gets who has the project."""
+    """Paths that git tracks: everybody who has the project gets their changes."""
     new: frozenset[str] = frozenset()
-    """Paths that git would show as files it does not know."""
+    """Paths that git would show as untracked files."""
     why: str = ""
-    """Why git could not be asked, a clause; empty: it could, or there is no repository."""
+    """The reason why git could not be asked, a clause; empty if it could, or if there is no repository."""
 
 
 class ProgramProfile(Struct, frozen=True):
-    """A program's profile."""
+    """The profile of a program."""
 
     client: str
-    """As `--client` says it."""
+    """The program, as for `--client`."""
     title: str
     profile: str
     had: int
-    """How many servers it sees with the profile."""
+    """The number of servers that the program sees with the profile."""
     of: int
-    """How many there are."""
+    """The number of all servers."""
     path: KeyPath
-    """What is written in carpool.json, and where."""
+    """The place in carpool.json, followed by the value that is written there."""
     value: JsonValue
 
 
 class SetupPlan(Struct, frozen=True):
-    """Everything, before anything is done."""
+    """The whole plan, before any change."""
 
     changes: tuple[FileChange, ...] = ()
     moved: tuple[MovedServer, ...] = ()
     left: tuple[KeptInPlace, ...] = ()
     secrets: tuple[str, ...] = ()
-    """Names of variables that are new in the `env_file`."""
+    """Names of the variables that are new in the `env_file`."""
     hidden: frozenset[str] = frozenset()
     """Secrets: they are shown to nobody."""
     values: frozenset[str] = frozenset()
     """Values of environments and headers, which are not shown either."""
     given: tuple[ProgramProfile, ...] = ()
-    """Profiles by which programs keep the servers they had."""
+    """Profiles by which programs keep the servers that they had."""
     notes: tuple[str, ...] = ()
-    """What else is to be said, sentences without a full stop."""
+    """Further notes, sentences without a full stop."""
 
     def __repr__(self) -> str:
         return f"Plan({self.changes!r})"

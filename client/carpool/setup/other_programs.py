@@ -1,9 +1,8 @@
-"""Programs with MCP servers that `carpool setup` does not look into: where their files lie.
+"""The programs with MCP servers that `carpool setup` does not look into: the places of their files.
 
-Owns that table, and which of these files has servers as carpool writes them. The places are those of the
-programs' own pages, as of 2026-11.
-
-Pure: the environment and the texts come in. Knows nothing of: the programs that setup looks for (`clients`).
+Owns that table, and the decision which of these files has servers in carpool's form. The places are those of
+the programs' own pages, as of 2026-11. Pure: the environment and the texts come in. Knows nothing of: the
+programs that setup looks for (`clients`).
 """
 
 import os
@@ -16,21 +15,21 @@ from carpool_protocol.config.reading.parse import read_config
 
 
 class OtherProgramFile(Struct, frozen=True):
-    """A file that may be there. It may hold `*`."""
+    """A file that may exist. Its path may hold `*`."""
 
     title: str
     path: str
     mark: str
-    """A text that it holds where it holds servers."""
+    """A text that marks a file with servers."""
 
 
 class OtherProgramFound(Struct, frozen=True):
-    """One that is there and holds servers."""
+    """A file that exists and holds servers."""
 
     title: str
     path: str
     readable: bool
-    """Carpool reads such a file as one of its own, through `include`."""
+    """True if carpool reads such a file as one of its own, through `include`."""
 
 
 _SERVERS: Final = '"mcpServers"'
@@ -69,11 +68,11 @@ TITLES: Final = tuple(
         ]
     )
 )
-"""All of these programs."""
+"""The titles of all these programs."""
 
 
 def others(environ: Mapping[str, str], home: str, platform: str, project: str) -> list[OtherProgramFile]:
-    """Every such file that may be there."""
+    """Return every such file that may exist."""
     said = environ.get("XDG_CONFIG_HOME", "")
     config = said if os.path.isabs(said) else os.path.join(home, ".config")
     support = os.path.join(home, "Library", "Application Support") if platform == "darwin" else config
@@ -94,7 +93,7 @@ def others(environ: Mapping[str, str], home: str, platform: str, project: str) -
 
 
 def check_other_program(other: OtherProgramFile, path: str, text: str) -> OtherProgramFound | None:
-    """What is to be said of a file that is there; None: it holds no servers."""
+    """Return the finding about a file that exists; None if it holds no servers."""
     if other.mark not in text:
         return None
     config = read_config(text, "servers.d/other.json").config if path.endswith(".json") else None

@@ -1,10 +1,9 @@
-"""Rules of other programs that name tools of servers which move: what they are called afterwards.
+"""The rules of other programs that name tools of moved servers, and the new names of these tools.
 
-Owns the places and forms of such rules. Behind carpool a tool has another name, and a rule of the old name
-covers nothing. None is rewritten: a rule that keeps a tool back is its author's to change, and which patterns
-the version of a program takes is not known here.
-
-Pure: the environment and the texts come in. Knows nothing of: which files exist, how rules are shown.
+Owns the places and forms of such rules. Behind carpool a tool has another name, and a rule with the old name
+has no effect. No rule is rewritten: a rule that protects a tool is for its author to change, and the
+patterns that a version of a program takes are not known here. Pure: the environment and the texts come in.
+Knows nothing of: which files exist, how rules are shown.
 """
 
 import os
@@ -21,11 +20,11 @@ from carpool_protocol.wire.tool_names import SEPARATOR, qualify
 
 Kind = Literal["deny", "ask", "hook", "allow"]
 ORDER: Final[tuple[Kind, ...]] = ("deny", "ask", "hook", "allow")
-"""Rules that keep something back come first."""
+"""The order of rules: those that protect a tool come first."""
 
 
 class PermissionRule(Struct, frozen=True):
-    """One rule, by the name that it has and the one that it would need."""
+    """One rule, with the name that it has and the name that it would need."""
 
     path: str
     kind: Kind
@@ -34,7 +33,7 @@ class PermissionRule(Struct, frozen=True):
 
     @property
     def protects(self) -> bool:
-        """It keeps something back, which nothing keeps back once the tool has another name."""
+        """True if the rule protects a tool, which is unprotected once it has another name."""
         return self.kind != "allow"
 
 
@@ -42,12 +41,12 @@ class PermissionFile(Struct, frozen=True):
     """A file that may hold rules."""
 
     client: str
-    """As `--client` says it."""
+    """The program, as for `--client`."""
     path: str
 
 
 def rule_files(environ: Mapping[str, str], home: str, platform: str, project: str) -> list[PermissionFile]:
-    """All of them."""
+    """Return every file that may hold rules."""
 
     def told(name: str, otherwise: str) -> str:
         said = environ.get(name, "")
@@ -79,7 +78,7 @@ def rule_files(environ: Mapping[str, str], home: str, platform: str, project: st
 
 
 def rules(file: PermissionFile, text: str, moved: Sequence[MovedServer]) -> list[PermissionRule]:
-    """The rules in a file that name tools of servers which move. A broken file has none."""
+    """Return the rules of a file that name tools of moved servers. A broken file has none."""
     value = parse(text, file.path).value
     names = {each.was: each.name for each in moved if each.client_id == file.client}
     if not isinstance(value, dict) or not names:
@@ -92,18 +91,20 @@ def rules(file: PermissionFile, text: str, moved: Sequence[MovedServer]) -> list
 
 
 class _ServerNames:
-    """Servers by the names that they had, and have."""
+    """The moved servers, by their old and their new names."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
         self._spelled = {re.sub(r"[^A-Za-z0-9_-]", "_", was): now for was, now in names.items()}
 
     def server(self, was: str) -> str | None:
-        """By its own name."""
+        """Return carpool's name for the server with this old name."""
         return self._names.get(was)
 
     def tool(self, said: str, joint: str) -> str | None:
-        """A text `SERVER`, or `SERVER`, joint and tool or pattern, in carpool's name or pattern."""
+        """Return carpool's name or pattern for a text: `SERVER` alone, or `SERVER`, joint, and tool or
+        pattern.
+        """
         for was in sorted({*self._names, *self._spelled}, key=len, reverse=True):
             now = self._names.get(was) or self._spelled[was]
             if said in {was, f"{was}{joint}"}:
@@ -115,7 +116,7 @@ class _ServerNames:
         return None
 
     def within(self, pattern: str, before: str) -> str | None:
-        """A regular expression in which a server's name stands behind `before`, with carpool's name."""
+        """Return carpool's form of a regular expression that has a server's name behind `before`."""
         for was in sorted(self._spelled, key=len, reverse=True):
             old = re.compile(rf"{re.escape(before + was)}(?![A-Za-z0-9-])")
             if old.search(pattern):
@@ -135,7 +136,9 @@ def _texts(value: Any, *path: str) -> list[str]:
 def _prefixed(  # noqa: PLR0917 - one form of rule, spelled out
     kind: Kind, texts: Sequence[str], names: _ServerNames, before: str, joint: str, ours: str, end: str = ""
 ) -> _Found:
-    """Rules of the form `before`, server, `joint`, tool, `end`; `ours` stands for `before` afterwards."""
+    """Yield the rules of the form `before`, server, `joint`, tool, `end`; the new name has `ours` for
+    `before`.
+    """
     for said in texts:
         if said.startswith(before) and said.endswith(end):
             inner = said[len(before) : len(said) - len(end)]
@@ -144,7 +147,7 @@ def _prefixed(  # noqa: PLR0917 - one form of rule, spelled out
 
 
 def _switched_off(kind: Kind, texts: Sequence[str], names: _ServerNames) -> _Found:
-    """Lists that name whole servers."""
+    """Yield the rules of lists that name whole servers."""
     for said in texts:
         if (name := names.server(said)) is not None:
             yield kind, said, f"carpool disable {name}" if kind == "deny" else "carpool"

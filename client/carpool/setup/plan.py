@@ -1,11 +1,10 @@
-"""From the programs' files to what becomes of them: `carpool setup`, decided.
+"""The plan of `carpool setup`: from the programs' files to the new texts of all files.
 
-Owns the decision: which servers go where under which name, and the texts of all files afterwards. The same
-server of several programs goes once; another one of the same name gets a second name. Servers of a user go
-into carpool.json, those that Claude Code keeps for one directory into a named workspace there, those of a
-project's file into its `.carpool/mcp.json`.
-
-Pure. Knows nothing of: which files exist, who is asked, how they are written.
+Owns the decision which servers go where under which name, and the texts of all files afterwards. The same
+server of several programs is moved once; a different one of the same name gets a second name. Servers of a
+user go into carpool.json. Those that Claude Code keeps for one directory go into a named workspace there,
+and those of a project's file into its `.carpool/mcp.json`. Pure. Knows nothing of: which files exist, who is
+asked, how they are written.
 """
 
 import json
@@ -60,9 +59,12 @@ def make_plan(
     separate: bool = False,
     shared: Collection[str] = (),
 ) -> SetupPlan:
-    """`command`: how a program starts carpool; `alive`: whether a directory is there; `starts`: whether a
-    command is in PATH; `named`: programs that get the entry even if they have no server; `separate`: each
-    program keeps the servers it had, by a profile; `shared`: files that others get as well, which name none.
+    """Make the plan.
+
+    `command`: how a program starts carpool; `alive`: True for a directory that exists; `starts`: True for a
+    command that is in PATH; `named`: programs that get the entry even if they have no server; `separate`:
+    each program keeps the servers it had, by a profile; `shared`: files that others get as well, whose
+    entries name no profile.
     """
 
     def planning(profiles: Sequence[ProgramProfile]) -> "_Planner":
@@ -114,19 +116,19 @@ class _Planner:
         self.profiles = {each.client: each for each in given}
         self.shared = shared
         self.entered: dict[str, str] = {}
-        """Programs whose own file has the entry already, and the profile that it names."""
+        """Programs whose own file has the entry already, with the profile that it names."""
         self.entering: set[str] = set()
-        """Programs that get one which can name a profile."""
+        """Programs that get an entry which can name a profile."""
         self.entering_for_all: dict[str, str] = {}
-        """Files with one that others get as well, and whose they are."""
+        """Files that others get as well and that get an entry, with the title of their program."""
         self.placed: list[str] = []
         """Files of the project with an entry that names carpool by its path."""
         self.variables: dict[str, str] = {}
-        """New ones of the `env_file`."""
+        """The new variables of the `env_file`."""
         self.hidden: set[str] = set()
         self.values: set[str] = set()
         self.given: set[str] = set()
-        """Programs that have the entry; one without servers gets it once."""
+        """Programs that have the entry; a program without servers gets it once."""
         self.moved: list[MovedServer] = []
         self.brought: dict[tuple[str, KeyPath, str], str] = {}
         """By file, place and name: the program that brings a server in this run."""
@@ -158,7 +160,7 @@ class _Planner:
         )
 
     def notes(self) -> Iterator[str]:
-        """What else is to be said."""
+        """Yield further notes."""
         if self.placed:
             yield (
                 "the bare name of carpool is not in the PATH of your next shell: a path of this machine, "
@@ -166,7 +168,9 @@ class _Planner:
             )
 
     def names(self) -> set[str]:
-        """Servers that carpool.json and what it includes name, for everybody or for a directory."""
+        """Return the servers that carpool.json and its included files name, for everybody or for a
+        directory.
+        """
         found = {*map(str, self.own.taken)}
         places: list[KeyPath] = [()]
         workspaces = value_at(self.own.value, (WORKSPACES,))
@@ -177,7 +181,7 @@ class _Planner:
         return found
 
     def check_result(self, ours: Sequence[FileChange]) -> None:
-        """What is written must be sound. Raises `CannotEditError`."""
+        """Check that the new texts are sound. Raises `CannotEditError`."""
         for each in ours:
             if each.role != "secrets":
                 project = each.role == "project"
@@ -189,7 +193,7 @@ class _Planner:
     # --- one file of a program -------------------------------------------------------------------------
 
     def plan_source(self, source: ClientFile) -> list[FileChange]:
-        """What becomes of it."""
+        """Return the change of a program's file."""
         client, before = source.candidate.client, len(self.moved)
         try:
             found = tables(client, source.path, source.text)
@@ -236,7 +240,7 @@ class _Planner:
         return [FileChange(source.path, "client", before_it, after.encode(), regions, client.id)]
 
     def plan_table(self, source: ClientFile, table: ServerTable) -> list[str]:
-        """Find a place for each of its servers. Which of them leave the file."""
+        """Find a place for each server of a table. Returns the names of those that leave the file."""
         client = source.candidate.client
         gone = []
         if table.root and (why := self.missing_root_note(table.root)):
@@ -292,7 +296,7 @@ class _Planner:
         return gone
 
     def missing_command_note(self, server: Mapping[str, JsonValue]) -> list[str]:
-        """What is to be said of a command that is nowhere to be found."""
+        """Return a note about a command that is not found; empty if it is, or if only a start can tell."""
         program, env = server.get("command"), server.get("env")
         if not isinstance(program, str) or set(program) & set("/$~ "):
             return []
@@ -301,7 +305,7 @@ class _Planner:
         return [] if self.starts(program) else [f"{program} is not in PATH here, so it cannot start yet"]
 
     def missing_root_note(self, root: str) -> str:
-        """Why servers of a directory stay; empty: they go."""
+        """Return the reason why servers of a directory stay; empty if they are moved."""
         if not posixpath.isabs(root) or not self.alive(root):
             return f"it is for {root}, which is not there"
         if posixpath.normpath(root) == posixpath.normpath(self.home):
@@ -309,7 +313,7 @@ class _Planner:
         return ""
 
     def variable(self, wished: str, value: str) -> str:
-        """The name for a secret: the same for the same one."""
+        """Return the variable for a secret; the same secret gets the same name."""
         self.hidden.add(value)
         number = 1
         while True:
@@ -322,7 +326,7 @@ class _Planner:
             number += 1
 
     def options(self, source: ClientFile, name: str) -> list[str]:
-        """What carpool is told by the entry in a program's file, which is called `name`."""
+        """Return the options for carpool in the entry of a program's file. `name`: the name of the entry."""
         client, said = source.candidate.client, []
         profile = self.profiles.get(client.id)
         if profile is not None and source.path not in self.shared:
@@ -332,7 +336,7 @@ class _Planner:
         return said
 
     def entry_added(self, source: ClientFile, *, has: bool) -> None:
-        """Note an entry that is put in, and what others would make of it."""
+        """Note an entry that is added, for the profiles and for the notes."""
         if has:
             return
         client = source.candidate.client
@@ -347,7 +351,7 @@ class _Planner:
     def rewritten(
         self, source: ClientFile, first: ServerTable, outs: dict[KeyPath, list[str]], *, has: bool
     ) -> tuple[str, tuple[KeyPath, ...]]:
-        """Its text without the servers that go and with our entry. Raises `CannotEditError`."""
+        """Return the text without the moved servers and with carpool's entry. Raises `CannotEditError`."""
         client = source.candidate.client
         stay = [name for name in first.servers if name not in outs[first.path]]
         ours: dict[str, JsonValue] = {}
@@ -378,14 +382,14 @@ def _change(
 
 
 def _with_lines(text: str, variables: dict[str, str]) -> str:
-    """The `env_file` with more lines. Quoted, so that blanks and quotes of a value stay."""
+    """Return the `env_file` with more lines. Values are quoted, so that their blanks and quotes stay."""
     if text and not text.endswith("\n"):
         text += "\n"
     return text + "".join(f'{name}="{value}"\n' for name, value in variables.items())
 
 
 def _values(servers: dict[str, JsonValue]) -> set[str]:
-    """Values of environments and headers as the program has them: not shown, secret or not."""
+    """Return the values of environments and headers in the program's form; none is shown, secret or not."""
     found: set[str] = set()
     for each in servers.values():
         if isinstance(each, dict):

@@ -1,9 +1,8 @@
-"""Which profile of carpool.json each program gets, so that it keeps the servers it had.
+"""The profile of carpool.json that each program gets, so that it keeps the servers it had.
 
-Owns that decision. A program gets a profile where it would see a server that it had not. One whose entry
-names a profile already keeps that, with its new servers; one whose entry names none goes on seeing all.
-
-Pure. Knows nothing of: files, the text of an entry.
+Owns that decision. A program gets a profile if it would otherwise see a server that it did not have. If its
+entry names a profile already, it keeps that profile, with its new servers added. If its entry names none, it
+still sees all servers. Pure. Knows nothing of: files, the text of an entry.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,8 +19,10 @@ OPTION: Final = "--profile"
 def plan_profiles(
     own: JsonValue, names: Collection[str], moved: Sequence[MovedServer], entered: Mapping[str, str]
 ) -> tuple[list[ProgramProfile], list[str]]:
-    """The profiles, and sentences on programs that see less or more than they had. `own`: carpool.json;
-    `names`: servers that it has; `entered`: by program, the profile that its entry names already, or empty.
+    """Return the profiles, and sentences about programs that see fewer or more servers than they had.
+
+    `own`: carpool.json; `names`: the servers in it; `entered`: by program, the profile that its entry names
+    already, or empty.
     """
     there = value_at(own, (PROFILES,))
     taken = set(there) if isinstance(there, dict) else set()
@@ -63,13 +64,13 @@ def plan_profiles(
 
 
 def _allowed(own: JsonValue, profile: str) -> list[str] | None:
-    """What a profile allows by name; None: there is no such profile, or it allows all."""
+    """Return the names that a profile allows; None if there is no such profile, or if it allows all."""
     held = value_at(own, (PROFILES, profile, "allow"))
     return [each for each in held if isinstance(each, str)] if isinstance(held, list) else None
 
 
 def named_in(entry: JsonValue) -> str:
-    """The profile that carpool's own entry in a program's file names; empty: none."""
+    """Return the profile that carpool's entry in a program's file names; empty if it names none."""
     match entry:
         case {"command": [*words]} | {"args": [*words]}:
             said = [each for each in words if isinstance(each, str)]

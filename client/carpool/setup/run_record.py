@@ -1,10 +1,8 @@
-"""What setup has done, kept so that it can be undone: `setup/` in the state directory.
+"""The records of setup runs, so that each can be undone: `setup/` in the state directory.
 
-Owns the records, one directory for each run, made before the first file is changed: which files, their modes,
-and their bytes before and after. All of it is for this user's eyes only, for those bytes hold secrets. A run
-that was killed half-way has its record whole, or has changed nothing.
-
-Knows nothing of: what the files mean.
+Owns the records, one directory for each run, made before the first file is changed: the files, their modes,
+and their bytes before and after. Only this user can read them, because those bytes hold secrets. A run that
+was killed half-way has a whole record, or has changed nothing. Knows nothing of: what the files mean.
 """
 
 import contextlib
@@ -32,26 +30,28 @@ class SetupRecordFile(Struct, frozen=True):
     role: Role
     existed: bool
     mode: int
-    """Before; of a file that is made, the one it got."""
+    """The mode before the run; of a file that is made, its first mode."""
     regions: tuple[KeyPath, ...] = ()
     made: tuple[str, ...] = ()
-    """Directories that were made for it."""
+    """Directories that were made for the file."""
     client: str = ""
-    """The program whose file it is, as `--client` says it; empty: the file is carpool's."""
+    """The program that owns the file, as for `--client`; empty if the file is carpool's."""
 
 
 class SetupRecord(Struct, frozen=True):
     """One run."""
 
     at: str
-    """When, for people."""
+    """The time of the run, for people."""
     entries: tuple[SetupRecordFile, ...]
     trust: str | None = None
-    """Of the project's file, before: the digest that was trusted, or empty. None: trust is as it was."""
+    """The digest of the project's file that was trusted before, or empty. None: the run did not change
+    trust.
+    """
     listed: tuple[str, ...] = ()
-    """With that: servers that were said to take the place of the user's own."""
+    """With `trust`: the servers that the question had named, as taking the place of the user's own."""
     undone: dict[int, str] = {}
-    """Entries that were undone, by number, and how. They are not touched again."""
+    """Entries that were undone, by number, with the outcome. They are not touched again."""
     version: Literal[1] = 1
 
 
@@ -59,13 +59,13 @@ _decoder = msgspec.json.Decoder(SetupRecord)
 
 
 class SetupRun(Struct, frozen=True):
-    """A record and where it lies."""
+    """A record and its directory."""
 
     directory: str
     record: SetupRecord
 
     def before(self, number: int) -> bytes | None:
-        """The bytes of its file NUMBER before setup; None: there was none."""
+        """Return the bytes of file NUMBER before setup; None if there was none."""
         return (
             file_io.bytes_of(f"{self.directory}/{number}.before")
             if self.record.entries[number].existed
@@ -73,17 +73,17 @@ class SetupRun(Struct, frozen=True):
         )
 
     def is_undone(self) -> bool:
-        """Nothing of it is left to be undone; only its copies are there."""
+        """True if every entry is undone and only the copies are left."""
         return len(self.record.undone) == len(self.record.entries)
 
     def after(self, number: int) -> bytes:
-        """The same after it."""
+        """Return the bytes of file NUMBER after setup."""
         return file_io.bytes_of(f"{self.directory}/{number}.after") or b""
 
 
 @contextlib.contextmanager
 def setup_lock(store: str) -> Iterator[None]:
-    """One setup at a time. Raises `OSError`."""
+    """Hold the lock that allows one setup at a time. Raises `OSError`."""
     with open(private_files.open_to_append(f"{store}/lock"), "a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -92,7 +92,7 @@ def setup_lock(store: str) -> Iterator[None]:
 def begin_run(
     store: str, changes: Sequence[FileChange], trust: str | None, listed: Collection[str] = ()
 ) -> SetupRun:
-    """Write down what is about to be done. `trust`, `listed`: see `SetupRecord`. Raises `OSError`."""
+    """Record the changes that follow. `trust`, `listed`: see `SetupRecord`. Raises `OSError`."""
     numbers = [int(name) for name in os.listdir(store) if name.isdecimal()]
     directory = f"{store}/{max(numbers, default=0) + 1:04d}"
     os.mkdir(directory, 0o700)
@@ -120,7 +120,7 @@ def begin_run(
 
 
 def mark_undone(run: SetupRun, undone: dict[int, str]) -> SetupRun:
-    """Note that more of its files were undone. Raises `OSError`."""
+    """Record that more files of a run were undone. Raises `OSError`."""
     record = msgspec.structs.replace(run.record, undone={**run.record.undone, **undone})
     marked = SetupRun(run.directory, record)
     _write(marked)
@@ -133,8 +133,10 @@ def _write(run: SetupRun) -> None:
 
 
 def undoable_runs(store: str) -> list[SetupRun]:
-    """Runs that can be undone, the newest first. One without a record has changed nothing, and goes. Raises
-    `OSError`, and `ValueError` for a record that is none of this version.
+    """Return the runs that can be undone, the newest first.
+
+    A run without a record has changed nothing, and is removed. Raises `OSError`, and `ValueError` for a
+    record of another version.
     """
     found = []
     names = [name for name in os.listdir(store) if name.isdecimal()] if os.path.isdir(store) else []
@@ -151,7 +153,7 @@ def undoable_runs(store: str) -> list[SetupRun]:
 
 
 def forget_run(run: SetupRun) -> None:
-    """It is undone; its copies go, the record first."""
+    """Remove an undone run with its copies, the record first."""
     with contextlib.suppress(OSError):
         os.unlink(f"{run.directory}/{_RECORD}")
     shutil.rmtree(run.directory, ignore_errors=True)

@@ -1,9 +1,8 @@
-"""Which texts of a server are secrets, and the server with references in their place.
+"""Finds the secrets of a server, and puts references in their place.
 
-Owns that judgement. It errs to the safe side: what is taken for a secret and is none still works, it only
-lies in another file. A name may say it (`…TOKEN`, `--api-key`), a known prefix (`ghp_`), or that the text
-looks random; of a URL it is the password and what is named like one.
-
+Owns the judgement which text is a secret. It errs on the safe side: a text wrongly taken for a secret still
+works, it is only kept in another file. A secret is known by its name (`…TOKEN`, `--api-key`), by a known
+prefix (`ghp_`), or by random characters; in a URL the password and parameters with such names are secrets.
 Pure. Knows nothing of: files, programs.
 """
 
@@ -18,7 +17,7 @@ from carpool_protocol.config.schema.expand import BadTemplate, VariableReference
 from carpool_protocol.config.text.jsonc import JsonValue
 
 Named = Callable[[str, str], str]
-"""From what a value is for and the value to the name of the variable that holds it from now on."""
+"""Returns the variable that holds a value from now on, from the purpose of the value and the value."""
 
 _KNOWN = re.compile(
     r"(?<![A-Za-z0-9])(?:gh[pousr]_|github_pat_|glpat-|gldt-|sk-|sk_|pk_|rk_|xox[abeprs]-|xapp-|AKIA|ASIA|AIza|ya29\."
@@ -29,7 +28,7 @@ _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _WORDS = re.compile(r"[A-Za-z]{1,16}|[0-9]{1,8}|v?[0-9]+(?:\.[0-9]+)*")
 _RANDOM = re.compile(r"[A-Za-z0-9+/_=.~-]{20,}")
 _BITS: Final = 3.3
-"""Of entropy a character, from which a text of letters and digits looks random."""
+"""Bits of entropy per character from which a text of letters and digits looks random."""
 _PLAIN: Final = frozenset({"true", "false", "null", "none", "yes", "no", "on", "off"})
 
 _USER_INFO = re.compile(r"(?<=://)(?P<user>[^/@:\s?#]*)(?P<colon>:?)(?P<password>[^/@\s?#]*)(?=@)")
@@ -38,12 +37,12 @@ _QUERY = re.compile(r"(?P<before>[?&;#](?P<name>[^=&;\s]+)=)(?P<value>[^&;#\s]+)
 _INNER = re.compile(
     r"(?P<before>(?P<quote>\\{0,9}[\"'])(?P<name>[^\"'\\]+)(?P=quote)\s*:\s*(?P=quote))(?P<value>[^\"'\\]+)(?=(?P=quote))"
 )
-"""In JSON that is an argument, also in a text within it, or in what looks like JSON."""
+"""Matches a secret in an argument that is JSON or looks like JSON, also in a text within it."""
 _SHELL = re.compile(
     r"(?P<before>(?:^|(?<=[\s;&|(]))(?P<name>--?[A-Za-z][\w.-]*(?:=|\s+)|[A-Za-z_][\w.]*=))"
     r"(?P<value>'[^'\n]+'|\"[^\"\n]+\"|[^-\s'\";&|$][^\s'\";&|]*)"
 )
-"""In a line for a shell: `TOKEN=…`, `--token …`."""
+"""Matches a secret in a line for a shell: `TOKEN=…`, `--token …`."""
 _FLAG = re.compile(r"(?P<before>(?P<name>--?[A-Za-z][\w.-]*)=)(?P<value>.+)", re.DOTALL)
 _ASSIGNED = re.compile(r"(?P<before>(?P<name>[A-Za-z_][\w.]*)=)(?P<value>(?!=*\Z).+)", re.DOTALL)
 _HEADER = re.compile(r"(?P<before>(?P<name>[A-Za-z][\w-]*):\s*)(?P<value>[^/\s].*)", re.DOTALL)
@@ -54,7 +53,7 @@ _SCHEME = re.compile(r"(?:Bearer|Basic|Token|ApiKey|Api-Key|Digest)\s+", re.IGNO
 
 
 def looks_secret(text: str) -> bool:
-    """Whether the text itself looks like one."""
+    """True if the text itself looks like a secret."""
     known = _KNOWN.search(text)
     if known is not None and any(each.isdigit() for each in known.group()):
         return True
@@ -75,7 +74,7 @@ def _looks_random(text: str) -> bool:
 
 
 def without_secrets(server: dict[str, JsonValue], named: Named) -> dict[str, JsonValue]:
-    """A server in our keys, with `${NAME}` for each secret. What refers to a variable already stays."""
+    """Return a server in carpool's keys, with `${NAME}` for each secret. References to variables stay."""
     out = dict(server)
     for group in ("env", "headers"):
         held = out.get(group)
@@ -103,7 +102,7 @@ def without_secrets(server: dict[str, JsonValue], named: Named) -> dict[str, Jso
 
 
 def secrets_of(servers: dict[str, JsonValue]) -> set[str]:
-    """Every secret of servers in a program's own keys, also of those that stay there."""
+    """Return every secret of servers in a program's own keys, also of those that are not moved."""
     found: set[str] = set()
 
     def named(_purpose: str, value: str) -> str:
@@ -168,7 +167,7 @@ def _argument(text: str, named: Named) -> str:
 
 
 def with_references(text: str, purpose: str, named: Named, *, sure: bool = False) -> str:
-    """A template with its secrets as references. `sure`: what it is for says that it is one."""
+    """Return a template with references for its secrets. `sure`: its purpose says that it is a secret."""
     parts = read_template(text)
     if isinstance(parts, BadTemplate) or not text:
         return text
@@ -183,7 +182,7 @@ def with_references(text: str, purpose: str, named: Named, *, sure: bool = False
 
 
 def _within(text: str, purpose: str, named: Named) -> str:
-    """With the secrets inside a longer text replaced."""
+    """Return a longer text with the secrets inside it replaced."""
 
     def user_info(found: re.Match[str]) -> str:
         user, colon, password = found["user"], found["colon"], found["password"]

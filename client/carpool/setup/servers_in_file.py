@@ -1,8 +1,7 @@
-"""Where in a program's file its servers stand.
+"""The tables of servers in a program's file.
 
-Owns the reading of such a file: its tables of servers, the program's main one first.
-
-Pure. Knows nothing of: what a server says.
+Owns the reading of such a file: its tables of servers, the program's main one first. Pure. Knows nothing of:
+what a server says.
 """
 
 from msgspec import Struct
@@ -21,17 +20,18 @@ class ServerTable(Struct, frozen=True):
     path: tuple[str, ...]
     servers: dict[str, JsonValue]
     written: bool = True
-    """It is there; the program's main one need not be."""
+    """True if the table is in the file; the program's main one may be missing."""
     root: str = ""
-    """The directory that these are for; empty: for all, or for the project whose file it is."""
+    """The directory that these servers are for; empty if they are for all, or for the project of the file."""
 
     def __repr__(self) -> str:
         return f"Table({self.path!r})"
 
 
 def tables(client: McpClient, path: str, text: str) -> list[ServerTable]:
-    """All of them; at least the main one, which may be empty. Raises `ValueError` with what is wrong with the
-    file, a clause that quotes no value.
+    """Return all tables; the main one is always among them, and may be empty.
+
+    Raises `ValueError` with the fault of the file, a clause that quotes no value.
     """
     if client.form == "codex":
         servers = toml.plain(toml.read(text).get(toml.SERVERS, {}))

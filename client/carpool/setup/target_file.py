@@ -1,10 +1,10 @@
-"""One of carpool's own files as servers come into it.
+"""One of carpool's own files, while servers are added to it.
 
-Owns which name a server gets there: its own, unless another server has it. Two servers are the same if they
-run or reach the same with the same environment. How long a program waits for it makes no other server: the
-longest time counts. What comes is written at the end, at once: each edit of a file reads it all.
-
-Pure, and so apart from `carpool_files`, which reads them. Knows nothing of: where a server comes from.
+Owns the name that a server gets there: its own, unless another server has it. Two servers are the same if
+they run or reach the same with the same environment. A different timeout does not make a different server:
+the longest time counts. All changes are written at the end, at once, because each edit of a file reads the
+whole file. Pure, and so apart from `carpool_files`, which reads the files. Knows nothing of: where a server
+comes from.
 """
 
 import copy
@@ -27,15 +27,15 @@ _TIMES: Final = {
     "max_total_s": Policy().max_total_s,
     "start_s": Policy().start_s,
 }
-"""Keys that make no other server, and what holds where they are not written."""
+"""Keys that do not make a different server, with their default values."""
 _EITHER: Final = (None, "url")
-"""Ways to reach a URL that leave it open which one is tried."""
+"""Transports of a URL that leave open which one is tried."""
 
 TargetState = tuple[JsonValue, tuple[KeyPath, ...]]
 
 
 class TargetFile:
-    """What it says so far."""
+    """One of carpool's files with the changes so far."""
 
     def __init__(self, own: CarpoolFile) -> None:
         self.path = own.path
@@ -45,13 +45,13 @@ class TargetFile:
         self._value = parse(self._text, "").value
         self._regions: dict[KeyPath, None] = {}
         self._written: dict[KeyPath, dict[str, list[str]]] = {}
-        """By the place of an object of servers and how a server is written: its names there. Of those places
-        that were asked for.
+        """The names of servers, by the place of their object and by their text. Only places that were asked
+        for are here.
         """
 
     @property
     def value(self) -> JsonValue:
-        """The whole of it."""
+        """Return the whole content."""
         return self._value
 
     def set(self, path: KeyPath, value: JsonValue) -> None:
@@ -66,7 +66,7 @@ class TargetFile:
             self._regions[path] = None
 
     def workspace(self, root: str, home: str) -> KeyPath:
-        """Where servers of a directory stand; a workspace is made for it where there is none."""
+        """Return the place of the workspace for a directory; a missing workspace is made."""
         held = self._at((WORKSPACES,))
         for name, each in held.items():
             said = each.get("root") if isinstance(each, dict) else None
@@ -79,8 +79,9 @@ class TargetFile:
     def add_server(
         self, place: KeyPath, name: str, server: dict[str, JsonValue], other: str
     ) -> tuple[str, bool]:
-        """Put a server in. The name it has there, and whether it was there before. `other`: what a second
-        name ends in.
+        """Add a server. Returns its name there, and True if it was there before.
+
+        `other`: the ending of a second name.
         """
         path = (*place, SERVERS)
         held = self._at(path)
@@ -103,7 +104,7 @@ class TargetFile:
         return said, False
 
     def _extend_server(self, path: KeyPath, server: dict[str, JsonValue]) -> None:
-        """Let a server that is there have the times and the transport of one that is the same."""
+        """Give an existing server the timeouts and the transport of another one that is the same."""
         there = self._at(path)
         for key, plain in _TIMES.items():
             if (longer := max(_seconds(there, key, plain), _seconds(server, key, plain))) > _seconds(
@@ -121,16 +122,16 @@ class TargetFile:
         return self._written[path]
 
     def state(self) -> TargetState:
-        """For `restore`."""
+        """Return the state for `restore`."""
         return copy.deepcopy(self._value), tuple(self._regions)
 
     def restore(self, state: TargetState) -> None:
-        """As it was then."""
+        """Restore an earlier state."""
         self._value, self._regions = state[0], dict.fromkeys(state[1])
         self._written.clear()
 
     def change(self, role: Role) -> list[FileChange]:
-        """What becomes of the file; nothing where it is as it was. Raises `CannotEditError`."""
+        """Return the change of the file; empty if it is as it was. Raises `CannotEditError`."""
         if not self._regions:
             return []
         members: dict[KeyPath, dict[str, JsonValue]] = {}
@@ -148,14 +149,14 @@ class TargetFile:
 
 
 def _as_text(server: JsonValue) -> str:
-    """The same for the same, in whatever order its members are and however long it is waited for."""
+    """Return the same text for the same server, whatever the order of its members and its timeouts."""
     if isinstance(server, dict):
         server = {key: value for key, value in server.items() if key not in _TIMES and key != "transport"}
     return json.dumps(server, sort_keys=True)
 
 
 def _fits(there: JsonValue, server: dict[str, JsonValue]) -> bool:
-    """Whether two servers can be reached in one way."""
+    """True if both servers can be reached by one transport."""
     held = there.get("transport") if isinstance(there, dict) else None
     said = server.get("transport")
     return held == said or held in _EITHER or said in _EITHER

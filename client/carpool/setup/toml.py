@@ -1,10 +1,8 @@
-"""Servers in a file of TOML (Codex): reading them, taking them out, putting ours in.
+"""Servers in a file of TOML (Codex): reads them, takes them out, and adds carpool's entry.
 
-Owns that edit. Everything else in the file stays as its author wrote it. Invariant: what comes out reads as
-what went in with that change, and of its other lines not one is different, or nothing comes out
-(`CannotEditError`).
-
-Pure. The only file that imports tomlkit.
+Owns that edit. Everything else in the file stays as its author wrote it. Invariant: the new text reads as
+the old one with that change, and no other line differs; else there is no new text (`CannotEditError`). Pure.
+The only file that imports tomlkit.
 """
 
 import re
@@ -22,7 +20,7 @@ SERVERS: Final = "mcp_servers"
 
 
 def read(text: str) -> dict[str, Any]:
-    """The whole file. Raises `ValueError` with the reason, which quotes no value."""
+    """Parse the whole file. Raises `ValueError` with the reason, which quotes no value."""
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -31,7 +29,7 @@ def read(text: str) -> dict[str, Any]:
 
 
 def plain(value: Any) -> JsonValue:
-    """A value as JSON has it; a date, which JSON has not, is nothing."""
+    """Convert a value to JSON; a date, which JSON does not have, becomes None."""
     match value:
         case dict():
             return {str(key): plain(inner) for key, inner in value.items()}
@@ -63,7 +61,10 @@ def swap(text: str, out: Collection[str], put_in: Mapping[str, dict[str, JsonVal
 
 
 def _without_tables(text: str, out: Collection[str]) -> str:
-    """Without the tables of these servers. Comments behind one belong to what comes next, and stay."""
+    """Return the text without the tables of these servers.
+
+    Comments behind a table belong to the next one, and stay.
+    """
     found = list(_HEADER.finditer(text))
     starts = [*(each.start() for each in found), len(text)]
     kept = text[: starts[0]]
@@ -81,7 +82,7 @@ def _without_tables(text: str, out: Collection[str]) -> str:
 
 
 def _path(header: str) -> tuple[str, ...]:
-    """The keys of `[a.b]`; empty for anything else."""
+    """Return the keys of `[a.b]`; empty for anything else."""
     try:
         at: Any = tomllib.loads(header)
     except (tomllib.TOMLDecodeError, RecursionError):
@@ -94,7 +95,7 @@ def _path(header: str) -> tuple[str, ...]:
 
 
 def says(text: str, wished: dict[str, Any]) -> bool:
-    """Whether a text is TOML and says that."""
+    """True if the text is TOML with this content."""
     try:
         return _filled(read(text)) == _filled(wished)
     except ValueError:
@@ -102,12 +103,14 @@ def says(text: str, wished: dict[str, Any]) -> bool:
 
 
 def _filled(value: dict[str, Any]) -> dict[str, Any]:
-    """No table of servers is an empty one."""
+    """Return the content with a table of servers: a missing one equals an empty one."""
     return {**value, SERVERS: value.get(SERVERS, {})}
 
 
 def _without_keys(text: str, out: Collection[str]) -> str:
-    """Without these servers, however they are written; as it is where that cannot be done."""
+    """Return the text without these servers, in whatever form they are written; unchanged if that is
+    impossible.
+    """
     try:
         document = tomlkit.parse(text)
         for name in out:
@@ -131,7 +134,9 @@ _HEADER = re.compile(r"^[ \t]*\[{1,2}[ \t]*(?P<first>[^\].\s]+)[^\n]*$", re.MULT
 
 
 def tables_of(text: str) -> str:
-    """The tables of servers as they are written, one after the other. Written otherwise, none is found."""
+    """Return the tables of servers as they are written, one after the other; empty if they have another
+    form.
+    """
     found = list(_HEADER.finditer(text))
     ends = [*(each.start() for each in found[1:]), len(text)]
     return "".join(

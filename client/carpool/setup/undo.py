@@ -1,11 +1,10 @@
 """The content of a file when setup is undone, from its three states: before setup, after it, and now.
 
-Owns that verdict. A file that is as setup left it becomes what it was, byte for byte. A file that was written
-since keeps everything that others wrote: carpool's entry goes, the servers that setup moved come back, and
-nothing else changes. An entry of carpool's that somebody has edited goes only with `force`. Invariant: no
-verdict takes away a member that setup has not put there.
-
-Pure. Knows nothing of: records, backups.
+Owns that verdict. A file that is still as setup left it becomes what it was, byte for byte. A file that was
+written since keeps everything that others wrote: carpool's entry is removed, the servers that setup moved
+come back, and nothing else changes. An entry of carpool's that somebody has edited is removed only with
+`force`. Invariant: no verdict removes a member that setup has not put there. Pure. Knows nothing of:
+records, backups.
 """
 
 import re
@@ -28,27 +27,28 @@ from carpool_protocol.config.foreign.formats import is_own_entry
 from carpool_protocol.config.text.jsonc import JsonValue, ParsedJson, parse
 
 Outcome = Literal["restored", "put back", "kept", "left", "as it was"]
-"""`kept`: setup's part is still in it, and the undo can be said again; `left`: nothing of it is to be undone
-any more."""
+"""The outcome for a file. `kept`: setup's part is still in it, and the undo can be run again; `left`:
+nothing of it is left to be undone.
+"""
 
 
 class UndoVerdict(Struct, frozen=True):
-    """What is to be done with a file."""
+    """The decision about a file."""
 
     outcome: Outcome
     data: bytes | None
-    """Its content from then on; None: there is no file."""
+    """The new content of the file; None if there is to be no file."""
     why: str = ""
-    """Of a file that is not restored byte for byte: a clause."""
+    """The reason why a file is not restored byte for byte, a clause."""
     forceable: bool = False
-    """Of a file that is kept: `force` would undo it."""
+    """True for a kept file that `force` would undo."""
 
     def __repr__(self) -> str:
         return f"Verdict({self.outcome!r})"
 
 
 class _EditedError(Exception):
-    """Somebody has changed carpool's own entry in a program's file."""
+    """Raised if somebody has changed carpool's own entry in a program's file."""
 
 
 _ENV_FILE: Final = ("env_file",)
@@ -65,8 +65,10 @@ def undo_verdict(
     force: bool = False,
     used: str = "",
 ) -> UndoVerdict:
-    """`before`, `after`: around setup; `now`: as it is. `used`: texts that may still refer to variables of
-    the `env_file`.
+    """Decide what becomes of a file.
+
+    `before`, `after`: the content around setup; `now`: the present content; `used`: texts that may still
+    refer to variables of the `env_file`.
     """
     if now == before:
         return UndoVerdict("as it was", now)
@@ -96,8 +98,10 @@ def undo_verdict(
 def _servers_back(
     now: str, before: str, after: str, regions: tuple[KeyPath, ...], *, force: bool
 ) -> UndoVerdict:
-    """Objects of servers in a program's file. One that is as setup left it goes back with its comments; in
-    another one only the members that setup changed.
+    """Put back the objects of servers in a program's file.
+
+    An object that is as setup left it goes back with its comments; in any other only the members that setup
+    changed go back.
     """
     old, left = parse(before, ""), parse(after, "")
     stay: list[str] = []
@@ -123,7 +127,7 @@ def _servers_back(
 
 
 class _ServerExchange(Struct, frozen=True):
-    """Servers that leave a program's file and those that come back; names that stay as they are."""
+    """Servers that leave a program's file, servers that come back, and names that stay as they are."""
 
     swap: MemberSwap
     stay: list[str]
@@ -158,7 +162,7 @@ def _told(stay: list[str]) -> str:
 
 
 def _put_back(now: str, before: str, after: str, regions: tuple[KeyPath, ...]) -> UndoVerdict:
-    """Members of one of carpool's files: those that are as setup left them go back."""
+    """Put back the members of one of carpool's files that are as setup left them."""
     old, left = parse(before, ""), parse(after, "")
     stay: list[str] = []
     gone = 0
@@ -187,7 +191,7 @@ def _is_sound(text: str) -> bool:
 
 
 def _region_back(now: str, there: ParsedJson, before: str, old: ParsedJson, path: KeyPath) -> str:
-    """One member as it was before, with its comments."""
+    """Return the text with one member as it was before, with its comments."""
     if path in old.spans and path in there.spans:
         span, place = old.spans[path], there.spans[path]
         return now[: place.value] + before[span.value : span.end] + now[place.end :]
@@ -197,7 +201,7 @@ def _region_back(now: str, there: ParsedJson, before: str, old: ParsedJson, path
 
 
 def _dropped(now: str, path: KeyPath, old: ParsedJson) -> str:
-    """Without a member, and without what only held it."""
+    """Return the text without a member, and without the objects that held only this member."""
     now = remove_member(now, path)
     while len(path := path[:-1]) > 0 and path not in old.spans:
         if value_at(parse(now, "").value, path) != {}:
@@ -210,13 +214,14 @@ _NOTHING: Final = object()
 
 
 def _at(parsed: ParsedJson, path: KeyPath) -> JsonValue | object:
-    """What stands there; `_NOTHING` where there is no such member."""
+    """Return the value of a member; `_NOTHING` if there is no such member."""
     return value_at(parsed.value, path) if path in parsed.spans else _NOTHING
 
 
 def _toml_back(now: str, before: str, after: str, *, force: bool) -> UndoVerdict:
-    """The tables of servers as they were, behind everything else; or, where somebody has changed one, only
-    those that setup changed.
+    """Put back the tables of servers as they were, behind everything else.
+
+    If somebody has changed one, only the servers that setup changed go back.
     """
     servers = toml.SERVERS
     held, left, old = (toml.read(each).get(servers, {}) for each in (now, after, before))
@@ -232,7 +237,10 @@ def _toml_back(now: str, before: str, after: str, *, force: bool) -> UndoVerdict
 
 
 def _lines(text: str) -> list[str]:
-    """With their ends; a value may hold what other readers take for the end of a line."""
+    """Split a text into lines with their ends.
+
+    Only `\\n` ends a line: a value may hold other characters that some readers take for an end.
+    """
     return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
@@ -250,7 +258,7 @@ def _still_used(before: bytes | None, after: bytes, used: str) -> bool:
 
 
 def _without_lines(now: str, before: bytes | None, after: bytes, used: str) -> UndoVerdict:
-    """Without the variables that setup added, but for those that something refers to."""
+    """Return the file without the variables that setup added, except those that are still referred to."""
     added = _added(before, after)
     gone = [line for line in added if not _is_used(line, used)]
     if not gone:

@@ -1,11 +1,10 @@
-"""`carpool setup --undo`: every run of setup, the newest first, file by file.
+"""`carpool setup --undo`: undoes every run of setup, the newest first, file by file.
 
-Owns what is done with a verdict, and what is told. A file is undone once: it is noted, and no later undo
-touches it. A file that is kept is shown as it differs from what setup left, and can be tried again. While a
-program's file still leads to carpool, carpool's own files stay. The copies of a run go only if every file of
-it is byte for byte as it was.
-
-Knows nothing of: how the verdict is found (`undo`).
+Owns the execution of a verdict, and its report. A file is undone once: that is recorded, and no later undo
+touches it. For a file that is kept, the difference from setup's text is shown, and the undo can be tried
+again. While a program's file still leads to carpool, carpool's own files stay. The copies of a run are
+removed only if every file of it is byte for byte as it was. Knows nothing of: how the verdict is found
+(`undo`).
 """
 
 import os
@@ -27,7 +26,7 @@ from carpool_protocol.config.reading.project import FoundWorkspace
 from carpool_protocol.config.reading.trust import grant_trust, read_trust, revoke_trust, trust_key
 
 _ORDER = ("client", "project", "own", "secrets")
-"""Programs first: carpool has its servers until no program needs them there."""
+"""The order of undoing. Programs come first: carpool keeps its servers until no program needs them there."""
 _EXACT = ("restored", "as it was")
 
 
@@ -41,13 +40,15 @@ class _Step(Struct, frozen=True):
 
     @property
     def entry(self) -> SetupRecordFile:
-        """What the record says of it."""
+        """Return the file's entry in the record."""
         return self.run.record.entries[self.number]
 
 
 def undo_all(store: str, *, named: Collection[str], dry_run: bool, force: bool, as_json: bool) -> None:
-    """Undo, and end the verb. `named`: only the files of these programs; empty: all files. Nobody is asked:
-    nothing that was written since is lost. Raises `OSError`.
+    """Undo, and end the verb.
+
+    `named`: only the files of these programs; empty: all files. No question is asked: nothing that was
+    written since is lost. Raises `OSError`.
     """
     try:
         runs = run_record.undoable_runs(store)
@@ -88,7 +89,7 @@ def _nothing(named: Collection[str], *, as_json: bool) -> None:
 
 
 def _steps(runs: list[SetupRun], named: Collection[str], *, force: bool) -> list[_Step]:
-    """All verdicts, programs' files first. What a newer run leaves is what an older one finds."""
+    """Return all verdicts, programs' files first. An older run starts from the result of a newer one."""
     files: dict[str, bytes | None] = {}
     found: list[_Step] = []
     for role in _ORDER:
@@ -127,7 +128,9 @@ def _texts(files: dict[str, bytes | None]) -> str:
 
 
 def _do(runs: list[SetupRun], steps: list[_Step]) -> tuple[list[SetupRun], list[_Step]]:
-    """The runs as they are recorded afterwards, and the steps as they went."""
+    """Execute the verdicts. Returns the runs as they are recorded afterwards, and the steps with their
+    outcome.
+    """
     marked = {run.directory: run for run in runs}
     done: list[_Step] = []
     for each in steps:
@@ -143,7 +146,7 @@ def _do(runs: list[SetupRun], steps: list[_Step]) -> tuple[list[SetupRun], list[
 
 
 def _done(step: _Step, before: list[_Step]) -> _Step:
-    """Change the file, unless somebody has written it this very moment."""
+    """Change the file, unless somebody has just written it."""
     path, said = step.entry.path, step.verdict
     file_io.sweep_parts(path)
     if said.outcome not in {"restored", "put back"}:
@@ -164,7 +167,7 @@ def _done(step: _Step, before: list[_Step]) -> _Step:
 
 
 def _trust_as_before(file: str, before: SetupRecord) -> None:
-    """Trust was given to bytes that are gone. What somebody has taken back since stays so."""
+    """Restore the earlier trust: the trusted bytes are gone. A trust that was revoked since stays revoked."""
     store = carpool_files.trust_store()
     workspace = FoundWorkspace(os.path.dirname(os.path.dirname(file)), file)
     if trust_key(workspace) not in read_trust(store):
@@ -196,7 +199,7 @@ def _line(step: _Step) -> str:
 
 
 def _shown(step: _Step) -> str:
-    """What somebody has changed."""
+    """Return the difference that somebody has made since setup."""
     return diff.text_difference(step.run.after(step.number), step.now, step.entry.path, ())
 
 
@@ -205,7 +208,7 @@ def _facts(step: _Step) -> dict[str, Any]:
 
 
 def _advice(kept: list[_Step], *, force: bool) -> Iterator[str]:
-    """How to go on with files that were kept."""
+    """Yield advice about the files that were kept."""
     if not kept:
         return
     yield f"Kept: {len(kept)} of carpool's and the programs' files. Look at them, then say it again."
@@ -223,7 +226,7 @@ def _copies(runs: list[SetupRun]) -> Iterator[str]:
 
 
 def _remains(store: str, runs: list[SetupRun], named: Collection[str]) -> Iterator[str]:
-    """What is left of carpool once no program has its entry any more."""
+    """Yield what is left of carpool once no program has its entry."""
     if named:
         if any(not run.is_undone() for run in runs):
             yield "carpool.json keeps its servers. `carpool setup --undo` takes out what setup put there."

@@ -1,4 +1,4 @@
-"""What `carpool check` and the trust question find in a configuration.
+"""The findings of `carpool check` and of the trust question in a configuration.
 
 The files here know nothing of: how findings are printed.
 """

@@ -1,9 +1,7 @@
-"""What `carpool check` says of hooks, without running any of their code.
+"""Warnings of `carpool check` about hooks, without running any of their code.
 
-Owns the look for a hook's command and for its module. Whether the module has the function is seen when its
-process imports it.
-
-Knows nothing of: calls, terminals.
+Owns the search for a hook's command and for its module. A missing function is only noticed when the hook's
+process imports the module. Knows nothing of: calls, terminals.
 """
 
 import os
@@ -20,7 +18,9 @@ from carpool_protocol.config.text.problems import ConfigProblem, render_path
 
 
 def hook_warnings(config: Config, variables: Mapping[str, str]) -> list[str]:
-    """What keeps a hook from running. `variables`: what the daemon has, its `env_file` included."""
+    """Return a warning for each hook that cannot run. `variables`: those of the daemon, with
+    its `env_file`.
+    """
     found: list[str] = []
     for number, hook in enumerate(config.hooks):
         why = _objection(config, hook, variables)
@@ -55,7 +55,7 @@ def _objection(config: Config, hook: HookConfig, variables: Mapping[str, str]) -
 
 
 def _is_there(module: str, places: list[str]) -> bool:
-    """Whether a module of this name is found; none is imported."""
+    """True if a module of this name is found; none is imported."""
     within: list[str] | None = places
     for name in module.split("."):
         if within is None:

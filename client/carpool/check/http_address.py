@@ -1,9 +1,8 @@
-"""What `carpool check` finds wrong with the address of the HTTP door.
+"""Finds the faults of the HTTP door's address for `carpool check`.
 
-An address that is none, and a public one without tokens, are problems of what is written. A port in use is
-a fact of this moment, after which carpool looks again by itself: a warning, and the verdict tells it.
-
-Knows nothing of: the daemon; how a door listens.
+An invalid address, and a public one without tokens, are problems of the configuration. A port in use is a
+fact of the moment, which carpool checks again by itself: it is a warning, and the verdict mentions it. Knows
+nothing of: the daemon; how a door listens.
 """
 
 from collections.abc import Callable
@@ -18,11 +17,13 @@ from carpool_protocol.config.text.problems import ConfigProblem
 
 
 class HttpAddressFaults(Struct, frozen=True):
-    """What keeps the door from opening. Both empty: nothing, or no door is wanted."""
+    """The faults that keep the door from opening. Both are empty if there is none, or if no
+    door is wanted.
+    """
 
     problem: ConfigProblem | None = None
     now: str = ""
-    """Why it could not open at this moment."""
+    """The reason why the door could not open at this moment."""
 
 
 def http_address_faults(
@@ -31,7 +32,11 @@ def http_address_faults(
     own_url: str,
     why_not_bound: Callable[[str, int], str],
 ) -> HttpAddressFaults:
-    """`listen`: the address that goes above the file's; empty: none. `own_url`: of the door open here."""
+    """Return the faults of the address.
+
+    `listen`: the address that overrides the file's; empty if there is none. `own_url`: the URL of the door
+    that is open here.
+    """
     host, port = config.http.host, config.http.port
     if not listen and not config.http_wanted:
         return HttpAddressFaults()
@@ -51,7 +56,7 @@ def http_address_faults(
 
 
 def why_not_bound(host: str, port: int) -> str:
-    """Why nothing could listen there now; empty: it could."""
+    """Return the reason why nothing could listen there now; empty if it could."""
     try:
         address.bind(host, port).close()
     except (OSError, UnicodeError) as error:

@@ -1,10 +1,8 @@
-"""The user's configuration and what lies over it in this directory, put together: what `check` shows.
+"""The user's configuration merged with everything over it in this directory, for `carpool check`.
 
-Owns what counts as in force here (the named workspace that the directory is in; a project's servers only
-once they are trusted) and what is said about the rest. Reads files, writes nothing. No value of an
-environment appears in any text.
-
-Knows nothing of: terminals, the daemon.
+Owns the decision what is in force here (the named workspace of the directory; a project's servers only once
+they are trusted) and the warnings about the rest. Reads files, writes nothing. No value of an environment
+appears in any text. Knows nothing of: terminals, the daemon.
 """
 
 import os
@@ -38,42 +36,42 @@ from carpool_protocol.ids import ServerName
 
 
 class CheckedLayers(Struct, kw_only=True):
-    """What was found."""
+    """The findings about all layers."""
 
     where: ConfigFile
     config: Config | None
-    """What is in force; None: the user's file cannot be used."""
+    """The configuration in force; None if the user's file cannot be used."""
     problems: list[ConfigProblem]
     warnings: list[str]
-    """What was passed over, and what stands in the place of something else."""
+    """Warnings about settings that are ignored, and about servers that replace others."""
     misconfigured: list[str] = []
-    """Servers in force that cannot run as they are written; the warnings say why."""
+    """Servers in force that cannot run as they are written; the warnings give the reasons."""
     absent: list[ServerName] = []
-    """Servers whose program or packages are not here; the warnings say what."""
+    """Servers whose program or packages are missing here; the warnings name them."""
     unset: list[str] = []
-    """Variables without a default that servers use and that nobody here has."""
+    """Variables without a default that servers use and that are not set here."""
     workspace: dict[str, Any] | None = None
-    """The named one that this directory is in: `{name, root, servers}`; None: it is in none."""
+    """The named workspace of this directory: `{name, root, servers}`; None if it is in none."""
     project: dict[str, Any] | None = None
-    """Of this directory: `{root, file, trust, servers}`; None where there is no project file."""
+    """The project of this directory: `{root, file, trust, servers}`; None if there is no project file."""
     waiting: str = ""
-    """Why its servers are not in force; empty: they are."""
+    """The reason why the project's servers are not in force; empty if they are."""
     known: dict[str, str] = {}
-    """The variables of this environment and of the user's `env_file`. Secrets."""
+    """The variables of this environment and of the user's `env_file`. Their values are secrets."""
     project_known: dict[str, str] = {}
-    """The same with those of the project's, for its servers."""
+    """The same variables with those of the project, for its servers."""
     places: dict[str, str] = {}
     door: str = ""
-    """Why the HTTP door cannot open at this moment; empty: it can, or none is wanted."""
+    """The reason why the HTTP door cannot open at this moment; empty if it can, or if none is wanted."""
     path: list[str] | None = None
-    """The directories in which programs of servers are looked up; None: those of this environment's PATH."""
+    """The directories where programs of servers are looked up; None: those of this environment's PATH."""
 
     def __repr__(self) -> str:
-        """Without the variables."""
+        """Return the representation without the variables."""
         return f"Checked({self.where!r}, {self.problems!r})"
 
     def expanded(self, server: ServerConfig, text: str) -> str | MissingValue:
-        """A template, as an agent here would have it."""
+        """Expand a template as for an agent in this directory."""
         return expand(text, self.project_known if server.project else self.known, self.places)
 
 
@@ -84,8 +82,10 @@ def read_layers(
     store: str,
     search_path: Callable[[Config], Sequence[str]] | None = None,
 ) -> CheckedLayers:
-    """Read them. `named`: a file to read alone; `store`: the file of trust. `search_path`: the PATH of
-    servers under a configuration; None: that of `environ`.
+    """Read all layers.
+
+    `named`: a file to read alone; `store`: the file of trust; `search_path`: returns the PATH of servers
+    under a configuration. None: the PATH of `environ`.
     """
     home = home_of(environ)
     where = find_config_file(environ, named)
@@ -138,7 +138,7 @@ def read_layers(
 
 
 def _idle_patterns(config: Config) -> list[str]:
-    """What is to be said of each pattern of `include` that no file fits just now."""
+    """Yield a warning for each pattern of `include` that matches no file at the moment."""
     base = os.path.dirname(config.file)
     return [
         ConfigProblem(
@@ -150,7 +150,7 @@ def _idle_patterns(config: Config) -> list[str]:
 
 
 def _in_named(found: CheckedLayers, user: Config, name: str, root: str) -> Config:
-    """Put a named workspace over the user's servers."""
+    """Merge a named workspace over the user's servers."""
     workspace = user.workspaces[name]
     found.workspace = {"name": name, "root": root, "servers": list(workspace.servers)}
     found.warnings += [each.render() for each in shadowed(user, workspace)]
@@ -161,7 +161,7 @@ def _in_named(found: CheckedLayers, user: Config, name: str, root: str) -> Confi
 def _add_project(
     found: CheckedLayers, user: Config, workspace: FoundWorkspace, home: str, store: str
 ) -> dict[str, str]:
-    """Put the project's file over the user's. Returns its own variables."""
+    """Merge the project's file over the user's. Returns the project's own variables."""
     layer = load_layer(ConfigFile(workspace.file, asked_for=True), home, project=True)
     found.warnings += unread_warnings(workspace)
     found.warnings += [each.render() for each in layer.loaded.warnings]
@@ -191,7 +191,7 @@ def _add_project(
 
 
 def _of_trusted(home: str, store: str) -> Iterator[ServerConfig]:
-    """Servers of all projects that are trusted, wherever they are: a profile may name them."""
+    """Yield the servers of all trusted projects, wherever they are: a profile may name them."""
     for path in read_trust(store):
         config = load_layer(ConfigFile(path, asked_for=False), home, project=True).loaded.config
         yield from () if config is None else config.servers.values()
@@ -213,7 +213,7 @@ def _unset(config: Config, known: Mapping[str, str], of_project: Mapping[str, st
 
 
 def working_directory() -> str:
-    """Where this process is; empty where that has been removed."""
+    """Return the directory of this process; empty if it has been removed."""
     try:
         return os.getcwd()
     except OSError:

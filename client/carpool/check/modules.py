@@ -1,8 +1,7 @@
-"""What `carpool check` says of servers that are Python modules, without running any of their code.
+"""Warnings of `carpool check` about servers that are Python modules, without running any of their code.
 
-Owns the look at a module's text: functions whose parameters have no types. It sees what is written in the
-module itself, below the server's directory; a module that is installed elsewhere is not looked for.
-
+Owns the reading of a module's text: it finds functions whose parameters have no types. It sees only the text
+of the module itself, below the server's directory; a module that is installed elsewhere is not searched for.
 Knows nothing of: what a schema is (`pymodule`), terminals.
 """
 
@@ -19,11 +18,11 @@ from carpool_protocol.config.text.problems import ConfigProblem, render_path
 from carpool_protocol.ids import ServerName
 
 Expand = Callable[[ServerConfig, str], str | None]
-"""A text of a server with its variables filled in; None where one is missing."""
+"""Returns a text of a server with its variables filled in; None if one is missing."""
 
 
 def module_warnings(config: Config, expand: Expand, home: str, workspace: str) -> list[str]:
-    """What is to be said of all enabled servers of this kind."""
+    """Return the warnings about all enabled servers of this kind."""
     found: list[str] = []
     for server in config.servers.values():
         if server.python is None or server.disabled:
@@ -41,7 +40,7 @@ def module_warnings(config: Config, expand: Expand, home: str, workspace: str) -
 
 
 def wrong_names(config: Config, expand: Expand) -> dict[ServerName, str]:
-    """Servers whose `python` names no module, and what is to be said of each."""
+    """Return the servers whose `python` names no module, with a sentence about each."""
     found: dict[ServerName, str] = {}
     for server in config.servers.values():
         name = expand(server, server.python) if server.python is not None and not server.disabled else None
@@ -53,10 +52,10 @@ def wrong_names(config: Config, expand: Expand) -> dict[ServerName, str]:
 
 
 def untyped_functions(source: str, file: str) -> Iterator[tuple[str, str, list[str]]]:
-    """(where, name, parameters) of each public function with parameters that have no types.
+    """Yield (where, name, parameters) of each public function with parameters that have no types.
 
-    Raises `SyntaxError`, `ValueError`: it is no Python; `RecursionError`, `MemoryError`: it is nested too
-    deeply.
+    Raises `SyntaxError` or `ValueError` if the text is no Python; `RecursionError` or `MemoryError` if it is
+    nested too deeply.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about an escape in a string: whoever runs the module is told
@@ -96,7 +95,7 @@ def _module_source(directory: str, module: str, *, strict: bool) -> list[str]:
 
 
 def _all_of(tree: ast.Module) -> list[str] | None:
-    """`__all__`, where it is written out."""
+    """Return the value of `__all__`; None if it is missing or is not a literal."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and any(
             isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets

@@ -1,8 +1,7 @@
-"""What `check` says of names: those that are cut, for which bound, and prefixes that are not used.
+"""Findings of `carpool check` about names: names that are cut, with their bound, and unused prefixes.
 
-Owns the words for both. What servers offer is known by the carpool that runs here, if one does.
-
-Knows nothing of: terminals, how the files were read, the daemon.
+Owns the words for both. The tools of servers are known from the carpool that runs here, if one does. Knows
+nothing of: terminals, how the files were read, the daemon.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,15 +14,17 @@ from carpool_protocol.wire.tool_names import NamePrefixes, legalise, qualify
 Facts = dict[str, Any]
 
 PREFIXED_CHARS: Final = 50
-"""The bound of agents in programs that put something before names: of 64, Claude Code needs 14 characters for
-`mcp__carpool__`.
+"""The bound for agents in programs that put a prefix before names: of 64, Claude Code needs 14 characters
+for `mcp__carpool__`.
 """
 _NAMED = 5
 
 
 def shortened(tools: Iterable[Facts], config: Config) -> list[Facts]:
-    """`{server, tool, name, length}` for each tool that is cut where names have that length at most: that of
-    the file, and that of agents in programs with a prefix. The longest bound comes first.
+    """Return `{server, tool, name, length}` for each tool whose name is cut to that length.
+
+    The bounds are that of the file, and that of agents in programs with a prefix. The longest bound comes
+    first.
     """
     known = [(each["server"], each["tool"]) for each in tools]
     found: list[Facts] = []
@@ -39,7 +40,7 @@ def shortened(tools: Iterable[Facts], config: Config) -> list[Facts]:
 
 
 def name_lines(found: Iterable[Facts]) -> list[str]:
-    """The same for people, one line for each bound."""
+    """Return the cut names as text for people, one line for each bound."""
     by_length: dict[int, list[str]] = {}
     for each in found:
         by_length.setdefault(each["length"], []).append(each["name"])
@@ -53,7 +54,7 @@ def name_lines(found: Iterable[Facts]) -> list[str]:
 
 
 def unused_prefixes(config: Config) -> list[str]:
-    """A warning for each `tools_prefix` that is the name of another server."""
+    """Return a warning for each `tools_prefix` that reads as a name of another server."""
     return [problem.render() for problem in _unused(config)]
 
 

@@ -1,9 +1,9 @@
-"""What `check` says of profiles: patterns that can match nothing, and what each profile lets through.
+"""Findings of `carpool check` about profiles: patterns that match nothing, and the tools each profile
+allows.
 
-Owns the words for both. That a server is not configured is seen in the files; what servers offer is
-known by the carpool that runs here, if one does. Neither is an error: a server may be added later.
-
-Knows nothing of: terminals, how the files were read, the daemon.
+Owns the words for both. The files tell if a server is configured; the tools of servers are known from the
+carpool that runs here, if one does. Neither finding is an error: a server may be added later. Knows nothing
+of: terminals, how the files were read, the daemon.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,9 @@ Facts = dict[str, Any]
 
 
 def unknown_server_warnings(config: Config, elsewhere: Iterable[ServerConfig] = ()) -> list[str]:
-    """A warning for each pattern about servers that nobody has configured. `elsewhere`: those of projects."""
+    """Return a warning for each pattern about servers that are not configured. `elsewhere`: those of
+    projects.
+    """
     servers = [*config.servers.values(), *elsewhere]
     for workspace in config.workspaces.values():
         servers += workspace.servers.values()
@@ -45,7 +47,7 @@ def _names_unknown_server(config: Config, servers: list[ServerConfig]) -> Iterat
 
 
 def profile_lines(found: list[Facts]) -> list[str]:
-    """The same for people."""
+    """Return the report on profiles as lines for people."""
     said: list[str] = []
     for each in found:
         whose = f"profile {each['profile']}" if each["profile"] else "agents without a profile"

@@ -21,22 +21,22 @@ from carpool_protocol.ids import ServerName
 from carpool_protocol.runtime.programs import command_line_text, install_hint
 
 Expand = Callable[[ServerConfig, str], str | None]
-"""A text of a server with its variables filled in; None where one is missing."""
+"""Returns a text of a server with its variables filled in; None if one is missing."""
 
 
 class ProgramLookup(Struct, frozen=True):
-    """Where programs are looked up."""
+    """The place where programs are looked up."""
 
     path: str
     """The PATH of servers that set none."""
     environ: Mapping[str, str]
-    """Of the caller, to compare with."""
+    """The environment of the caller, to compare with."""
 
 
 def command_warnings(
     config: Config, expand: Expand, lookup: ProgramLookup, home: str, workspace: str
 ) -> dict[ServerName, str]:
-    """The warning about each enabled server that cannot start here."""
+    """Return a warning for each enabled server that cannot start here."""
     found: dict[ServerName, str] = {}
     for server in config.servers.values():
         if server.disabled:
@@ -59,7 +59,7 @@ def is_plain(program: str) -> bool:
 
 
 def absent_text(program: str, server: str, where: str = "PATH here") -> str:
-    """The sentence about a program that is nowhere in a PATH."""
+    """Return the sentence about a program that is not in a PATH."""
     if text := command_line_text(program):
         return f"{server} cannot start: {text}"
     hint = install_hint(program)
@@ -70,7 +70,8 @@ def absent_text(program: str, server: str, where: str = "PATH here") -> str:
 def _program_problem(
     server: ServerConfig, expand: Expand, lookup: ProgramLookup, base: str, home: str
 ) -> str:
-    """Why the server's command cannot be run; empty where it can, or where only a start can tell.
+    """Return the reason why the server's command cannot be run; empty if it can, or if only a start can
+    tell.
 
     The sentence has the command as it is written: the value of a variable may be a secret.
     """
@@ -100,7 +101,9 @@ def _program_problem(
 
 
 def _missing_extra(server: ServerConfig) -> tuple[str, str]:
-    """The key that needs packages which are not installed, and the sentence about it; empty: none does."""
+    """Return the key that needs missing packages, and the sentence about it; it is empty if
+    none is missing.
+    """
     needs: Extra = "remote" if server.url is not None else "python"
     key = "url" if server.url is not None else "python"
     is_ours = server.url is not None or server.interpreter is None

@@ -13,7 +13,7 @@ _NAMES = re.compile(
     r"|WEBHOOK|CONNECTION_?STRING|(?:^|_)(?:PAT|PWD|PW|PASS|PIN|DSN|JWT|SALT)(?:_|$)"
 )
 _PLACES = re.compile(r"_(?:FILE|PATH|DIR|DIRECTORY|ENV|ENV_VAR)$")
-"""Endings of names that hold the place of a secret."""
+"""Matches the endings of names that hold the place of a secret."""
 
 
 def is_secret_name(name: str) -> bool:

@@ -1,9 +1,8 @@
-"""The PATH that servers get, told to people and compared with that of the caller.
+"""Describes the PATH of servers to people, and compares it with that of the caller.
 
-Owns the words about a program that one of the two finds and the other does not, and the PATH that servers
-would get from a carpool that was started here.
-
-Refuses to know: the order of the directories (`search_path`), the start of servers.
+Owns the words about a program that is in only one of the two, and the PATH that servers would get from a
+carpool that was started here. Refuses to know: the order of the directories (`search_path`), the start of
+servers.
 """
 
 import os
@@ -18,7 +17,9 @@ from carpool_protocol.runtime.search_path import merged_path, missing_program
 
 
 def path_from_here(environ: Mapping[str, str], *, login_shell: bool) -> list[str]:
-    """The directories that servers would get if carpool were started here, now. May wait for the shell."""
+    """Return the directories that servers would get if carpool were started here now. May wait for the
+    shell.
+    """
     return merged_path(
         login_path(environ) if login_shell else None,
         scrub(environ).get("PATH", os.defpath),
@@ -27,7 +28,8 @@ def path_from_here(environ: Mapping[str, str], *, login_shell: bool) -> list[str
 
 
 def path_lines(path: Mapping[str, Any], servers: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    """What `carpool status` says: the directories, their origin, and programs that only the caller finds.
+    """Return the lines of `carpool status`: the directories, their origin, and programs that only the caller
+    finds.
 
     `path`: `{directories, login_shell}`; `servers`: as `carpool/status` gives them.
     """
@@ -49,14 +51,14 @@ def path_lines(path: Mapping[str, Any], servers: Mapping[str, Any], environ: Map
 def comparisons(
     texts: Iterable[str], directories: Sequence[str], environ: Mapping[str, str]
 ) -> Iterator[str]:
-    """For each program that was not found according to `texts`: why, where the caller's PATH has it."""
+    """Yield a sentence for each program that `texts` report as not found and that the caller's PATH has."""
     for program in dict.fromkeys(filter(None, map(missing_program, texts))):
         if text := comparison(program, directories, environ):
             yield text
 
 
 def comparison(program: str, directories: Sequence[str], environ: Mapping[str, str]) -> str:
-    """What to do about a program that the caller finds and servers do not; empty: there is nothing to say."""
+    """Return the advice about a program that the caller finds and servers do not; empty if there is none."""
     here = shutil.which(program, path=environ.get("PATH", os.defpath))
     if here is None or "/" in program:
         return ""

@@ -1,11 +1,10 @@
-"""What somebody is shown who is asked whether a project's servers may run.
+"""The facts that somebody sees who decides on trust in a project's servers.
 
-Owns the question's facts and their page: what is run and where, which names of the user's own it takes, which
-of his variables and profiles it gets. Arguments are shown as written, before expansion; of environments only
-the names, with those pointed out that may change what a command does (`flagged_variables`). Invariant:
-nothing in the project adds a line to the page or is there and not to be seen on it.
-
-Knows nothing of: who asks, what is done with the answer.
+Owns these facts and their page: the commands and their places, the names of the user's own that they
+replace, and the user's variables and profiles that they get. Arguments are shown as written, before
+expansion. Of environments only the names are shown; those that may change what a command does are marked
+(`flagged_variables`). Invariant: nothing in the project adds a line to the page, and nothing on the page is
+invisible. Knows nothing of: who asks, what is done with the answer.
 """
 
 from typing import Any
@@ -23,14 +22,16 @@ from carpool_protocol.config.schema.model import Config, ServerConfig
 
 Facts = dict[str, Any]
 _HERE = "${workspace}"
-"""Where a project's servers run unless its file says otherwise."""
+"""The directory of a project's servers, unless its file says otherwise."""
 _BACKWARDS = {"R", "AL", "AN"}
 
 
 def trust_facts(
     workspace: FoundWorkspace, layer: ConfigLayer, config: Config, now: Trust, user: Config | None
 ) -> Facts:
-    """What the question is about. `user`: what lies under the project's file; None: that cannot be read."""
+    """Return the facts of the question. `user`: the configuration under the project's file; None if
+    unreadable.
+    """
     return {
         "workspace": workspace.root,
         "file": workspace.file,
@@ -60,8 +61,10 @@ def trust_facts(
 
 
 def covering_profiles(user: Config, project: Config) -> dict[str, list[str]]:
-    """Which of the user's profiles let their agents use anything of each of these servers, by its name or its
-    tags. Those that are about servers of any name are not counted.
+    """Return, for each of these servers, the user's profiles that allow anything of it by its name or its
+    tags.
+
+    Patterns for servers of any name are not counted.
     """
     found: dict[str, list[str]] = {}
     for name, server in project.servers.items():
@@ -73,7 +76,7 @@ def covering_profiles(user: Config, project: Config) -> dict[str, list[str]]:
 
 
 def _command(server: ServerConfig) -> list[str]:
-    """What is run, as it is written."""
+    """Return the command of a server as it is written."""
     if server.url is not None:
         return [server.transport or "url", server.url, *(f"{name}:" for name in server.headers)]
     if server.python is not None:
@@ -82,7 +85,7 @@ def _command(server: ServerConfig) -> list[str]:
 
 
 def page(facts: Facts) -> str:
-    """The same for people."""
+    """Return the facts as text for people."""
     file, root = display.spelled(facts["file"]), display.spelled(facts["workspace"])
     said = [f"{file} would run, in {root}:"]
     if facts["trust"] == "changed":

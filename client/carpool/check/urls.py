@@ -15,11 +15,11 @@ from carpool_protocol.config.schema.model import Config, ServerConfig
 from carpool_protocol.config.text.problems import ConfigProblem, render_path
 
 Expand = Callable[[ServerConfig, str], str | None]
-"""A text of a server with its variables filled in; None where one is missing."""
+"""Returns a text of a server with its variables filled in; None if one is missing."""
 
 
 def url_warnings(config: Config, expand: Expand) -> list[str]:
-    """One warning for each enabled server whose secret would be readable on its way."""
+    """Return a warning for each enabled server whose secret could be read on the network."""
     found: list[str] = []
     for server in config.servers.values():
         if server.url is None or server.disabled or not _is_open(expand(server, server.url) or server.url):
@@ -38,7 +38,7 @@ def url_warnings(config: Config, expand: Expand) -> list[str]:
 
 
 def _is_open(url: str) -> bool:
-    """Plain HTTP to another machine. A host that only a variable names counts as one."""
+    """True for plain HTTP to another machine. A host that only a variable names counts as another machine."""
     if not url.lower().startswith("http://"):
         return False
     try:

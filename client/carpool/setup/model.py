@@ -130,7 +130,7 @@ class ProgramProfile(Struct, frozen=True):
     of: int
     """The number of all servers."""
     path: KeyPath
-    """The place in carpool.json, followed by the value that is written there."""
+    """The place in carpool.json where `value` is written."""
     value: JsonValue
 
 

@@ -14,7 +14,7 @@ from carpool.http.core.limits import MAX_UNFINISHED_BYTES
 
 
 class BodyBudget:
-    """The room of one door."""
+    """The memory of one door for request bodies that wait."""
 
     def __init__(self, size: int = MAX_UNFINISHED_BYTES) -> None:
         self._size = size
@@ -22,13 +22,13 @@ class BodyBudget:
         self._used_by: Counter[str] = Counter()
 
     def reserve(self, principal: str, size: int) -> bool:
-        """Count so many bytes; False: they are more than there is room for, and are to be given back."""
+        """Count this many bytes. Returns False if they exceed the room; then the caller releases them."""
         self.used += size
         self._used_by[principal] += size
         return self.used <= self._size and self._used_by[principal] <= self._most(principal)
 
     def release(self, principal: str, size: int) -> None:
-        """So many bytes wait no more."""
+        """This many bytes no longer wait."""
         self.used -= size
         self._used_by[principal] -= size
         if not self._used_by[principal]:

@@ -26,14 +26,14 @@ from carpool_protocol.carrier.attach import (
 
 MAX_LINE_BYTES: Final = 256 * 1024 * 1024
 MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
-"""More than this unread by the broker: requests are refused until it reads again."""
+"""When the broker has left more than this unread, requests are refused until it reads again."""
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.02, 0.25
 _ATTACH_S: Final = 10.0
 _READ_BYTES: Final = 256 * 1024
 
 
 class BrokerLink(asyncio.Protocol):
-    """One connection's life. `on_line` gets each frame, `on_end` is called once."""
+    """The connection to the broker. `on_line` gets each frame, `on_end` is called once."""
 
     def __init__(
         self, on_ready: Callable[[], None], on_line: Callable[[bytes], None], on_end: Callable[[str], None]
@@ -46,7 +46,9 @@ class BrokerLink(asyncio.Protocol):
         self._unsent: list[bytes] = []
         self._why = "the broker closed the connection"
         self._ear = -1
-        """A second descriptor of the connection: the transport closes its own when it cannot write."""
+        """A second descriptor of the connection, because the transport closes its own when it
+        cannot write.
+        """
         self._aborted = False
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -121,7 +123,7 @@ class BrokerLink(asyncio.Protocol):
             self.data_received(data)
 
     def write(self, line: bytes) -> None:
-        """Send at the end of this turn of the loop, with what else comes until then."""
+        """Send at the end of this turn of the loop, together with later writes of the same turn."""
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._flush)
         self._unsent.append(line)
@@ -133,11 +135,11 @@ class BrokerLink(asyncio.Protocol):
 
     @property
     def is_blocked(self) -> bool:
-        """The broker does not read what it was sent."""
+        """True if the broker does not read what it was sent."""
         return bool(self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES)
 
     def close(self) -> None:
-        """End it."""
+        """End the connection."""
         self._aborted = True
         self._transport.abort()
 

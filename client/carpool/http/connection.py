@@ -35,28 +35,28 @@ from carpool.http.core.limits import (
 
 
 class RequestHandler(Protocol):
-    """Who gets the requests (the shell)."""
+    """The receiver of requests, which is the door's shell."""
 
     limits: HttpLimits
     date: bytes
     """The `Date` header of this second."""
     body_budget: BodyBudget
-    """For bodies that wait for their turn, of all connections."""
+    """The memory for bodies that wait, of all connections."""
 
     def principal_of(self, connection: "HttpConnection", headers: dict[str, str]) -> str:
-        """The one for which the body of a request with these headers counts in `body_budget`."""
+        """Return the principal for which the body of a request with these headers counts in `body_budget`."""
 
     def early_refusal(self, path: str, headers: dict[str, str]) -> Respond | None:
-        """The refusal of a client that has no business here, before its body is taken."""
+        """Return the refusal of a client that may not come in, before its body is read."""
 
     def client_connected(self, connection: "HttpConnection") -> Respond | None:
-        """A client connected. The refusal of one that may not, or is one too many."""
+        """A client has connected. Returns the refusal of one that may not come in, or is one too many."""
 
     def request_received(self, connection: "HttpConnection", request: HttpRequest) -> int:
-        """A request; its number, by which `client_gone` tells of it."""
+        """A request has come. Returns its number, by which `client_gone` names it."""
 
     def client_gone(self, x: int) -> None:
-        """Its client hung up before the answer was complete."""
+        """The client of this request disconnected before the answer was complete."""
 
     def connection_closed(self, connection: "HttpConnection") -> None:
         """The connection is closed."""
@@ -73,38 +73,40 @@ class HttpConnection(asyncio.Protocol):
         self._url = b""
         self._headers: dict[str, str] = {}
         self._fields: list[tuple[bytes, bytes]] = []
-        """Headers as they came."""
+        """The headers as they came."""
         self._read: tuple[list[tuple[bytes, bytes]], dict[str, str]] = ([], {})
-        """Those of the request before, and what they were read as."""
+        """The headers of the request before, and how they were read."""
         self._body: bytes | bytearray = b""
         self._size = 0
         self._moved = False
         self._still = 0
-        """Bytes since the parser last had something to give: it keeps what does not end."""
+        """The bytes since the parser last returned something: it keeps what does not end."""
         self._kept = 0
-        """Bytes of bodies here, counted in the taker's `body_budget`."""
+        """The bytes of bodies here, which `body_budget` counts."""
         self._principal = ""
-        """The one for which they count."""
+        """The principal for which they count."""
         self._phase: Literal["between", "head", "body"] = "between"
         self._failed = False
         self._held: bytes | None = None
-        """What came while it is not known whether this client is let in; None: that is known."""
+        """The bytes that came while it is not known whether this client may come in; None once that is
+        known.
+        """
         self._ahead: deque[tuple[HttpRequest, bool, bool]] = deque()
         self._x = 0
-        """The request that is being worked on; 0: none."""
+        """The number of the request that is handled; 0 if none is."""
         self._modern = True
-        """The request that is being read is of HTTP/1.1."""
+        """True if the request that is read is of HTTP/1.1."""
         self._chunked = False
         self._bare = False
-        """The answer has no body: it is one to HEAD."""
+        """True if the answer has no body, because the request is HEAD."""
         self._last_keeps = True
         self.due = clock() + taker.limits.head_s
-        """When patience with this client ends; `inf`: not at all."""
+        """The time at which the client is disconnected if it does nothing; `inf`: never."""
         self._arrives_by = float("inf")
-        """By then the request that is being read must have arrived so far, also behind one that is open."""
+        """The time by which the request that is read must have arrived, also behind one that is open."""
         self._stalled = float("inf")
         self._unsent = 0
-        """When it was last looked at, while it is stalled."""
+        """The unsent bytes at the last check, while the client is stalled."""
 
     # --- the transport's side ---
 
@@ -146,7 +148,9 @@ class HttpConnection(asyncio.Protocol):
             self._fail(431, f"there are more than {MAX_HEAD_BYTES} bytes of headers")
 
     def _decline_upgrade(self) -> None:
-        """Clients in Java offer h2c with every request. It is declined: the request goes on as HTTP/1.1."""
+        """Decline an upgrade: clients in Java offer h2c with every request. The request goes on
+        as HTTP/1.1.
+        """
         method, url = self._parser.get_method(), self._url
         if method == b"CONNECT":
             self._fail(501, "this is no proxy")
@@ -318,7 +322,7 @@ class HttpConnection(asyncio.Protocol):
     def respond(
         self, status: int, body: bytes, media: str, headers: tuple[tuple[str, str], ...] = ()
     ) -> None:
-        """The whole answer to the request that is being worked on."""
+        """Send the whole answer to the request that is handled."""
         more = "".join([f"{name}: {value}\r\n" for name, value in headers]) if headers else ""
         if body:
             more += f"Content-Type: {media}\r\n"
@@ -338,7 +342,7 @@ class HttpConnection(asyncio.Protocol):
         self._response_complete()
 
     def begin_stream(self, headers: tuple[tuple[str, str], ...]) -> None:
-        """The answer is a stream of events."""
+        """Begin a stream of events as the answer."""
         more = "".join([f"{name}: {value}\r\n" for name, value in headers])
         if self._chunked:
             more += "Transfer-Encoding: chunked\r\n"
@@ -348,7 +352,9 @@ class HttpConnection(asyncio.Protocol):
         self._transport.write(fixed.encode("latin-1") + self._handler.date + b"\r\n")
 
     def write(self, data: bytes) -> None:
-        """Events. A client with too much unread is cut, which `client_gone` then tells."""
+        """Send events. A client that leaves too much unread is disconnected, which
+        `client_gone` then tells.
+        """
         if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             self.abort()
         elif self._chunked:
@@ -357,7 +363,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def end(self) -> None:
-        """The stream is complete."""
+        """End the stream of events."""
         if self._chunked:
             self._transport.write(b"0\r\n\r\n")
         else:
@@ -379,11 +385,11 @@ class HttpConnection(asyncio.Protocol):
             self._handle_request(*self._ahead.popleft())
 
     def _fail(self, status: int, text: str) -> None:
-        """Refuse what cannot be understood. The rest of the connection has no meaning."""
+        """Refuse what cannot be parsed. The rest of the connection has no meaning."""
         self.refuse(Respond(0, status, text.encode(), media="text/plain; charset=utf-8"))
 
     def refuse(self, answer: Respond) -> None:
-        """Answer with this, and take nothing more."""
+        """Send this answer and read nothing more."""
         if self._failed:
             return
         self._failed = True
@@ -407,12 +413,12 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def socket(self) -> socket:
-        """The connection's own; for questions about its other end."""
+        """Return the socket of the connection, for questions about its other end."""
         found: socket = self._transport.get_extra_info("socket")
         return found
 
     def pause_requests(self) -> None:
-        """Work on nothing that comes before `resume_requests`."""
+        """Handle no request before `resume_requests`."""
         self._held = b""
 
     def resume_requests(self) -> None:
@@ -436,7 +442,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport.close()
 
     def check_timeout(self, now: float) -> None:
-        """End it if its client's time is up."""
+        """End the connection if its client's time is over."""
         if now >= self._stalled:
             unsent = self._transport.get_write_buffer_size()
             if self._unsent - unsent < STALLED_BYTES:

@@ -30,27 +30,26 @@ _FOUND_AT: Final = _HEADER.size + 4 + 48 + 12
 
 
 class SocketOwner(NamedTuple):
-    """Who has a socket open."""
+    """The owner of a socket."""
 
     uid: int
     inode: int
-    """0: no process has it any more."""
+    """0 if no process has it any more."""
 
 
 NOBODY: Final = SocketOwner(-1, 0)
 
 
 def is_ours(found: SocketOwner | None) -> bool:
-    """Whether what `socket_owner` has found is a process of this user, or of root, or cannot be told.
-
-    One that has been closed by then is nobody's: what it has sent would else be obeyed without knowing whose
-    it was, and nobody waits for the answer.
+    """True if the socket belongs to a process of this user or of root, or if that cannot be found. A socket
+    that was closed meanwhile belongs to no one: its request would be obeyed without a known owner, and
+    nobody waits for the answer.
     """
     return found is None or (found.uid in (os.getuid(), 0) and found.inode != 0)
 
 
 def socket_owner(sock: socket.socket) -> SocketOwner | None:
-    """Who has the other end of an accepted connection; None: it cannot be told here."""
+    """Return the owner of the other end of an accepted connection; None if it cannot be found here."""
     if sys.platform != "linux":
         return None
     try:
@@ -67,8 +66,8 @@ def socket_owner(sock: socket.socket) -> SocketOwner | None:
 
 
 def holders(inodes: Container[int]) -> dict[int, list[int]]:
-    """The processes that have each of these sockets open, as far as `/proc` tells: one scan of all that this
-    process may read. It takes a while where many files are open: not for the event loop.
+    """Return the processes that have each of these sockets open, by one scan of `/proc` as far as this
+    process may read it. It takes long where many files are open, so it must not run in the event loop.
     """
     found: dict[int, list[int]] = {}
     with contextlib.suppress(OSError):  # there is no /proc
@@ -81,7 +80,7 @@ def holders(inodes: Container[int]) -> dict[int, list[int]]:
 
 
 def _sockets(directory: str) -> set[int]:
-    """Inodes of the sockets among a process's descriptors, each once."""
+    """Return the inodes of the sockets among a process's descriptors, each once."""
     found = set()
     for fd in os.listdir(directory):
         with contextlib.suppress(OSError):  # it has been closed
@@ -92,7 +91,7 @@ def _sockets(directory: str) -> set[int]:
 
 
 def _question(sock: socket.socket) -> bytes:
-    """As it is seen from the other end: its port and address first."""
+    """Return the request for the kernel, as seen from the other end: its port and address first."""
     theirs, ours = sock.getpeername(), sock.getsockname()
     ports = struct.pack("!HH", theirs[1], ours[1])
     addresses = b"".join(socket.inet_pton(sock.family, each[0]).ljust(16, b"\0") for each in (theirs, ours))

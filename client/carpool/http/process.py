@@ -36,12 +36,12 @@ _LOOK_EVERY_S = 2.0
 _ALIVE_EVERY_S = 1.0
 _SPARE_DESCRIPTORS = 64
 _HEIR_S = 30.0
-"""So long the broker keeps sessions of a door that died."""
+"""The broker keeps sessions of a door that died for this long."""
 
 
 async def hear_launcher(reader: asyncio.StreamReader, stop: Callable[[], None]) -> None:
-    """Stop at the launcher's word and once it is gone. A launcher that dies with lines of ours unread leaves
-    a reset and no end of file.
+    """Stop at the launcher's command, and when the launcher is gone. A launcher that dies with unread lines
+    leaves a reset and no end of file.
     """
     with contextlib.suppress(OSError):
         while line := await reader.readline():
@@ -59,7 +59,7 @@ class UnservableError(Exception):
 
 
 def run(arguments: list[str]) -> int:
-    """Serve until told to stop. The exit code."""
+    """Serve until told to stop. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="carpool.http", description="carpool's HTTP door")
     parser.add_argument("--runtime-dir", required=True)
     parser.add_argument("--config", default=None)
@@ -95,7 +95,7 @@ def _run_on_the_fastest_loop(main: Coroutine[Any, Any, int]) -> int:
 def _run_profiled(
     run_loop: Callable[[Coroutine[Any, Any, int]], int], main: Coroutine[Any, Any, int], directory: str
 ) -> int:
-    """As the daemons do it, whose `runtime.process` is trio's."""
+    """Run under the profiler, as the daemons do in `runtime.process`, which is for trio."""
     import cProfile  # only on request
 
     profile = cProfile.Profile(time.thread_time)
@@ -108,8 +108,8 @@ def _run_profiled(
 def settings_of(
     file: ConfigFile, listen: str, last_good: LastGoodReadings | None = None
 ) -> HttpConfig | None:
-    """The door's settings; None: the configuration wants none. `last_good`: what counts where the file is
-    broken. Raises `UnservableError`.
+    """Return the door's settings; None if the configuration has no door. `last_good` counts where the file
+    is broken. Raises `UnservableError`.
     """
     loaded = load_config(file)
     if loaded.config is None and last_good is not None and (kept := last_good.find(file.path)) is not None:
@@ -136,7 +136,7 @@ def settings_of(
 
 
 def listen_on(settings: HttpConfig) -> socket.socket:
-    """The bound socket. Raises `UnservableError`: most likely the port is taken."""
+    """Return the bound socket. Raises `UnservableError`, most often because the port is taken."""
     try:
         return bind(settings.host, settings.port)
     except (OSError, UnicodeError) as error:
@@ -157,7 +157,7 @@ class _HttpDoor:
         self._socket = sock
         self._exit = 0
         self._url = ""
-        """Where it listens, once it does."""
+        """The URL at which it listens; empty before."""
         # Numbers of a door before this one are in event ids that its clients still have.
         self._own_bridges = OwnBridges(paths.state_dir(os.environ, directory))
         self._core = HttpCore(_rules(settings), self._gate(settings), int(unix_s() * 1e6), _HEIR_S)
@@ -187,13 +187,13 @@ class _HttpDoor:
         log_line(f"MCP is spoken at {self._url}")
 
     def _restore_url_file(self) -> None:
-        """What a cleaner of temporary files has taken is put back."""
+        """Write the URL file again if a cleaner of temporary files has removed it."""
         if self._url and not os.path.lexists(paths.door_file(self._directory)):
             with contextlib.suppress(OSError):  # its directory is not there yet
                 write_url(self._directory, self._url)
 
     async def _run_lifeline(self, fd: int) -> None:
-        """The lifeline (see `carpool_protocol.runtime.lifeline`); its end is ours."""
+        """Run the lifeline (see `carpool_protocol.runtime.lifeline`); its end is the end of the process."""
         reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=fd))
 
         async def be_ready() -> None:
@@ -213,7 +213,9 @@ class _HttpDoor:
             writer.close()
 
     async def _watch_config(self) -> None:
-        """Tokens, hosts and origins change at once; for another address the launcher starts another door."""
+        """Watch the configuration. Tokens, hosts and origins change at once; for another address the
+        launcher starts another door.
+        """
         seen = _stamp(self._file.path)
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -260,7 +262,7 @@ def _gate(settings: HttpConfig, own_bridges: OwnBridges) -> AccessRules:
 
 
 def _fixed(settings: HttpConfig) -> tuple[object, ...]:
-    """What cannot change while it serves."""
+    """Return the settings that cannot change while it serves."""
     free = {"tokens", "hosts", "origins"}
     return tuple(getattr(settings, name) for name in settings.__struct_fields__ if name not in free)
 

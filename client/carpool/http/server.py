@@ -46,7 +46,7 @@ from carpool_protocol.runtime.wallclock import wallclock
 _BACKLOG: Final = 2048
 _BEAT_S: Final = 1.0
 _MARGIN_S: Final = 0.01
-"""After a time limit: a timer of the loop may come a little early."""
+"""Added to a time limit, because a timer of the loop can fire a little early."""
 _TEXT: Final = "text/plain; charset=utf-8"
 _NOT_YOURS: Final = (
     b"this door has no tokens, so it serves the processes of its own user only; he can make a token with "
@@ -60,13 +60,13 @@ _TOO_MANY: Final = Respond(
     media=_TEXT,
 )
 _UNKNOWN_PART: Final = 4
-"""One in so many connections may be of clients that have shown no token yet."""
+"""One connection in this many may be of clients that have shown no token yet."""
 _GOODBYE_S: Final = 3.0
-"""How long answers may still take when the door is to end."""
+"""Open answers have this long when the door ends."""
 
 
 class HttpDoorServer:
-    """One door. `announce` gets the port it listens on."""
+    """The shell of one door. `announce` gets the port on which it listens."""
 
     def __init__(self, directory: str, core: HttpCore, limits: HttpLimits, max_connections: int) -> None:
         self.limits = limits
@@ -76,24 +76,24 @@ class HttpDoorServer:
         self._core = core
         self._max_connections = max_connections
         self._waiting: dict[int, HttpConnection] = {}
-        """HTTP requests and the connections they wait on."""
+        """HTTP requests and the connections that wait for their answers."""
         self._connections: set[HttpConnection] = set()
         self._parting: dict[HttpConnection, None] = {}
-        """Those of them that were refused when they came, the oldest first: they give way to new ones."""
+        """Connections that were refused when they came, the oldest first. They give way to new ones."""
         self._shares = ProcessShares(max(1, max_connections * 3 // 4), self._refuse, log_line)
-        """Where no tokens are needed."""
+        """Used where no tokens are needed."""
         self._unknown: dict[HttpConnection, None] = {}
-        """Where tokens are needed: those that have not shown one, the oldest first."""
+        """Where tokens are needed: connections that have shown none, the oldest first."""
         self._owners: dict[HttpConnection, str] = {}
-        """The principals of those that have."""
+        """The principals of connections that have shown a token."""
         self._count_of: Counter[str] = Counter()
         self._link: BrokerLink | None = None
         self._clock = SteadyClock()
-        """A standstill of ours is no waiting of a client's."""
+        """A clock that does not count times in which this process stood still."""
         self._stopping = asyncio.Event()
         self._pending = PendingRequests()
         self.linked = asyncio.Event()
-        """The broker has been there once."""
+        """Set once the broker was connected."""
 
     # --- the clients' side (see `connection.Taker`) ---
 
@@ -127,7 +127,7 @@ class HttpDoorServer:
         connection.refuse(_TOO_MANY)
 
     def _shows_token(self, connection: HttpConnection, request: HttpRequest) -> bool:
-        """Note whose connection it is. False: that principal has too many."""
+        """Note the principal of a connection. Returns False if that principal has too many."""
         principal = self._core.gate.principal(request.headers.get("authorization"))
         if principal is None:
             return True
@@ -138,7 +138,7 @@ class HttpDoorServer:
         return self._count_of[principal] <= max(1, known // self._core.gate.principals)
 
     def _is_let_in(self, connection: HttpConnection) -> bool:
-        """Without tokens, only the processes of this user are."""
+        """Return whether a connection is let in: without tokens only processes of this user are."""
         if not self._core.gate.is_open:
             return True
         found = peer_owner.socket_owner(connection.socket)
@@ -218,12 +218,12 @@ class HttpDoorServer:
             self._stop_waiting_for_broker()
 
     def _release_pending(self, until: float = float("inf")) -> None:
-        """Requests that have waited for the broker, or have waited long enough."""
+        """Release requests whose wait for the broker is over, with or without success."""
         for x, request in self._pending.take_due(until):
             self._perform(self._core.request_received(x, request, self._clock()))
 
     def _stop_waiting_for_broker(self) -> None:
-        """We end, and no broker is there."""
+        """Answer requests that wait for the broker, because the door ends without one."""
         self._perform(self._core.broker_given_up(self._clock()))
         self._release_pending()
 
@@ -280,7 +280,7 @@ class HttpDoorServer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def set_gate(self, gate: AccessRules) -> None:
-        """From now on these may come in; the sessions of those who no longer may are ended."""
+        """Set who may come in from now on; sessions of others are ended."""
         self._perform(self._core.set_gate(gate, self._clock()))
         for connection in list(self._connections):
             if not gate.is_open and connection not in self._owners:
@@ -289,7 +289,7 @@ class HttpDoorServer:
                 connection.close_after_write()
 
     def stop(self) -> None:
-        """End, after a moment for open answers."""
+        """End, after a short time for open answers."""
         self._stopping.set()
 
     async def _beat(self) -> None:
@@ -310,7 +310,7 @@ class HttpDoorServer:
 
 
 def raise_descriptor_limit(wished: int) -> int:
-    """Let this process have that many open descriptors, as far as it may; how many it has."""
+    """Raise this process's limit of open descriptors as far as allowed. Returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wished:
         wished = wished if hard == resource.RLIM_INFINITY else min(wished, hard)
@@ -320,11 +320,11 @@ def raise_descriptor_limit(wished: int) -> int:
 
 
 def write_url(directory: str, url: str) -> None:
-    """Write it down for `carpool status`."""
+    """Write the URL to the file for `carpool status`."""
     private_files.replace(paths.door_file(directory), msgspec.json.encode({"url": url, "pid": os.getpid()}))
 
 
 def log_line(text: str) -> None:
-    """One line for the log, with the time."""
+    """Print one line for the log, with the time."""
     sys.stderr.write(f"{wallclock()} http: {text}\n")
     sys.stderr.flush()

@@ -25,8 +25,9 @@ SCAN_EVERY_S: Final = 1.0
 def over_share(
     newcomers: Iterable[int], let_in: Iterable[int], holders: Mapping[int, Collection[int]], most: int
 ) -> dict[int, int]:
-    """The newcomers to refuse, and for each a process that has its share already. Sockets are known by their
-    inodes, newcomers in the order in which they came; `holders` has the processes of each that could be told.
+    """Return the new connections to refuse, each with a process that has its share already. Sockets are
+    named by inode, new ones in the order in which they came; `holders` has the processes of each, as far as
+    found.
     """
     count_of = Counter(pid for inode in let_in for pid in holders.get(inode, ()))
     refused: dict[int, int] = {}
@@ -41,7 +42,9 @@ def over_share(
 
 
 class ProcessShares:
-    """The connections of one door, by process. `refuse` gets each newcomer of a process that has `most`."""
+    """The connections of one door, by process. `refuse` gets each new connection of a process that has
+    `most`.
+    """
 
     def __init__(
         self,
@@ -55,17 +58,17 @@ class ProcessShares:
         self._say = say
         self._pause = pause
         self._inodes: dict[HttpConnection, int] = {}
-        """Of the sockets at the other ends."""
+        """The inodes of the sockets at the other ends."""
         self._waiting: dict[HttpConnection, None] = {}
         self._deciding: asyncio.Task[None] | None = None
 
     def connection_noted(self, connection: "HttpConnection", inode: int) -> None:
-        """This one counts for the processes that have this socket."""
+        """Count this connection for the processes that have this socket."""
         self._inodes[connection] = inode
 
     def connection_opened(self, connection: "HttpConnection", open_count: int) -> None:
-        """A noted connection is new; so many are open beside it. It waits where one process could have its
-        share.
+        """A counted connection is new, and `open_count` others are open. It waits where one process could
+        have its share.
         """
         if connection not in self._inodes or (open_count < self._most and not self._waiting):
             return
@@ -75,7 +78,7 @@ class ProcessShares:
             self._deciding = asyncio.create_task(self._decide())
 
     def connection_closed(self, connection: "HttpConnection") -> None:
-        """It is closed."""
+        """The connection is closed."""
         self._inodes.pop(connection, None)
         self._waiting.pop(connection, None)
 

@@ -18,13 +18,13 @@ from typing import Final
 
 HASH_PREFIX: Final = "sha256:"
 ANY_PRINCIPAL: Final = ""
-"""The one principal of a door without tokens."""
+"""The only principal of a door without tokens."""
 NO_PRINCIPAL: Final = "\0"
-"""Who shows no token where one is needed, which no name of a token is."""
+"""The principal of requests without a valid token where one is needed. No token has this name."""
 _LOOPBACK_NAMES: Final = frozenset({"localhost"})
 _MAX_KNOWN: Final = 1024
 _FROM_HERE: Final = frozenset({"same-origin", "none"})
-"""`none`: the user himself, as by typing the address."""
+"""`none` stands for the user, who typed the address."""
 # A name with an optional port and nothing else: what a lenient reader would skip, another takes for the name.
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,64}\]|[0-9A-Za-z._-]{1,255})(?::[0-9]{0,5})?")
 _ORIGIN: Final = re.compile(r"https?://([^/]+)", re.IGNORECASE)
@@ -54,20 +54,20 @@ class AccessRules:
         self._profiles = dict(profiles or {})
         self._own_bridges = own_bridges
         self._good_hosts: set[str] = set()
-        """Values seen and found right: agents repeat themselves."""
+        """Values that were found valid: agents send the same ones again."""
 
     @property
     def is_open(self) -> bool:
-        """No token is asked for."""
+        """True if no token is needed."""
         return not self._tokens
 
     @property
     def principals(self) -> int:
-        """How many share the door; without tokens all are one."""
+        """The number of principals that share the door; 1 without tokens."""
         return max(1, len(self._tokens))
 
     def host_allowed(self, value: str | None) -> bool:
-        """Whether a `Host` header is one of ours; its port does not count."""
+        """True if a `Host` header names this machine; its port does not count."""
         if value is None:
             return False
         if value in self._good_hosts:
@@ -79,7 +79,9 @@ class AccessRules:
         return good
 
     def origin_allowed(self, value: str | None, site: str | None = None) -> bool:
-        """Whether a page of this origin may ask. Without `Origin` and `Sec-Fetch-Site` (`site`) none asks."""
+        """True if a page of this origin may send requests. Without `Origin` and `Sec-Fetch-Site` (`site`)
+        the request is from no page.
+        """
         if "*" in self._origins:
             return True
         if value is None:
@@ -90,11 +92,15 @@ class AccessRules:
         return found is not None and is_loopback(host_name(found[1]))
 
     def is_own_bridge(self, mark: str | None) -> bool:
-        """Whether the request comes from this carpool itself: a server of it leads back here."""
+        """True if the request comes from this carpool itself: the URL of one of its servers
+        leads back here.
+        """
         return mark is not None and mark in self._own_bridges
 
     def principal(self, authorization: str | None) -> str | None:
-        """Whose token it is; None: nobody's, or it is missing where one is needed."""
+        """Return the principal of this token; None if the token is unknown, or missing where
+        one is needed.
+        """
         if not self._tokens:
             return ANY_PRINCIPAL
         scheme, _, token = (authorization or "").partition(" ")
@@ -108,19 +114,21 @@ class AccessRules:
         return found
 
     def access_key(self, principal: str) -> bytes | None:
-        """What lets this principal in, and to what; None: nothing."""
+        """Return the key to what this principal may reach; None if it may reach nothing."""
         if not self._tokens:
             return None if principal else b""
         key = self._tokens.get(principal)
         return None if key is None else key + self.profile_of(principal).encode()
 
     def profile_of(self, principal: str) -> str:
-        """The profile that this principal has in any case; empty: the URL may say one."""
+        """Return the profile that this principal always has; empty if the URL may name one."""
         return self._profiles.get(principal, "")
 
 
 def host_name(value: str) -> str:
-    """The name in a `Host` header, lower case, without port and brackets; empty where it is not one."""
+    """Return the name in a `Host` header, lower case, without port and brackets; empty if the header is
+    invalid.
+    """
     found = _HOST.fullmatch(value)
     if found is None:
         return ""
@@ -129,7 +137,7 @@ def host_name(value: str) -> str:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a host name or address means this machine alone."""
+    """True if a host name or address means this machine alone."""
     if name in _LOOPBACK_NAMES or name.endswith(".localhost"):
         return True
     try:
@@ -139,17 +147,17 @@ def is_loopback(name: str) -> bool:
 
 
 def hash_of(token: str) -> str:
-    """As it stands in the configuration."""
+    """Return the hash of a token as it stands in the configuration."""
     return HASH_PREFIX + hashlib.sha256(token.encode()).hexdigest()
 
 
 def host_name_of(host: str) -> str:
-    """The host of an address to listen on, as it would stand in a `Host` header."""
+    """Return the host of an address to listen on, as it stands in a `Host` header."""
     return host.lower() if ":" in host else host_name(host)
 
 
 def why_without_tokens(host: str, *, has_tokens: bool) -> str:
-    """Why a door may not listen on `host`; empty: it may."""
+    """Return why a door may not listen on `host` without tokens; empty if it may."""
     if has_tokens or is_loopback(host_name_of(host)):
         return ""
     return (

@@ -21,7 +21,7 @@ INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 METHOD_NOT_FOUND: Final = -32601
 SESSION_NOT_FOUND: Final = -32001
-"""What the SDKs say for it (MCP 2025-11-25 gives it no code)."""
+"""The code that the SDKs use for it (MCP 2025-11-25 gives it none)."""
 HEADER_MISMATCH: Final = -32020
 MISSING_CAPABILITY: Final = -32021
 UNSUPPORTED_VERSION: Final = -32022
@@ -31,7 +31,7 @@ STATELESS_VERSIONS: Final = ("2026-07-28",)
 BATCH_VERSION: Final = "2025-03-26"
 """The only version with arrays of messages."""
 PRIMING_VERSION: Final = "2025-11-25"
-"""Since this one a stream begins with an event that has an id and no data (basic/transports)."""
+"""From this version on a stream begins with an event that has an id and no data (basic/transports)."""
 MAX_BATCH: Final = 256
 
 VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
@@ -44,13 +44,13 @@ class ClientMessage(Struct, frozen=True, gc=False):
     """One message of a client."""
 
     line: bytes
-    """Itself, as it came."""
+    """The message as it came."""
     sort: MessageSort
     id: bytes
-    """Of a request or an answer, as it is written; empty for a notification."""
+    """The id of a request or an answer, as written; empty for a notification."""
     method: str
     params: bytes
-    """As written; empty where there are none."""
+    """The params as written; empty if there are none."""
 
 
 class BadBody(Struct, frozen=True):
@@ -63,23 +63,23 @@ class BadBody(Struct, frozen=True):
 
 
 class MetaEnvelope(Struct, frozen=True):
-    """What `_meta` of a request says of the protocol. `None`: it does not say it, or not as it should."""
+    """What `_meta` of a request says of the protocol. `None`: it does not say it, or is invalid."""
 
     version: str | None
     complete: bool
-    """Both required keys are there (MCP 2026-07-28, basic, "_meta")."""
+    """True if both required keys are there (MCP 2026-07-28, basic, "_meta")."""
 
 
 class BrokerMessage(Struct, frozen=True, gc=False):
-    """A message of the broker: what the door must know of it."""
+    """A message of the broker, as far as the door must know it."""
 
     answer: bool
     asks: bool
-    """It is a request: somebody must answer it."""
+    """True if it is a request, which must be answered."""
     id: bytes
     method: str
     code: int | None
-    """Of an error answer."""
+    """The code of an error answer."""
 
 
 class _Incoming(Struct, gc=False):
@@ -130,7 +130,7 @@ _SMALL_BYTES: Final = 2048
 
 
 def read_body(body: bytes) -> list[ClientMessage] | ClientMessage | BadBody:
-    """What the body of a POST holds; a list where it is an array. Never raises."""
+    """Return the messages in the body of a POST, or why it is refused. Never raises."""
     if len(body) > MESSAGE_CAP_BYTES:
         return BadBody(INVALID_REQUEST, f"a message has at most {MESSAGE_CAP_BYTES} bytes", status=413)
     body = on_one_line(body)
@@ -188,7 +188,7 @@ def _read(raw: bytes) -> ClientMessage | BadBody:
 
 
 def meta_envelope_of(message: ClientMessage) -> MetaEnvelope:
-    """What the message says of the stateless era. Never raises."""
+    """Return what the message says of the stateless era. Never raises."""
     params = message.params
     if b"_meta" not in params and b"\\" not in params:
         return _NONE  # the key is not there, and no escape hides it
@@ -209,11 +209,11 @@ def _read_meta(raw: bytes) -> MetaEnvelope:
 
 
 _read_small_meta = lru_cache(_KEPT)(_read_meta)
-"""Agents say the same with each request."""
+"""Agents send the same `_meta` with each request."""
 
 
 def texts_of(raw: bytes) -> dict[str, Raw]:
-    """The members of a JSON object; empty for anything else."""
+    """Return the members of a JSON object; empty for anything else."""
     try:
         return _texts(raw)
     except UNREADABLE:
@@ -233,7 +233,7 @@ def _unusual(raw: bytes) -> dict[str, bytes] | None:
 
 
 def text_of(raw: bytes) -> str | None:
-    """A JSON string; None for anything else."""
+    """Return a JSON string; None for anything else."""
     try:
         return _text(raw)
     except UNREADABLE:
@@ -241,7 +241,7 @@ def text_of(raw: bytes) -> str | None:
 
 
 def read_broker_message(line: bytes) -> BrokerMessage:
-    """Look at a message of the broker. What cannot be read counts as a notification."""
+    """Read a message of the broker. One that cannot be read counts as a notification."""
     try:
         found = _outgoing(line)
     except UNREADABLE:
@@ -254,7 +254,7 @@ def read_broker_message(line: bytes) -> BrokerMessage:
 
 
 def _code_of(error: bytes) -> int:
-    """0 for what is none: servers put all sorts of things there."""
+    """Return the code of an error; 0 if it is no integer, because servers put anything there."""
     try:
         return int(bytes(texts_of(error).get("code", b"0")))
     except ValueError:
@@ -262,7 +262,7 @@ def _code_of(error: bytes) -> int:
 
 
 def version_of(line: bytes) -> str:
-    """The protocol version in an answer to `initialize`; empty where there is none."""
+    """Return the protocol version in an answer to `initialize`; empty if there is none."""
     try:
         return _greeting(line).result.protocolVersion
     except UNREADABLE:
@@ -270,6 +270,6 @@ def version_of(line: bytes) -> str:
 
 
 def error_line(ident: bytes, code: int, text: str) -> bytes:
-    """A JSON-RPC error answer, without line end."""
+    """Return a JSON-RPC error answer, without line end."""
     quoted = msgspec.json.encode(text)
     return b'{"jsonrpc":"2.0","id":%b,"error":{"code":%d,"message":%b}}' % (ident or b"null", code, quoted)

@@ -83,15 +83,15 @@ class HttpCore:
         self._sse_transport = SseTransport(self._table, self._quotas)
         self._linked = False
         self._return_by: float | None = None
-        """The broker has died; by then another is there, or there is none."""
+        """The broker has died, and another one must come by this time."""
 
     def next_number(self) -> int:
-        """For the next HTTP request."""
+        """Return the number for the next HTTP request."""
         return self._table.next_number()
 
     @property
     def sessions(self) -> int:
-        """How many handshake-era sessions are open."""
+        """The number of open sessions of the handshake era."""
         return self._quotas.session_count
 
     def broker_connected(self, now: float) -> list[Effect]:
@@ -103,7 +103,7 @@ class HttpCore:
         return self._take_effects()
 
     def broker_lost(self, now: float) -> list[Effect]:
-        """The broker is gone. What is open waits for another."""
+        """The broker is gone. Open requests wait for the next one."""
         if self._linked:
             self._linked, self._return_by = False, now + RETURN_S
             self._heir_until = now  # what that broker knew of other doors, the next one does not
@@ -117,7 +117,7 @@ class HttpCore:
         return self._take_effects()
 
     def waits_until(self, path: str, now: float) -> float:
-        """How long an HTTP request may wait for the broker, where that is not there."""
+        """Return how long an HTTP request may wait while the broker is not connected."""
         if path == HEALTH:
             return now
         if self._return_by is None:
@@ -125,28 +125,28 @@ class HttpCore:
         return self._return_by
 
     def line_received(self, line: bytes, now: float) -> list[Effect] | None:
-        """A line of the broker, without its end. None: it is no frame."""
+        """Handle a line of the broker, without its end. Returns None if it is no frame."""
         return self._take_effects() if self._table.line_received(line, now) else None
 
     def set_gate(self, gate: AccessRules, now: float) -> list[Effect]:
-        """Another gate from now on. What those have open who may not come in any more is ended."""
+        """Set who may come in from now on. Requests and sessions of others are ended."""
         before, self.gate = self.gate, gate
         self._quotas.share_sessions(gate.principals)
         self._table.end_principals(lambda who: gate.access_key(who) == before.access_key(who), now)
         return self._take_effects()
 
     def early_refusal(self, path: str, headers: dict[str, str]) -> Respond | None:
-        """The answer to a client that would be refused whatever it sends."""
+        """Return the answer to a client that is refused whatever it sends."""
         who = self._principal_or_refusal(0, path, headers)
         return who if isinstance(who, Respond) else None
 
     def client_gone(self, x: int, now: float) -> list[Effect]:
-        """The client of a request hung up before its answer was complete."""
+        """The client of a request disconnected before its answer was complete."""
         self._table.client_gone(x, now)
         return self._take_effects()
 
     def tick(self, now: float) -> list[Effect]:
-        """To be called about every second."""
+        """Handle the passing of time; to be called about every second."""
         if self._return_by is not None and now >= self._return_by:
             return self.broker_given_up(now)
         self._table.tick(now)
@@ -154,14 +154,14 @@ class HttpCore:
         return self._take_effects()
 
     def request_received(self, x: int, request: HttpRequest, now: float) -> list[Effect]:
-        """An HTTP request, whole and within the limits."""
+        """Handle an HTTP request that is complete and within the limits."""
         answer = self._route(x, request, now)
         if answer is not None:
             self._out.append(answer)
         return self._take_effects()
 
     def check(self) -> None:
-        """Assert what always holds."""
+        """Assert every invariant."""
         self._table.check()
 
     def _take_effects(self) -> list[Effect]:
@@ -172,7 +172,7 @@ class HttpCore:
     # --- routes ---
 
     def _principal_or_refusal(self, x: int, path: str, headers: dict[str, str]) -> str | Respond:
-        """Whose request this is."""
+        """Return the principal of this request, or its refusal."""
         if not self.gate.host_allowed(headers.get("host")):
             text = "this door does not answer to that Host; see `http.hosts` in docs/settings.md"
             return refusal(x, 421, INVALID_REQUEST, text)
@@ -261,7 +261,9 @@ class HttpCore:
     def _session(
         self, x: int, request: HttpRequest, endpoint: Endpoint, ident: bytes, now: float
     ) -> BrokerStream | Respond | None:
-        """None: it waits until the broker has said whether a door before this one had its session."""
+        """Return the session of a request. None: the request waits until the broker has told whether an
+        earlier door had it.
+        """
         told = request.headers.get("mcp-session-id")
         if not told:
             return refusal(x, 400, INVALID_REQUEST, _NO_SESSION, ident)
@@ -376,7 +378,9 @@ class HttpCore:
         *,
         begins: bool,
     ) -> Respond | None:
-        """A handshake-era POST without a session: it gets one of its own, for as long as it takes."""
+        """Handle a POST of the handshake era without a session: it gets one of its own, as long
+        as it takes.
+        """
         if message.sort != "request":
             return Respond(x, 202)
         crowded = self._limit_refusal(x, message, endpoint)
@@ -445,6 +449,6 @@ class HttpCore:
 
 
 def _name_length(said: str) -> int | None:
-    """A bound on the length of names, as the URL says it; 0: it says none; None: it cannot be one."""
+    """Return the bound on the length of names in the URL; 0 if it has none, None if it is invalid."""
     length = int(said) if said.isascii() and said.isdecimal() and len(said) <= 3 else -1
     return length if not length or check_name_length(length) is None else None

@@ -15,30 +15,30 @@ SSE: Final = "text/event-stream"
 
 
 class HttpRules(Struct, frozen=True, kw_only=True):
-    """How this door was configured; see `docs/settings.md`, `http.…`."""
+    """The configuration of this door; see `docs/settings.md`, `http.…`."""
 
     path: str = "/mcp"
     stateless: bool = False
     json_response: bool = False
     max_sessions: int = 10_000
     max_open: int = 1024
-    """Requests of one principal that are open at once."""
+    """The greatest number of open requests of one principal."""
     session_idle_s: float = 3600.0
 
 
 class HttpRequest(Struct, frozen=True, gc=False):
-    """One HTTP request, whole."""
+    """One complete HTTP request."""
 
     method: str
     path: str
     query: str
     headers: dict[str, str]
-    """Names in lower case; what came twice is joined with commas."""
+    """Names in lower case; headers that came twice are joined with commas."""
     body: bytes
 
 
 class Respond(Struct, frozen=True, gc=False):
-    """The whole answer."""
+    """Send the whole answer."""
 
     x: int
     status: int
@@ -48,27 +48,27 @@ class Respond(Struct, frozen=True, gc=False):
 
 
 class BeginEvents(Struct, frozen=True):
-    """The answer is a stream of events, and begins."""
+    """Begin a stream of events as the answer."""
 
     x: int
     headers: tuple[tuple[str, str], ...] = ()
 
 
 class WriteEvents(Struct, frozen=True, gc=False):
-    """Events of a stream that has begun, formatted."""
+    """Write formatted events to a stream that has begun."""
 
     x: int
     data: bytes
 
 
 class EndEvents(Struct, frozen=True):
-    """The stream is complete."""
+    """End a stream of events."""
 
     x: int
 
 
 class SendToBroker(Struct, frozen=True, gc=False):
-    """A line for the broker."""
+    """Send a line to the broker."""
 
     line: bytes
 
@@ -77,17 +77,17 @@ Effect = Respond | BeginEvents | WriteEvents | EndEvents | SendToBroker
 
 
 def refusal(x: int, status: int, code: int, text: str, ident: bytes = b"null", **headers: str) -> Respond:
-    """An error that HTTP and JSON-RPC both can read. `headers`: names with `_` for `-`."""
+    """Return an error that HTTP and JSON-RPC clients can both read. `headers`: names with `_` for `-`."""
     more = tuple((name.replace("_", "-"), value) for name, value in headers.items())
     return Respond(x, status, error_line(ident, code, text), more)
 
 
 def body_refusal(x: int, bad: BadBody) -> Respond:
-    """The answer to a POST whose body is not taken."""
+    """Return the answer to a POST whose body is not read."""
     return refusal(x, bad.status, bad.code, bad.text, bad.id)
 
 
 def event_bytes(data: bytes, ident: bytes = b"", name: bytes = b"message") -> bytes:
-    """One server-sent event. `data` is one line."""
+    """Return one server-sent event. `data` is one line."""
     told = b"id: %b\n" % ident if ident else b""
     return b"event: %b\n%bdata: %b\n\n" % (name, told, data)

@@ -34,7 +34,7 @@ _NAMED_BY: Final = {
     "tasks/update": "taskId",
     "tasks/cancel": "taskId",
 }
-"""Methods that have `Mcp-Name`, and the parameter it repeats."""
+"""The methods that have `Mcp-Name`, and the parameter that it repeats."""
 
 _SENTINEL: Final = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -42,12 +42,12 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,40}")
 MAX_DEPTH: Final = 16
 
 Annotated = dict[str, tuple[str, ...]]
-"""Header (lower case, without the prefix) → the path of the argument it repeats."""
+"""Header (lower case, without the prefix) to the path of the argument that it repeats."""
 
 
 @lru_cache(maxsize=256)
 def accepts(accept: str | None, needed: tuple[str, ...]) -> bool:
-    """Whether an `Accept` header has all of these types. One that is missing has none, as in the SDKs."""
+    """True if an `Accept` header has all of these types. A missing header has none, as in the SDKs."""
     ranges = set()
     for part in (accept or "").split(","):
         kind, *params = (each.strip().lower() for each in part.split(";"))
@@ -60,12 +60,12 @@ def accepts(accept: str | None, needed: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=64)
 def is_json(content_type: str | None) -> bool:
-    """Whether a `Content-Type` is that of JSON, whatever its parameters."""
+    """True if a `Content-Type` is that of JSON, whatever its parameters."""
     return (content_type or "").partition(";")[0].strip().lower() == "application/json"
 
 
 def decoded(value: str) -> str | None:
-    """A header's value as it is meant. None: it is marked as base64 and is none."""
+    """Return the decoded value of a header; None if it is marked as base64 and is invalid."""
     found = _SENTINEL.fullmatch(value)
     if found is None:
         return value
@@ -76,7 +76,7 @@ def decoded(value: str) -> str | None:
 
 
 def standard_mismatch(headers: Mapping[str, str], version: str, message: ClientMessage) -> str:
-    """What is wrong with the standard headers, as a sentence; empty where all is well."""
+    """Return what is wrong with the standard headers, as a sentence; empty if nothing is."""
     told = headers.get(VERSION_HEADER)
     if told != version:
         return _unlike("MCP-Protocol-Version", told, "the version in the body's _meta")
@@ -137,7 +137,7 @@ _TELLABLE: Final = ("string", "integer", "boolean")
 
 
 def param_mismatch(headers: Mapping[str, str], annotated: Annotated, message: ClientMessage) -> str:
-    """What is wrong with the `Mcp-Param-*` headers of a `tools/call`; empty where all is well."""
+    """Return what is wrong with the `Mcp-Param-*` headers of a `tools/call`; empty if nothing is."""
     if not annotated:
         return ""
     raw = texts_of(message.params).get("arguments", Raw(b"{}"))

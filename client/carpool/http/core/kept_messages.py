@@ -14,10 +14,12 @@ from typing import Final
 from carpool.http.core.body import ClientMessage, texts_of
 
 MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
-"""Of everything that is kept for a later broker. What does not fit is told as lost when the broker dies."""
+"""The limit of all that is kept for a later broker. What does not fit is told as lost when the
+broker dies.
+"""
 
 Slot = tuple[str, bytes]
-"""What only the last message of its kind counts for."""
+"""The kind of a message of which only the last one counts."""
 GREETING: Final = ("greeting", b"")
 READY: Final = ("ready", b"")
 LEVEL: Final = ("level", b"")
@@ -32,20 +34,20 @@ REPEATABLE: Final = _LISTS | {
     "server/discover",
     "subscriptions/listen",
 }
-"""Requests that do nothing when they are made twice."""
+"""Requests that change nothing when they are sent twice."""
 _OF_CONSEQUENCE: Final = REPEATABLE - {"ping", "server/discover", "subscriptions/listen"}
-"""Those that may make the session what it is."""
+"""Requests that can make the session what it is."""
 
 
 class KeepBudget:
-    """How much is kept, of all sessions together."""
+    """The bytes that are kept, of all sessions together."""
 
     def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
         self._max = max_bytes
         self.used_bytes = 0
 
     def reserve(self, line: bytes) -> bytes:
-        """The line, if there is room for it; else nothing."""
+        """Return the line if there is room for it; otherwise an empty one."""
         size = len(line)
         if self.used_bytes + size > self._max:
             return b""
@@ -53,33 +55,35 @@ class KeepBudget:
         return line
 
     def release(self, line: bytes) -> None:
-        """What `take` returned is kept no longer."""
+        """Release what `reserve` returned."""
         self.used_bytes -= len(line)
 
 
 class KeptMessages:
-    """Of one session. A slot may hold nothing: then there was no room."""
+    """The kept messages of one session. A slot is empty where there was no room."""
 
     def __init__(self, budget: KeepBudget) -> None:
         self._room = budget
         self._lines: dict[Slot, bytes] = {}
         self.pending: dict[tuple[int, bytes], tuple[Slot, bytes]] = {}
-        """By exchange and id: what its answer makes so. No line: the answer ends it."""
+        """By exchange and id: the slot that its answer fills, and the line. Without a line the answer clears
+        the slot.
+        """
         self._last = 0
 
     def lines(self) -> list[bytes]:
-        """What to say again, in order."""
+        """Return the lines to send again, in order."""
         first = [self._lines[slot] for slot in (GREETING, READY) if slot in self._lines]
         return first + [line for slot, line in self._lines.items() if slot not in {GREETING, READY}]
 
     @property
     def has_state(self) -> bool:
-        """Whether anything makes the session what it is."""
+        """True if the session has state that a later broker must get."""
         return bool(self._lines)
 
     @property
     def is_complete(self) -> bool:
-        """Whether a later broker can make the session what it is."""
+        """True if a later broker can get all of it."""
         return GREETING in self._lines and all(self._lines.values())
 
     def request_sent(self, x: int, message: ClientMessage) -> None:
@@ -97,7 +101,7 @@ class KeptMessages:
             self.set_slot(READY, message.line)
 
     def request_answered(self, x: int, ident: bytes, *, is_error: bool) -> None:
-        """The answer to a request."""
+        """A request was answered."""
         slot, line = self.pending.pop((x, ident), (None, b""))
         if slot is None or is_error:
             return
@@ -107,7 +111,7 @@ class KeptMessages:
             self._room.release(self._lines.pop(slot, b""))
 
     def exchange_ended(self, x: int) -> None:
-        """No answer to anything on exchange `x` will come, or none that is read."""
+        """No answer to a request of exchange `x` will come, or be read."""
         self.pending = {key: each for key, each in self.pending.items() if key[0] != x}
 
     def exchange_detached(self, x: int) -> None:

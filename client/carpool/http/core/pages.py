@@ -17,7 +17,7 @@ AWAY = "carpool's broker is not there (it may be starting); try again in a momen
 
 
 HEALTH_S: Final = 0.8
-"""`/health` waits no longer for the broker: probes give up after a second."""
+"""`/health` waits no longer than this for the broker, because probes give up after a second."""
 
 
 class Pages:
@@ -26,14 +26,14 @@ class Pages:
     def __init__(self, table: ExchangeTable) -> None:
         self._table = table
         self._last: dict[str, Any] = NOTHING
-        """What the broker last said of itself and of the servers."""
+        """The last health that the broker has told."""
         self._silent_since: float | None = None
-        """When the broker was first asked for its health, or was gone, without an answer since."""
+        """The time since which the broker has not answered a question about its health, or is gone."""
 
     def tools(
         self, x: int, request: HttpRequest, endpoint: Endpoint, now: float, *, linked: bool
     ) -> Respond | None:
-        """All tools of an endpoint."""
+        """Return all tools of an endpoint."""
         if request.method != "GET":
             return refusal(x, 405, INVALID_REQUEST, "GET only", Allow="GET")
         if not linked:
@@ -55,7 +55,7 @@ class Pages:
     def health(
         self, x: int, request: HttpRequest, now: float, *, known: bool, linked: bool
     ) -> Respond | None:
-        """How carpool is; `known`: this is somebody who may also hear what runs."""
+        """Return the health. `known`: the client may also read which servers run."""
         if request.method not in {"GET", "HEAD"}:
             return refusal(x, 405, INVALID_REQUEST, "GET only", Allow="GET, HEAD")
 
@@ -74,7 +74,7 @@ class Pages:
         return None
 
     def _unwell(self, reason: str, asked_at: float, now: float) -> dict[str, Any]:
-        """What was known last, where the broker does not answer."""
+        """Return the last known health, because the broker does not answer."""
         if self._silent_since is None:
             self._silent_since = asked_at
         silent = {"process": "broker", "for_s": round(now - self._silent_since, 3)}
@@ -89,11 +89,11 @@ NOTHING: Final[dict[str, Any]] = {
     "uptime_s": 0.0,
     "servers": {},
 }
-"""Of a broker that has not said anything yet."""
+"""The health of a broker that has not answered yet."""
 
 
 def _health_page(x: int, page: dict[str, Any], *, known: bool) -> Respond:
-    """Strangers (without the token that is needed) hear how it is, not what runs."""
+    """Return the page. Clients without the needed token read whether carpool is well, not what runs."""
     shown = page if known else {**page, "tool_count": 0, "servers": {}}
     body, headers = msgspec.json.encode(shown), (("Cache-Control", "no-store"),)
     return Respond(x, 200 if page["healthy"] else 503, body, headers)

@@ -11,15 +11,15 @@ from typing import Final
 from carpool.http.core.effects import HttpRequest
 
 PATIENCE_S: Final = 3.0
-"""For a broker that is just being started."""
+"""The wait for a broker that is starting."""
 RETURN_S: Final = 25.0
-"""For one that has died. The next one waits 30 s for those who come back."""
+"""The wait for the broker after one that has died. That one waits 30 s for sessions to come back."""
 MAX_WAITING: Final = 1024
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
 
 
 class PendingRequests:
-    """All that wait, in order."""
+    """The waiting HTTP requests, in order."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[float, HttpRequest]] = {}
@@ -29,7 +29,7 @@ class PendingRequests:
         return len(self._waiting)
 
     def add(self, x: int, request: HttpRequest, until: float) -> bool:
-        """It waits until then. False: there are too many."""
+        """Let a request wait until this time. Returns False if too many wait."""
         size = self._bytes + len(request.body)
         if len(self._waiting) >= MAX_WAITING or size > MAX_WAITING_BYTES:
             return False
@@ -38,14 +38,14 @@ class PendingRequests:
         return True
 
     def remove(self, x: int) -> bool:
-        """Its client has gone. False: it does not wait."""
+        """Remove a request whose client is gone. Returns False if it does not wait."""
         found = self._waiting.pop(x, None)
         if found is not None:
             self._bytes -= len(found[1].body)
         return found is not None
 
     def take_due(self, now: float) -> list[tuple[int, HttpRequest]]:
-        """Those that have waited long enough by then; they wait no longer."""
+        """Remove and return the requests whose wait is over."""
         found = [(x, request) for x, (until, request) in self._waiting.items() if until <= now]
         for x, _ in found:
             self.remove(x)

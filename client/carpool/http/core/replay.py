@@ -17,7 +17,7 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 
 
 class EventReplay:
-    """Kept events by session (`S`), each of an exchange (`X`; 0: the session's own stream)."""
+    """Kept events by session (`S`), each of an exchange (`X`; 0 is the session's own stream)."""
 
     def __init__(
         self, events: int = MAX_EVENTS, session_bytes: int = MAX_SESSION_BYTES, bytes_: int = MAX_BYTES
@@ -28,7 +28,7 @@ class EventReplay:
         self.size = 0
 
     def add(self, session: int, exchange: int, number: int, event: bytes) -> None:
-        """Remember event `number` of an exchange."""
+        """Keep event `number` of an exchange."""
         kept = self._sessions.setdefault(session, deque())
         self._sessions.move_to_end(session)
         kept.append((exchange, number, event))
@@ -40,7 +40,9 @@ class EventReplay:
             self.session_closed(next(iter(self._sessions)))
 
     def after(self, session: int, exchange: int, number: int, last: int) -> list[tuple[int, bytes]] | None:
-        """Events of the exchange after `number`, up to `last`; None: some of them are forgotten."""
+        """Return the events of the exchange after `number`, up to `last`; None if some of them are
+        forgotten.
+        """
         found = [
             (n, event) for x, n, event in self._sessions.get(session, ()) if x == exchange and n > number
         ]
@@ -60,12 +62,12 @@ class EventReplay:
             del self._sessions[session], self._sizes[session]
 
     def session_closed(self, session: int) -> None:
-        """Forget all of a session."""
+        """Forget all events of a session."""
         self._sessions.pop(session, None)
         self.size -= self._sizes.pop(session, 0)
 
     def check(self) -> None:
-        """Assert what always holds."""
+        """Assert every invariant."""
         sizes = {s: sum(len(event) for _, _, event in kept) for s, kept in self._sessions.items()}
         assert sizes == self._sizes
         assert self.size == sum(sizes.values()) <= self._max

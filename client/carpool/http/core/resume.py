@@ -22,11 +22,11 @@ from carpool_protocol.carrier.streams import OpenStream, control_line, frame_lin
 
 _END: Final = b"\n"
 _MAX_ASKS: Final = 1000
-"""Questions that a client leaves open. What was asked before may be asked again by a later broker."""
+"""The greatest number of asks that a client may leave open. A later broker may ask others again."""
 
 
 class Resumption:
-    """The record of all streams, within one budget of bytes."""
+    """What a later broker must hear, of all streams, within one budget of bytes."""
 
     def __init__(self, budget: KeepBudget) -> None:
         self._room = budget
@@ -36,16 +36,16 @@ class Resumption:
         requests.request_sent(ident, self._room.reserve(line))
 
     def request_answered(self, requests: OpenRequests, ident: bytes, answer: bytes) -> None:
-        """A later broker need not hear of the request that has this answer."""
+        """A later broker need not hear of the request with this answer."""
         self._room.release(requests.request_answered(ident, answer))
 
     def forget_request(self, requests: OpenRequests, ident: bytes) -> None:
-        """A later broker need not hear of what has this id."""
+        """A later broker need not hear of the request with this id."""
         for line in requests.request_ended(ident):
             self._room.release(line)
 
     def detached_answered(self, stream: BrokerStream, ident: bytes, answer: bytes, *, is_error: bool) -> None:
-        """The answer to a request that is of no exchange."""
+        """A request that belongs to no exchange was answered."""
         stream.kept.request_answered(0, ident, is_error=is_error)
         self.request_answered(stream.detached_requests, ident, answer)
         if not stream.detached_requests:
@@ -54,7 +54,7 @@ class Resumption:
             stream.detached_ask_answers = ()
 
     def detach(self, exchange: Exchange) -> None:
-        """Its client has gone; what is still answered is so on no exchange."""
+        """The client of an exchange is gone; its later answers belong to no exchange."""
         stream = exchange.stream
         stream.kept.exchange_detached(exchange.x)
         for _, ident, line in exchange.lines.entries():
@@ -65,17 +65,17 @@ class Resumption:
         stream.asks = {ask: 0 if x == exchange.x else x for ask, x in stream.asks.items()}
 
     def listen_acknowledged(self, exchange: Exchange | OwnRequest, message: bytes) -> None:
-        """The first message of a listen says what it listens to."""
+        """Note the first message of a listen, which says what it listens to."""
         exchange.listen_acknowledgement = self._room.reserve(message)
 
     def ask_sent(self, stream: BrokerStream, ident: bytes, x: int) -> None:
-        """A question goes to the client, on exchange `x` or on none."""
+        """An ask goes to the client, on exchange `x` or on none."""
         if len(stream.asks) >= _MAX_ASKS:
             del stream.asks[next(iter(stream.asks))]
         stream.asks[ident] = x
 
     def ask_answered(self, stream: BrokerStream, message: ClientMessage) -> None:
-        """A client answers a question."""
+        """The client has answered an ask."""
         x = stream.asks.pop(message.id, None)
         exchange = stream.exchanges.get(x) if x else None
         if isinstance(exchange, Exchange):
@@ -103,7 +103,7 @@ class Resumption:
             stream.kept.exchange_ended(exchange.x)
 
     def forget_stream(self, stream: BrokerStream) -> None:
-        """The stream is closed, and every exchange of it before."""
+        """The stream is closed, and with it every exchange of it."""
         stream.kept.clear()
         for line in (*stream.detached_requests.lines(), *stream.detached_ask_answers):
             self._room.release(line)
@@ -124,13 +124,13 @@ class Resumption:
 
 
 def kept_lines(exchange: Exchange | OwnRequest) -> list[bytes]:
-    """All lines of one exchange that count against the budget."""
+    """Return the lines of one exchange that count against the budget."""
     given = exchange.ask_answers if isinstance(exchange, Exchange) else ()
     return [*exchange.lines.lines(), *given, exchange.listen_acknowledgement or b""]
 
 
 def resume_frames(stream: BrokerStream, opening: OpenStream) -> list[bytes]:
-    """The frames. `opening`: how the stream is opened when nothing is resumed."""
+    """Return the frames for the next broker. `opening`: how the stream is opened when nothing is resumed."""
     s = stream.s
     kept = [(line, 0) for line in stream.kept.lines()]
     left, again = _unanswered(stream.detached_requests, 0, [], 0)
@@ -169,8 +169,8 @@ def resume_frames(stream: BrokerStream, opening: OpenStream) -> list[bytes]:
 def _unanswered(
     requests: OpenRequests, x: int, again: list[int], before: int
 ) -> tuple[list[tuple[bytes, int]], list[int]]:
-    """Requests without an answer, of exchange `x`, and the places of all that use an id again. `again`: of
-    those before them, which are so many.
+    """Return the unanswered requests of exchange `x`, and the places of those that use an id again. `again`
+    counts the requests before them.
     """
     used_again = requests.reused_ids()
     entries = requests.entries()

@@ -90,14 +90,14 @@ _STATUS: Final = {
     INVALID_REQUEST: 400,
     PARSE_ERROR: 400,
 }
-"""HTTP status of error answers of the stateless era; 200 for all others (basic/transports, "Errors")."""
+"""The HTTP status of error answers of the stateless era; 200 for all others (basic/transports, "Errors")."""
 
 UNKNOWN_SESSION: Final = "Session not found: it has ended or never was; initialize a new one"
 BROKER_LOST: Final = "carpool's broker ended while this was open; nothing is known of its outcome, try again"
 
 
 class ExchangeTable:
-    """All that is open between HTTP clients and the broker. Effects are appended to `out`."""
+    """All open streams and exchanges. Effects are appended to `out`."""
 
     def __init__(
         self,
@@ -109,11 +109,11 @@ class ExchangeTable:
         out: list[Effect],
         first: int = 0,
     ) -> None:
-        """`budget`: for what a later broker must hear. `first`: no door before this had so high a number."""
+        """`budget` is for what a later broker must hear. `first`: no earlier door used a number this high."""
         self.rules = rules
         self.out = out
         self.sessions: dict[str, BrokerStream] = {}
-        """By `Mcp-Session-Id`, or the session of a 2024-11-05 stream."""
+        """By `Mcp-Session-Id`, or by the session of a 2024-11-05 stream."""
         self._quotas = quotas
         self._events = events
         self._room = budget
@@ -121,13 +121,13 @@ class ExchangeTable:
         self._streams: dict[int, BrokerStream] = {}
         self._shared: dict[tuple[StreamSort, Endpoint], BrokerStream] = {}
         self._seeking: dict[tuple[str, Endpoint], BrokerStream] = {}
-        """By what a client called its session: those of a door that died, until the broker has told."""
+        """Sessions of an earlier door, by the client's name for them, until the broker has told of them."""
         self._last_s = 0
         self._last_x = first
         self._commented = 0.0
 
     def next_number(self) -> int:
-        """The next HTTP request's number, or that of a question of our own."""
+        """Return the number for the next HTTP request, or for a request of the door itself."""
         self._last_x += 1
         return self._last_x
 
@@ -136,7 +136,7 @@ class ExchangeTable:
     def open_stream(
         self, sort: StreamSort, endpoint: Endpoint, now: float, resume: ResumeSession | None = None
     ) -> BrokerStream:
-        """A new session of the broker, or one of a door that died. Messages may follow at once."""
+        """Open a session of the broker, or resume one of an earlier door. Messages may follow at once."""
         self._last_s += 1
         stream = BrokerStream(self._last_s, sort, endpoint, KeptMessages(self._room), now)
         self._streams[stream.s] = stream
@@ -146,7 +146,7 @@ class ExchangeTable:
         return stream
 
     def _open_message(self, stream: BrokerStream, resume: ResumeSession | None = None) -> OpenStream:
-        """How the broker is told of a stream."""
+        """Return the message that opens a stream at the broker."""
         principal, server, profile, workspace, length = stream.endpoint
         return OpenStream(
             kind=stream.kind,
@@ -161,14 +161,14 @@ class ExchangeTable:
         )
 
     def shared_stream(self, sort: StreamSort, endpoint: Endpoint, now: float) -> BrokerStream:
-        """The one stream of this sort and endpoint, opened where there is none."""
+        """Return the stream of this sort and endpoint, opened if there is none."""
         stream = self._shared.get((sort, endpoint))
         if stream is None:
             stream = self._shared[sort, endpoint] = self.open_stream(sort, endpoint, now)
         return stream
 
     def shared_streams(self) -> list[BrokerStream]:
-        """The open streams that many agents share."""
+        """Return the open streams that many agents share."""
         return list(self._shared.values())
 
     def is_open(self, stream: BrokerStream) -> bool:
@@ -178,7 +178,7 @@ class ExchangeTable:
     def open_exchange(
         self, x: int, stream: BrokerStream, requests: list[ClientMessage], now: float, *, array: bool = False
     ) -> None:
-        """A client's requests go to the broker; `x` is answered when they are."""
+        """Send a client's requests to the broker; `x` gets the answers."""
         exchange = Exchange(x, stream, requests, now, array=array)
         stream.exchanges[x] = exchange
         stream.used_at = now
@@ -202,7 +202,9 @@ class ExchangeTable:
         is_listen: bool = False,
         limit_s: float = OWN_QUESTION_S,
     ) -> None:
-        """A question of our own; `on_result` gets what it found, or `None`. `x`: that of whoever wants it."""
+        """Begin a request of the door itself. `on_result` gets the result, or `None`. `x` is the HTTP
+        request that needs it.
+        """
         request = OwnRequest(x, stream, dialogue, on_result, now, is_listen=is_listen, limit_s=limit_s)
         stream.exchanges[x] = request
         stream.used_at = now
@@ -214,7 +216,7 @@ class ExchangeTable:
         self.send_to_broker(request.stream, line, request.x)
 
     def open_sse_stream(self, x: int, endpoint: Endpoint, now: float) -> None:
-        """A session of the transport of 2024-11-05: `x` hears all of it, once it is open."""
+        """Open a session of the transport of 2024-11-05. `x` gets all its messages."""
         stream = self.open_stream("sse", endpoint, now)
         stream.get_request = x
         self._events.add(x, stream)
@@ -222,7 +224,7 @@ class ExchangeTable:
     def seek_session(
         self, x: int, session: str, endpoint: Endpoint, go_on: Callable[[float], None], now: float
     ) -> None:
-        """A request of a session that a door before this one may have had: the broker knows."""
+        """Ask the broker for a session that an earlier door may have had."""
         found = self._seeking.get((session, endpoint))
         if found is None:
             resume = ResumeSession(session="", secret=session)
@@ -232,13 +234,13 @@ class ExchangeTable:
         found.seeking_requests.append((x, go_on))
 
     def send_to_broker(self, stream: BrokerStream, line: bytes, x: int = 0) -> None:
-        """A message for the broker, of exchange `x` (0: of none)."""
+        """Send a message to the broker, on exchange `x` (0: on none)."""
         self.out.append(SendToBroker(frame_line(stream.s, line, x)))
 
     # --- the broker ---
 
     def line_received(self, line: bytes, now: float) -> bool:
-        """A line of the broker. False: it is no frame."""
+        """Handle a line of the broker. Returns False if it is no frame."""
         parts = split_frame(line)
         if parts is None:
             return False
@@ -348,7 +350,7 @@ class ExchangeTable:
             self.close(stream, 404, SESSION_NOT_FOUND, "the session was not initialized", now)
 
     def _on_own_request(self, request: OwnRequest, message: bytes, now: float) -> None:
-        """A step of our own question. Notifications are for dialogues that wait for news."""
+        """Continue a request of the door itself. Notifications concern requests that wait for news."""
         said = read_broker_message(message)
         if request.is_listen and not said.answer and request.listen_acknowledgement is None:
             self._resumption.listen_acknowledged(request, message)
@@ -395,7 +397,7 @@ class ExchangeTable:
     # --- ends of exchanges ---
 
     def _exchange_ended(self, exchange: Exchange | OwnRequest, now: float) -> None:
-        """No (further) answer comes."""
+        """No further answer comes on the exchange."""
         if isinstance(exchange, OwnRequest):
             self._own_finished(exchange, None, now)
             return
@@ -410,7 +412,7 @@ class ExchangeTable:
         self._finish(exchange, now)
 
     def _finish(self, exchange: Exchange, now: float) -> None:
-        """Its last answer was given."""
+        """The last answer of the exchange was sent."""
         stream = exchange.stream
         if exchange.has_begun:
             self._events.end_exchange(exchange, now)
@@ -425,7 +427,7 @@ class ExchangeTable:
             request.on_result(found, now)
 
     def _fail(self, exchange: Exchange | OwnRequest, status: int, code: int, text: str, now: float) -> None:
-        """It ends with this error."""
+        """End the exchange with this error."""
         if isinstance(exchange, OwnRequest):
             self._own_finished(exchange, None, now)
             return
@@ -457,7 +459,7 @@ class ExchangeTable:
     # --- clients ---
 
     def client_gone(self, x: int, now: float) -> None:
-        """The client of an HTTP request hung up before its end."""
+        """The client of an HTTP request disconnected before its end."""
         self._quotas.release_request(x)
         asker = self._events.remove(x)
         if isinstance(asker, BrokerStream):
@@ -489,7 +491,7 @@ class ExchangeTable:
                 self.close(stream, 404, SESSION_NOT_FOUND, "", now)
 
     def forward_message(self, stream: BrokerStream, message: ClientMessage, now: float) -> None:
-        """What a client says that is no request of an exchange."""
+        """Forward a message of a client that is no request."""
         stream.used_at = now
         if message.method == "notifications/cancelled":
             ident = texts_of(message.params).get("requestId")
@@ -504,7 +506,7 @@ class ExchangeTable:
         self.send_to_broker(stream, message.line)
 
     def _cancelled(self, stream: BrokerStream, ident: bytes) -> None:
-        """A client cancelled a request of its own: no answer will come for it, but for others of an array."""
+        """A client cancelled its own request: that gets no answer, others of the same array do."""
         self._resumption.forget_request(stream.detached_requests, ident)
         for exchange in stream.exchanges.values():
             if isinstance(exchange, OwnRequest):
@@ -519,7 +521,7 @@ class ExchangeTable:
     def close(
         self, stream: BrokerStream, status: int, code: int, text: str, now: float, *, tell: bool = True
     ) -> None:
-        """End a stream; what waits on it is answered with this error."""
+        """End a stream; requests that wait for it get this error."""
         if self._streams.pop(stream.s, None) is None:
             return
         self.sessions.pop(stream.session, None)
@@ -545,7 +547,7 @@ class ExchangeTable:
             self.out.append(SendToBroker(control_line(stream.s, CloseStream())))
 
     def _take_held(self, stream: BrokerStream) -> list[int]:
-        """The HTTP requests that wait for this stream before anything of them is at the broker."""
+        """Remove and return the HTTP requests that wait for this stream and are not sent."""
         held = [x for x, _ in stream.seeking_requests]
         if stream.sought_session:
             self._seeking.pop((stream.sought_session, stream.endpoint), None)
@@ -556,7 +558,7 @@ class ExchangeTable:
         return held
 
     def broker_lost(self, now: float) -> None:
-        """The broker has died. Everything waits for the next one, but for what that could not know."""
+        """The broker has died. Everything waits for the next one, except what that cannot know."""
         for stream in list(self._streams.values()):
             if stream.sought_session:
                 self.close(stream, 404, SESSION_NOT_FOUND, UNKNOWN_SESSION, now, tell=False)
@@ -574,17 +576,17 @@ class ExchangeTable:
                 stream.schemas.tools = None  # whether the list has changed meanwhile, nobody says
 
     def broker_connected(self) -> None:
-        """Another broker is there: it hears of everything that is open."""
+        """Another broker is connected: tell it of all that is open."""
         for stream in self._streams.values():
             self.out += map(SendToBroker, resume_frames(stream, self._open_message(stream)))
 
     def broker_given_up(self, now: float) -> None:
-        """The broker is gone, and every session with it."""
+        """The broker and all sessions are given up."""
         for stream in list(self._streams.values()):
             self.close(stream, 502, INTERNAL_ERROR, BROKER_LOST, now, tell=False)
 
     def end_principals(self, stays: Callable[[str], bool], now: float) -> None:
-        """End what those principals have open who do not stay."""
+        """End what belongs to principals that may no longer come in."""
         text = "the token that this began with is not good any more"
         for stream in list(self._streams.values()):
             if stream.sort != "control" and not stays(stream.endpoint[0]):
@@ -593,7 +595,7 @@ class ExchangeTable:
     # --- time ---
 
     def tick(self, now: float) -> None:
-        """To be called about every second."""
+        """Handle the passing of time; to be called about every second."""
         for stream in list(self._streams.values()):
             for exchange in list(stream.exchanges.values()):
                 self._check_age(exchange, now)
@@ -616,7 +618,7 @@ class ExchangeTable:
             self._events.begin_exchange(exchange)
 
     def check(self) -> None:
-        """Assert what always holds."""
+        """Assert every invariant."""
         streams = list(self._streams.values())
         self._events.check(streams)
         self._resumption.check(streams)
@@ -630,12 +632,12 @@ class ExchangeTable:
 
 
 def _json_body(exchange: Exchange) -> bytes:
-    """The answers as one JSON text."""
+    """Return the answers as one JSON text."""
     return b"[%b]" % b",".join(exchange.answers) if exchange.is_batch else exchange.answers[0]
 
 
 def _is_safe(exchange: Exchange | OwnRequest) -> bool:
-    """Whether a request may be made again: the next broker knows by the stream's name what became of it."""
+    """True if a request may be sent again: the next broker knows by the stream's name how it went on."""
     if exchange.listen_acknowledgement == b"":
         return False  # it would listen to less, and its client would not know
     if isinstance(exchange, OwnRequest):

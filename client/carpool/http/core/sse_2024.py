@@ -14,14 +14,14 @@ from carpool.http.core.streams import Endpoint
 
 
 class SseTransport:
-    """Its two paths."""
+    """The two paths of this transport."""
 
     def __init__(self, table: ExchangeTable, quotas: PrincipalQuotas) -> None:
         self._table = table
         self._quotas = quotas
 
     def stream(self, x: int, endpoint: Endpoint, now: float, *, linked: bool) -> Respond | None:
-        """A GET that hears all of a session of its own."""
+        """Handle a GET, which gets all messages of a session of its own."""
         if not linked:
             return refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1")
         if self._quotas.has_no_room(endpoint[0]):
@@ -30,7 +30,7 @@ class SseTransport:
         return None
 
     def post(self, x: int, request: HttpRequest, principal: str, now: float) -> Respond | None:
-        """Messages of such a session."""
+        """Handle a POST with messages of such a session."""
         told = parse_qs(request.query).get("session", [""])[0]
         stream = self._table.sessions.get(told)
         if stream is None or stream.sort != "sse" or stream.endpoint[0] != principal:

@@ -20,7 +20,7 @@ from carpool.http.core.streams import BrokerStream, HeaderSchemas
 
 PARAMS_WAIT_S: Final = 2.0
 _FRESH_S: Final = 30.0
-"""How long a list is believed where nobody says that it has changed."""
+"""A list of tools is used for this long if no change is told."""
 
 
 class HeaderCheckedCalls:
@@ -31,7 +31,7 @@ class HeaderCheckedCalls:
         self._quotas = quotas
 
     def tick(self, now: float) -> None:
-        """Let calls go that have waited long enough."""
+        """Release calls that have waited long enough."""
         for stream in self._table.shared_streams():
             if stream.schemas is not None:
                 self._release_waiting(stream.schemas, now, late_only=True)
@@ -39,7 +39,7 @@ class HeaderCheckedCalls:
     def handle_call(
         self, x: int, request: HttpRequest, message: ClientMessage, stream: BrokerStream, now: float
     ) -> Respond | None:
-        """A tool call, after its `Mcp-Param-*` headers are found right."""
+        """Handle a tool call once its `Mcp-Param-*` headers are checked."""
         schemas = stream.schemas
         if schemas is None:
             schemas = stream.schemas = HeaderSchemas()

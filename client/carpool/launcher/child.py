@@ -21,11 +21,13 @@ LOG_BYTES = 1024 * 1024
 """A log longer than this is set aside (`.1`) when its process starts."""
 _LONGEST_LINE_BYTES = 4096
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
-"""Without a log is better than not at all; whatever else keeps us from the file is somebody's doing."""
+"""Errors after which the process runs without a log. Any other error means that somebody has tampered with
+the file.
+"""
 
 
 class DaemonChild:
-    """A broker or a supervisor, over all its incarnations."""
+    """A broker, supervisor or door, over all its incarnations."""
 
     def __init__(
         self, name: str, module: str, arguments: list[str], log: str, *, handed: bytes = b""
@@ -35,9 +37,9 @@ class DaemonChild:
         self.name = name
         self.log = log
         self.ready = False
-        """This incarnation does its work."""
+        """True once this incarnation serves."""
         self.log_trouble = ""
-        """Why this incarnation has no log."""
+        """The reason why this incarnation has no log."""
         self._command = [module, *arguments]
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: socket.socket | None = None
@@ -46,16 +48,16 @@ class DaemonChild:
 
     @property
     def pid(self) -> int:
-        """0 when it does not run."""
+        """The process id; 0 while it does not run."""
         return self._process.pid if self._process else 0
 
     @property
     def fd(self) -> int:
-        """To wait on for its words; -1 when there is nothing to wait for."""
+        """The descriptor of its lifeline, to wait on; -1 if there is none."""
         return self._lifeline.fileno() if self._lifeline else -1
 
     def start(self, python: str, environ: dict[str, str]) -> None:
-        """Start the next incarnation. Raises `OSError` when the machine refuses."""
+        """Start the next incarnation. Raises `OSError` if the machine refuses."""
         ours, its = socket.socketpair()
         handed = -1
         try:
@@ -86,7 +88,7 @@ class DaemonChild:
         self.ready = False
 
     def exit_status(self) -> int | None:
-        """`None` while it runs; then, once, its exit code (negative: the signal), and it is forgotten."""
+        """Return `None` while it runs; then, once, its exit code (negative: the signal), and forget it."""
         if self._process is None:
             return None
         code = self._process.poll()
@@ -98,7 +100,7 @@ class DaemonChild:
         return code
 
     def read_lines(self) -> list[str]:
-        """The whole lines it has said since the last time."""
+        """Return the whole lines that it has written on the lifeline since the last call."""
         said: list[str] = []
         while self._lifeline:
             try:
@@ -116,7 +118,9 @@ class DaemonChild:
         return said
 
     def send_line(self, text: str) -> None:
-        """One line to it. What does not fit is not sent: who does not read for so long is replaced anyway."""
+        """Send one line on the lifeline. A line that does not fit is dropped: a process that does not read
+        for so long is replaced.
+        """
         if self._lifeline:
             with contextlib.suppress(OSError):  # dead or deaf, and the loop will find out which
                 self._lifeline.send(text.encode() + b"\n")
@@ -127,7 +131,7 @@ class DaemonChild:
             self._process.send_signal(signal.SIGKILL)
 
     def log_tail(self, size_bytes: int = 4000) -> str:
-        """The end of what this incarnation wrote to its log."""
+        """Return the end of this incarnation's log."""
         try:
             with open(self.log, "rb") as file:
                 end = file.seek(0, os.SEEK_END)

@@ -26,7 +26,7 @@ _SWEEP_S = 30.0
 
 
 class Leftovers:
-    """Of one runtime directory. `environ` is what the sweep gets."""
+    """The leftovers of one runtime directory. `environ` is the environment of the sweep."""
 
     def __init__(self, directory: str, environ: dict[str, str], place: RuntimeDirWatch | None) -> None:
         self._directory = directory
@@ -35,7 +35,7 @@ class Leftovers:
         self._runtime = paths.runtime_id(directory)
 
     def end_earlier_processes(self) -> None:
-        """A launcher that was killed leaves processes that end by themselves; wait for that, then insist."""
+        """End the processes of a killed launcher: wait until they end by themselves, then kill them."""
         wait_until = time.monotonic() + CLEAR_S
         while left := [pid for pid, _ in processes.marked(self._runtime)]:
             if time.monotonic() >= wait_until:
@@ -47,7 +47,9 @@ class Leftovers:
             time.sleep(0.05)
 
     def clean_up(self, *, unclean: bool) -> None:
-        """After all have ended, `unclean` where one did not end well: what they left, and the sockets."""
+        """Remove what the processes left, and the sockets, after all have ended. `unclean`: one did not end
+        well.
+        """
         deadline = time.monotonic() + CLEAR_S
         while processes.adopted(set()) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -57,18 +59,20 @@ class Leftovers:
         self.remove_sockets()
 
     def write_down_file(self) -> None:
-        """The end is meant, and no broker is there to say so: who looks for one need not start carpool."""
+        """Write the file which says that carpool was stopped on purpose while no broker can say so: a shim
+        need not start it.
+        """
         with contextlib.suppress(OSError):  # a full disk: then it is as if we had died
             private_files.replace(paths.down_file(self._directory), b"")
 
     def remove_down_file(self) -> None:
-        """Carpool starts."""
+        """Remove that file, because carpool starts."""
         with contextlib.suppress(OSError):
             os.unlink(paths.down_file(self._directory))
 
     def remove_until_down_files(self) -> None:
-        """Carpool stops: what was enabled or disabled until then is so no longer, and a broken file of
-        configuration is refused at the next start.
+        """Remove what holds until carpool stops: switches of `enable` and `disable`, and the last good
+        configuration.
         """
         if self._place is None or self._place.is_ours():
             for path in paths.held_until_down(self._directory):
@@ -88,7 +92,7 @@ class Leftovers:
             log_line(f"the sweep did not finish ({type(error).__name__})")
 
     def remove_sockets(self) -> None:
-        """So that nobody waits at a door that nobody opens."""
+        """Remove the sockets, so that no client waits at one that nobody serves."""
         if self._place is not None and not self._place.is_ours():
             return
         for path in (

@@ -11,7 +11,7 @@ MAX_PORT = 65535
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """`HOST:PORT`, `[::1]:PORT` or `PORT`. Raises `ValueError` with the sentence for people."""
+    """Split `HOST:PORT`, `[::1]:PORT` or `PORT`. Raises `ValueError` with the sentence for people."""
     host, _, port = text.rpartition(":")
     is_number = port.isascii() and port.isdecimal() and len(port) <= len(str(MAX_PORT))
     is_port = is_number and int(port) <= MAX_PORT
@@ -21,7 +21,9 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """The listening socket. Raises `OSError`, and `UnicodeError` for a name that no machine can have."""
+    """Return the listening socket. Raises `OSError`, and `UnicodeError` for a name that no
+    machine can have.
+    """
     family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     sock = socket.socket(family, kind, proto)
     try:
@@ -35,7 +37,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> str:
-    """Why the door cannot be there, and what to do."""
+    """Return why the door cannot listen there, and what to do."""
     why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no name of a machine"
     match getattr(error, "errno", None):
         case errno.EADDRINUSE:

@@ -17,13 +17,16 @@ from carpool_protocol.bootstrap import paths
 from carpool_protocol.files import private_files
 
 EXIT_CONFIG, EXIT_UNWANTED, EXIT_TAKEN = 2, 3, 4
-"""It cannot serve as configured; no door is configured (any more); another program has the address."""
+"""Exit codes: the door cannot serve as configured; no door is configured (any more); another program has the
+address.
+"""
 _MAX_FILE_BYTES = 1024 * 1024
 
 
 class HttpDoorWatch:
-    """`listen`: `HOST:PORT` of the command line, which wants a door whatever the file says; or empty.
-    `last_good`: the file of the last good reading, which counts where the configuration is broken; or empty.
+    """Decides when the door runs. `listen` is the `HOST:PORT` of the command line, which wants a door
+    whatever the file says, or empty. `last_good` is the last good configuration, which counts while the file
+    is broken, or empty.
     """
 
     def __init__(self, listen: str, config: str, environ: dict[str, str], last_good: str = "") -> None:
@@ -31,12 +34,14 @@ class HttpDoorWatch:
         self._last_good = last_good
         self._path = config or _default_config(environ)
         self._seen: object = ""
-        """The file as it was when the door was last begun, or found unwanted."""
+        """The file as it was when the door was last started, or found unwanted."""
         self._said = ""
         self._dropped = False
 
     def is_start_due(self) -> bool:
-        """Whether a door that does not run should be begun: the file is new or changed, and may want one."""
+        """True if a door that does not run should be started: the file is new or changed, and
+        may want one.
+        """
         stamp = _stamp(self._path)
         if stamp == self._seen:
             return False
@@ -46,16 +51,18 @@ class HttpDoorWatch:
         return wanted
 
     def is_no_longer_wanted(self) -> bool:
-        """Whether the file has changed and wants no door; told once for each change."""
+        """True if the file has changed and wants no door; once for each change."""
         dropped, self._dropped = self._dropped, False
         return dropped
 
     def should_restart(self, status: int) -> bool:
-        """Whether to start it again after it ended so. Otherwise when the file has changed."""
+        """True if the door should be restarted after this exit. Otherwise it waits for a change
+        of the file.
+        """
         return status not in {EXIT_CONFIG, EXIT_UNWANTED}
 
     def new_problem(self, words: str) -> str:
-        """Its last words, if they are not those of the time before."""
+        """Return the last lines of its log, if they differ from those of the time before."""
         last = words.rpartition("\n")[2]
         note = last.partition(" http: ")[2] or last
         fresh = note != self._said
@@ -63,7 +70,9 @@ class HttpDoorWatch:
         return note if fresh else ""
 
     def _is_http_mentioned(self) -> bool:
-        """A false yes costs one short process; the door reads the file properly."""
+        """True if the file may want a door. A wrong yes costs one short process, because the door reads the
+        file properly.
+        """
         return _holds(self._path, b'"http"') or _holds(self._last_good, rb"\"http\"")
 
 
@@ -95,13 +104,13 @@ class HttpDoorStatus(NamedTuple):
 
     url: str
     problem: str
-    """Why it is not open, and what to do."""
+    """The reason why it is not open, and what to do."""
     retried: bool
-    """It is tried again by itself. Otherwise once the configuration file has changed."""
+    """True if it is started again by itself; otherwise after a change of the configuration file."""
 
 
 def read_door_status(directory: str) -> HttpDoorStatus | None:
-    """The door that listens here, or could not open; `None`: nothing is known of one."""
+    """Return the door that listens here, or could not open; `None` if there is none."""
     found = _read(paths.door_file(directory))
     try:
         if "problem" in found:
@@ -115,14 +124,14 @@ def read_door_status(directory: str) -> HttpDoorStatus | None:
 
 
 def read_door_url(directory: str) -> str:
-    """The URL of the door that listens here; empty: none does."""
+    """Return the URL of the door that listens here; empty if there is none."""
     door = read_door_status(directory)
     return door.url if door else ""
 
 
 def write_door_problem(directory: str, status: int, words: str, *, retried: bool) -> None:
-    """Write down that the door ended with this exit status, and its last words. The door itself takes that
-    back by its URL, once it listens.
+    """Write down that the door ended with this exit status, and its last lines. The door overwrites that
+    with its URL once it listens.
     """
     import json  # late: no launcher needs it whose door opens
 
@@ -138,7 +147,7 @@ def write_door_problem(directory: str, status: int, words: str, *, retried: bool
 
 
 def remove_door_file(directory: str) -> None:
-    """No door is wanted any more."""
+    """Remove the file, because no door is wanted."""
     with contextlib.suppress(OSError):
         os.unlink(paths.door_file(directory))
 

@@ -35,37 +35,41 @@ from carpool_protocol.machine.stop_commands import DRAIN_S, STOP, STOP_FOR_RESTA
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 RESTART = signal.SIGUSR1
-"""Stop, the broker first, which waits for what is under way (`stop_words.DRAIN_S`). Whoever says this starts
-carpool again at once, and agents wait for that.
+"""The signal to stop: first the broker, which waits for open calls (`stop_commands.DRAIN_S`). The sender
+starts carpool again at once, and agents wait for that.
 """
 DRAINED_S = DRAIN_S + 5.0
-"""From `stop again` to the word for the others: the broker's own patience, and time for its last words."""
+"""From `stop again` until the others are told to stop: the broker's own limit, and time for its
+last lines.
+"""
 STOP_S = 15.0
 """From `stop` to SIGKILL."""
 DOOR_S = 10.0
-"""Whoever starts carpool waits so long for a door that is wanted."""
+"""A starter of carpool waits this long for a door that is wanted."""
 START_DEATHS = 3
-"""Deaths before anything was ever ready, after which starting is given up."""
+"""The number of deaths before anything was ready, after which starting is given up."""
 _NO_START = "carpool does not start without the HTTP door that it was told to open"
 _TICK_S = 1.0
 _LOOK_S = 0.05
-"""How often to look for what cannot be waited for."""
+"""How often to check for what cannot be waited for."""
 
 
 class ChildSpec:
-    """One process with its vigil and the time at which it is to be started again."""
+    """One process with its restart policy and the time at which it starts again."""
 
     def __init__(self, child: DaemonChild, vigil: RestartPolicy) -> None:
         self.child = child
         self.restart_policy = vigil
         self.start_at: float | None = 0.0
-        """`None` while it runs."""
+        """The time of the next start; `None` while it runs."""
         self.clear_by: float | None = None
-        """A dead supervisor: its instances may still end by themselves until then."""
+        """After a supervisor's death: until then its instances may end by themselves."""
 
 
 class Launcher:
-    """The loop. `environ` is what the processes get; `ready_fd` hears once how starting went (-1: nobody)."""
+    """The launcher's loop. `environ` is the environment of the processes; `ready_fd` gets the outcome of the
+    start once (-1: none).
+    """
 
     def __init__(
         self,
@@ -81,13 +85,13 @@ class Launcher:
         variables: bytes = b"",
         needs_door: bool = False,
     ) -> None:
-        """`variables`: of the operator, handed to every broker and to nobody else. `needs_door`: without the
-        door, starting has failed.
+        """`variables` are the operator's, which every broker gets and no other process. `needs_door`:
+        without the door the start has failed.
         """
         self._needs_door = needs_door
         self._runtime_dir = place
         self._place_said = ""
-        """Why the directory cannot be put back, as it was said last."""
+        """The reason why the directory cannot be restored, as it was told last."""
         self._directory = directory
         self._environ = environ
         self._ready_fd = ready_fd
@@ -131,11 +135,11 @@ class Launcher:
         self._all = [self._broker, *self._supervisors, self._door]
         self._was_ready = False
         self._stop_by: float | None = None
-        """Set once it is stopping; then the time at which it stops being polite."""
+        """Set while it stops: the time at which it kills what still runs."""
         self._others_by: float | None = None
-        """Set while the broker drains; then the time at which the others are told to stop all the same."""
+        """Set while the broker drains: the time at which the others are told to stop in any case."""
         self._again = False
-        """What it was told last is that it is started again."""
+        """True if the last command was to stop for a restart."""
         self._unclean = False
         self._exit = EXIT_OK
         self._wake, self._bell = socket.socketpair()
@@ -143,7 +147,9 @@ class Launcher:
         self._bell.setblocking(False)
 
     def run(self) -> int:
-        """Start, keep up, stop. The exit code: 0, 1 it does not start, 2 the configuration is refused."""
+        """Start, keep up, stop. Returns the exit code: 0, 1 if it does not start, 2 if the configuration is
+        refused.
+        """
         self._catch_signals()
         processes.become_subreaper()
         self._leftovers.end_earlier_processes()
@@ -242,7 +248,7 @@ class Launcher:
             self._give_up(EXIT_FAILED, f"{child.name} does not start:\n{child.log_tail()}")
 
     def _check_door_wanted(self, now: float) -> None:
-        """A configuration that has changed may want a door, or none any more."""
+        """Check whether a changed configuration wants a door, or none any more."""
         if self._door_watch.is_start_due():
             self._door.start_at = now
         elif self._door_watch.is_no_longer_wanted():
@@ -253,7 +259,9 @@ class Launcher:
             remove_door_file(self._directory)
 
     def _door_exited(self, status: int, start_at: float) -> None:
-        """The others live on; where starting it again would not help, a changed configuration may."""
+        """The door has exited. The others go on; where a restart would not help, a changed configuration
+        may.
+        """
         again = self._door_watch.should_restart(status)
         self._door.start_at = start_at if again else None
         words = self._door.child.log_tail()
@@ -297,7 +305,7 @@ class Launcher:
     # --- the whole ---
 
     def _announce(self) -> None:
-        """Say once that sessions are taken: the broker is ready and its socket accepts."""
+        """Tell once that sessions are accepted: the broker is ready and its socket accepts."""
         if self._was_ready or not self._broker.child.ready:
             return
         if not accepts(self._directory):
@@ -341,7 +349,9 @@ class Launcher:
                 keep.child.send_line(word)
 
     def _stop_others(self, now: float) -> None:
-        """They serve the calls that the broker waits for: their turn is when it has ended, or is late."""
+        """Stop the other processes once the broker has ended or is late: they serve the calls for which it
+        waits.
+        """
         if self._others_by is not None and (not self._broker.child.pid or now >= self._others_by):
             self._others_by = None
             self._stop_by = now + STOP_S
@@ -388,7 +398,7 @@ class Launcher:
 
 
 def accepts(directory: str) -> bool:
-    """Whether a broker takes sessions here, now."""
+    """True if a broker accepts sessions here now."""
     try:
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(2.0)

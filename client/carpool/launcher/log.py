@@ -7,14 +7,14 @@ import time
 
 
 def log_line(text: str) -> None:
-    """One line, with the time."""
+    """Print one line, with the time."""
     with contextlib.suppress(OSError):  # a log on a full disk ends nobody
         sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n")
         sys.stderr.flush()
 
 
 def exit_status_text(status: int) -> str:
-    """An exit status as people know it."""
+    """Return an exit status in words."""
     if status >= 0:
         return f"exit code {status}"
     try:

@@ -16,7 +16,9 @@ from carpool_protocol.config.schema.model import operator_variables
 
 
 def variables_of_operator(environ: Mapping[str, str], config: str) -> bytes:
-    """The variables, as JSON; empty where there is none. `config`: the file; empty: the user's own."""
+    """Return the variables as JSON; empty if there are none. `config` is the file; empty for
+    the user's own.
+    """
     loaded = load_layer(find_config_file(environ, config or None), home_of(environ)).loaded
     names = operator_variables(loaded.config) if loaded.config is not None else frozenset()
     found = {name: environ[name] for name in sorted(names) if is_usable(environ.get(name, "\0"))}

@@ -16,11 +16,11 @@ from typing import Final
 from carpool_protocol.runtime.login_path import login_path
 
 _ACTIVE: Final = ("VIRTUAL_ENV", "CONDA_PREFIX")
-"""Variables that name the environment which is active in this shell."""
+"""Variables that name the environment that is active in this shell."""
 
 
 def executable() -> list[str]:
-    """Absolute, the one in PATH where that is this carpool."""
+    """Return the absolute path of carpool's executable; the one in PATH if that is this carpool."""
     beside = Path(sys.executable).with_name("carpool")
     there = shutil.which("carpool")
     if not beside.exists():
@@ -31,17 +31,16 @@ def executable() -> list[str]:
 
 
 def carpool_argv() -> list[str]:
-    """How carpool is run by this Python: its command as installed, which is what agents' configurations
-    name (and a shim of it is 0.7 MB smaller than with `-m`), else the module.
+    """Return the command that runs carpool with this Python: its installed command, which agents'
+    configurations name (a shim of it is 0.7 MB smaller than with `-m`), else the module.
     """
     command = os.path.join(os.path.dirname(sys.executable), "carpool")
     return [command] if os.access(command, os.X_OK) else [sys.executable, "-P", "-m", "carpool"]
 
 
 def is_in_path() -> bool:
-    """Whether the bare name starts this carpool in the user's next shell as well. A directory that only this
-    shell has in its PATH does not count: that of an environment which was activated here, or one that the
-    login shell has not.
+    """True if the bare name starts this carpool in the user's next shell, too. A directory that only this
+    shell has in its PATH does not count, such as that of an active environment.
     """
     lasting = [each for each in os.environ.get("PATH", "").split(os.pathsep) if _lasts(each)]
     if not _finds_us(lasting):
@@ -56,7 +55,7 @@ def _finds_us(directories: Iterable[str]) -> bool:
 
 
 def _lasts(directory: str) -> bool:
-    """Whether an entry of PATH is one of the user's own, as far as can be seen."""
+    """True if an entry of PATH is one of the user's own, as far as can be seen."""
     if not os.path.isabs(directory):
         return False
     above = os.path.dirname(os.path.realpath(directory))

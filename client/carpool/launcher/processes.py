@@ -16,7 +16,7 @@ _ON_LINUX = os.path.exists("/proc/self/stat")
 
 
 def become_subreaper() -> None:
-    """Let orphans of our descendants become our children, so that we see when they are gone."""
+    """Make orphans of our descendants our children, so that their end is seen."""
     if not _ON_LINUX:
         return
     import ctypes
@@ -25,7 +25,7 @@ def become_subreaper() -> None:
 
 
 def adopted(known: set[int]) -> list[int]:
-    """Pids of our living children that are not in `known`; those that have exited are reaped on the way."""
+    """Return the pids of living children that are not in `known`; exited ones are reaped."""
     if not _ON_LINUX:
         return []
     me = str(os.getpid())
@@ -47,15 +47,14 @@ def _reaped(pid: int) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """It has been stopped (SIGSTOP, a debugger): silent, but not dead."""
+    """True if the process was stopped (SIGSTOP, a debugger): it is silent, not dead."""
     if _ON_LINUX:
         return _stat(pid)[:1] in (["T"], ["t"])
     return _ps("-o", "state=", "-p", str(pid)).strip().startswith("T")
 
 
 def marked(runtime: str) -> list[tuple[int, str]]:
-    """Our user's processes that carry this runtime's mark: (pid, command line), zombies left out.
-
+    """Return the user's processes that carry this runtime's mark: (pid, command line), without zombies.
     Brokers, supervisors and spawners carry `CARPOOL_DAEMON`, instances and their descendants
     `CARPOOL_INSTANCE`.
     """
@@ -99,7 +98,9 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the command's name: state, parent, …; empty when it is gone."""
+    """Return the fields of /proc/PID/stat after the command's name: state, parent, …; empty if the process
+    is gone.
+    """
     text = _read(f"/proc/{pid}/stat").decode("utf-8", "replace")
     return text.rpartition(")")[2].split()
 

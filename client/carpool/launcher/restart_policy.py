@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 FIRST_DELAY_S, MAX_DELAY_S = 0.2, 5.0
 SETTLED_AFTER_S = 5.0
-"""A process that lived this long starts with the first delay again: sessions wait for it, 25 s at most."""
+"""A process that lived this long starts with the first delay again. Sessions wait 25 s for it at most."""
 SILENT_S = 20.0
 CHECK_FROM_FRACTION = 0.25
-"""Of the time in which a process may be silent: after so much of it we look whether it is stopped."""
+"""From this part of the allowed silence on, the process is checked for being stopped."""
 
 
 class RestartPolicy:
-    """One process's record: deaths in a row, and when it was last heard."""
+    """The record of one process: deaths in a row, and when it last gave a sign of life."""
 
     def __init__(
         self,
@@ -32,18 +32,18 @@ class RestartPolicy:
         self._heard = 0.0
         self._delay_s = 0.0
         self.deaths = 0
-        """In a row, without a settled life between."""
+        """The deaths in a row, without a long life in between."""
 
     def started(self, now: float) -> None:
         """A new incarnation runs."""
         self._started = self._heard = now
 
     def alive_received(self, now: float) -> None:
-        """It said something; or its silence is excused (it is stopped, or we were)."""
+        """The process gave a sign of life, or its silence is excused: it, or this launcher, was stopped."""
         self._heard = now
 
     def exited(self, now: float) -> float:
-        """It is gone: how long to wait (seconds) before it is started again."""
+        """The process has exited. Returns the seconds until its next start."""
         if now - self._started >= self._settled_after_s:
             self.deaths = 0
             self._delay_s = 0.0
@@ -52,8 +52,9 @@ class RestartPolicy:
         return self._delay_s
 
     def is_silent(self, now: float, is_stopped: Callable[[], bool]) -> bool:
-        """Nothing was heard for too long, and it is not stopped: replace it. `is_stopped` is asked from a
-        part of that time on: whoever goes on after a stop has the rest of it to say something.
+        """True if the process was silent for too long and is not stopped: replace it. `is_stopped` is asked
+        from a part of that time on, so that a process that goes on after a stop has the rest of it for a
+        sign of life.
         """
         quiet_s = now - self._heard
         if quiet_s >= self._silent_s * CHECK_FROM_FRACTION and is_stopped():

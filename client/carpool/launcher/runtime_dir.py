@@ -17,11 +17,11 @@ from carpool import launcher_lock
 from carpool_protocol.bootstrap import paths
 
 DirState = Literal["kept", "put back", "taken", "gone"]
-"""`gone`: it has vanished and cannot be made; `look` tries again."""
+"""`gone`: the directory has vanished and cannot be made; `recheck` tries again."""
 
 
 class RuntimeDirWatch:
-    """One launcher's hold on its runtime directory; `held` is what `launcher_lock.take_lock` gave."""
+    """One launcher's hold on its runtime directory; `held` is what `launcher_lock.take_lock` returned."""
 
     def __init__(self, directory: str, logs: str, config: str, http: str, held: int) -> None:
         self._directory = directory
@@ -31,10 +31,10 @@ class RuntimeDirWatch:
         self._held = held
         self._is_taken = False
         self.why = ""
-        """Why it is gone, a clause."""
+        """The reason why it is gone, a clause."""
 
     def recheck(self) -> DirState:
-        """Cheap while all is well: call it every second."""
+        """Check the directory. This is cheap while all is well: call it every second."""
         if self._is_taken:
             return "taken"
         if launcher_lock.is_in_place(self._held, self._directory) and os.path.isdir(self._logs):
@@ -59,9 +59,9 @@ class RuntimeDirWatch:
         return "put back"
 
     def is_ours(self) -> bool:
-        """What lies in the directory is ours, now."""
+        """True if what lies in the directory is this launcher's."""
         return not self._is_taken and launcher_lock.is_in_place(self._held, self._directory)
 
     def release(self) -> None:
-        """Give the lock up."""
+        """Release the lock."""
         launcher_lock.release_lock(self._held)

@@ -24,7 +24,7 @@ from carpool_protocol.bootstrap.paths import project_around
 
 COMMAND_S = 28.0
 LONGEST_TEMP = 50
-"""A directory with a longer name than this may hold no socket (rule 20)."""
+"""A directory with a longer name may not hold a socket (docs/rules.md, rule 20)."""
 _CLEAR_S = 3.0
 _POLL_S = 0.02
 
@@ -34,7 +34,7 @@ class PrivateCarpoolError(Exception):
 
 
 class PrivateCarpool:
-    """A private carpool, not up yet. `prefix`: what the name of its directory begins with."""
+    """A private carpool, not started yet. `prefix` begins the name of its directory."""
 
     def __init__(self, prefix: str) -> None:
         place = tempfile.gettempdir()
@@ -52,28 +52,30 @@ class PrivateCarpool:
 
     @property
     def config_file(self) -> Path:
-        """Where `up` finds the configuration; to be written before."""
+        """The configuration file for `up`, to be written before."""
         return self.base / "carpool.json"
 
     def use_logins(self, logins: str) -> None:
-        """Its servers log in with the logins in this directory, and renew them there. Before `up`."""
+        """Let its servers use and renew the logins in this directory. To be called before `up`."""
         mine = paths.logins_dir(paths.state_dir(self.environ, self.directory))
         paths.ensure_private(os.path.dirname(mine))
         os.symlink(logins, mine)
 
     def up(self) -> None:
-        """Start carpool in the background; returns when it takes sessions."""
+        """Start carpool in the background. Returns when it accepts sessions."""
         self._may_be_up = True
         self.run_carpool("up", "--detach", "--config", str(self.config_file))
 
     def status(self) -> dict[str, Any]:
-        """What `carpool status --json` says."""
+        """Return the output of `carpool status --json`."""
         said = json.loads(self.run_carpool("status", "--json"))
         assert isinstance(said, dict)
         return said
 
     def run_carpool(self, *arguments: str) -> str:
-        """Run one carpool command; its stdout. Raises `PrivateCarpoolError` with the end of its stderr."""
+        """Run one carpool command and return its stdout. Raises `PrivateCarpoolError` with the end of its
+        stderr.
+        """
         what = f"`carpool {arguments[0]}`"
         process = subprocess.Popen(
             [*carpool_argv(), *arguments],
@@ -101,7 +103,9 @@ class PrivateCarpool:
         return out
 
     def close(self) -> list[str]:
-        """End all and remove the directory. What did not go as it should, in sentences; empty is well."""
+        """End all processes and remove the directory. Returns what went wrong, in sentences; empty if
+        nothing.
+        """
         troubles: list[str] = []
         if self._may_be_up:
             try:
@@ -118,8 +122,8 @@ class PrivateCarpool:
         return troubles
 
     def _down(self) -> None:
-        """End carpool, also one that an interrupt caught while it was starting: `down` finds it only once it
-        holds its lock, so it is asked again as long as anything runs.
+        """End carpool, also one that an interrupt caught while it started: `down` finds it only once it
+        holds its lock, so it is repeated while anything runs.
         """
         deadline_s = time.monotonic() + COMMAND_S / 2
         self.run_carpool("down")
@@ -127,7 +131,7 @@ class PrivateCarpool:
             self.run_carpool("down")
 
     def _wait_for_leftovers(self) -> list[tuple[int, str]]:
-        """What still runs after a moment's patience."""
+        """Return the processes that still run after a short wait."""
         deadline_s = time.monotonic() + _CLEAR_S
         while (left := processes.marked(self.directory)) and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)

@@ -20,12 +20,14 @@ _PS_S = 10.0
 
 
 def memory_kind() -> str:
-    """`PSS`, or `RSS` where this system (or this sandbox) does not tell PSS."""
+    """Return `PSS`, or `RSS` where this system (or this sandbox) does not tell PSS."""
     return "RSS" if _pss_bytes(os.getpid()) is None else "PSS"
 
 
 def memory_bytes(pids: Iterable[int], kind: str, *, families: bool = True) -> int:
-    """Memory of processes, each counted once; those gone count nothing. `families`: with all descendants."""
+    """Return the memory of these processes, each counted once; ended ones count nothing. `families`: with
+    all descendants.
+    """
     table = _table()
     wanted = list(dict.fromkeys(pids))
     for pid in wanted if families else ():  # grows while it is walked
@@ -36,7 +38,9 @@ def memory_bytes(pids: Iterable[int], kind: str, *, families: bool = True) -> in
 
 
 def marked(directory: str) -> list[tuple[int, str]]:
-    """(pid, command line) of every running process that belongs to this runtime directory, not ourselves."""
+    """Return (pid, command line) of every running process that belongs to this runtime directory, without
+    this one.
+    """
     if not _ON_LINUX:
         found: list[tuple[int, str]] = []
         for line in _ps("-axEww", "-U", str(os.getuid()), "-o", "pid=,command=").splitlines():
@@ -52,7 +56,9 @@ def marked(directory: str) -> list[tuple[int, str]]:
 
 
 def kill_marked(pid: int, directory: str, number: signal.Signals = signal.SIGKILL) -> float | None:
-    """Send `pid` this signal if it carries the mark. When that was (monotonic); None: it was not sent."""
+    """Send `pid` this signal if it carries the mark. Returns the time (monotonic), or None if it was not
+    sent.
+    """
     fd = -1
     try:
         if hasattr(os, "pidfd_open"):
@@ -80,7 +86,7 @@ def _is_ours(environ: list[str], directory: str) -> bool:
 
 
 def _table() -> dict[int, tuple[int, int]]:
-    """Every process: its parent and its RSS in bytes."""
+    """Return for every process its parent and its RSS in bytes."""
     table: dict[int, tuple[int, int]] = {}
     if not _ON_LINUX:
         for line in _ps("-axo", "pid=,ppid=,rss=").splitlines():

@@ -24,10 +24,10 @@ from carpool_protocol.files import private_files
 from carpool_protocol.runtime.variables_pipe import pipe_with, read_pipe
 
 START_S = 60.0
-"""The longest wait for a start: by us, or by somebody else whose socket we wait for."""
+"""The longest wait for a start, by this process or another one."""
 _POLL_S = 0.05
 _CHECKED = {"--stay", "--checked"}
-"""Said by processes of ours that have looked at the environment themselves (`trusted_places`)."""
+"""Options of carpool's own processes that have checked the environment themselves (`trusted_places`)."""
 _OUR_PACKAGES = ("carpool", "carpool_protocol", "carpool_broker", "carpool_supervisor")
 
 USAGE = """usage: carpool up [--detach] [--config FILE] [--http HOST:PORT]
@@ -45,7 +45,7 @@ as it can, and `carpool status` tells why it is not open. Without --detach and w
 
 
 class RuntimePlace:
-    """Where this carpool lives: the runtime directory, private, and a note if it is not the wished one."""
+    """The place of this carpool: the runtime directory, private, and a note if it is not the wished one."""
 
     def __init__(self) -> None:
         self.directory, self.note = paths.find_runtime_dir(os.environ, os.getuid())
@@ -54,7 +54,9 @@ class RuntimePlace:
 
 
 def up(arguments: list[str]) -> int:
-    """The whole verb; says everything itself. The exit code: 0, 1 failed, 2 usage, config, already up."""
+    """Run the whole verb, with all its messages. Returns the exit code: 0, 1 failed, 2 usage, configuration,
+    already up.
+    """
     values, problem = _parse(arguments)
     if "--help" in values or problem:
         (sys.stderr if problem else sys.stdout).write(f"carpool: {problem}\n{USAGE}" if problem else USAGE)
@@ -99,7 +101,7 @@ def up(arguments: list[str]) -> int:
 
 
 def _why_no_address(http: str) -> str:
-    """Why no door can be at `http`, whoever asks; empty: it is an address, or none is asked for."""
+    """Return why no door can be at `http`; empty if it is an address, or none is asked for."""
     try:
         if http:
             split_address(http)
@@ -109,7 +111,7 @@ def _why_no_address(http: str) -> str:
 
 
 def _detach(place: RuntimePlace, config: str, http: str) -> int:
-    """`carpool up --detach`, as people and scripts say it. The exit code."""
+    """Run `carpool up --detach`. Returns the exit code."""
     code, text = bring_up(place, config, http=http, explicit=True)
     if code != EXIT_OK:
         _say(text)
@@ -123,9 +125,8 @@ def _detach(place: RuntimePlace, config: str, http: str) -> int:
 
 
 def _door_outcome(directory: str, http: str) -> tuple[str, str, int]:
-    """The URL of the door that was asked for, or why it is not open, and the exit code that tells.
-
-    `http`: the address asked for; empty: the configuration says whether there is to be one.
+    """Return the URL of the requested door, or why it is not open, and the exit code. `http` is the
+    requested address; empty: the configuration decides whether there is a door.
     """
     holder = launcher_lock.holder(directory)
     if http and holder is not None and holder.http != http:
@@ -142,18 +143,16 @@ def _door_outcome(directory: str, http: str) -> tuple[str, str, int]:
 
 
 def requested_config(option: str = "") -> str:
-    """The file that `--config` or `$CARPOOL_CONFIG` names, absolute; empty: the user's own.
-
-    Resolved by whoever starts the daemon, which has no CARPOOL_CONFIG and another directory.
+    """Return the file that `--config` or `$CARPOOL_CONFIG` names, absolute; empty for the user's own. The
+    starter resolves it, because the daemon has no CARPOOL_CONFIG and another directory.
     """
     config = option or os.environ.get("CARPOOL_CONFIG", "")
     return os.path.abspath(os.path.expanduser(config)) if config else ""
 
 
 def environment_in_force(directory: str) -> dict[str, str]:
-    """The environment of a verb, naming in CARPOOL_CONFIG the file that the carpool in `directory` was given.
-
-    So every verb works on the file in force. CARPOOL_CONFIG of the verb itself comes first.
+    """Return the environment of a verb, with CARPOOL_CONFIG naming the file of the carpool in `directory`,
+    so that every verb works on the file in force. A CARPOOL_CONFIG of the verb itself goes first.
     """
     held = None if os.environ.get("CARPOOL_CONFIG") else launcher_lock.holder(directory)
     return {**os.environ, **({"CARPOOL_CONFIG": held.config} if held is not None and held.config else {})}
@@ -199,7 +198,9 @@ def bring_up(
 
 
 def daemon_environment(directory: str) -> dict[str, str]:
-    """What the daemon's processes get: scrubbed of whoever starts them (rule 13), and told the places."""
+    """Return the environment of the daemon's processes: without what belongs to the starter (docs/rules.md,
+    rule 13), with the places.
+    """
     from carpool_protocol.config.schema.environment import scrub  # here: the launcher stays without it
 
     environ = dict(scrub(os.environ))
@@ -224,7 +225,7 @@ def daemon_environment(directory: str) -> dict[str, str]:
 
 
 def _handed_variables(values: dict[str, str]) -> bytes:
-    """The operator's variables, from whoever has started this launcher; empty: there are none."""
+    """Return the operator's variables from the starter of this launcher; empty if there are none."""
     return read_pipe(int(values["--variables-fd"])) if "--variables-fd" in values else b""
 
 
@@ -244,7 +245,7 @@ def _inherited(fd: int) -> list[str]:
 
 
 def _pipe_with(variables: bytes) -> int:
-    """A pipe for the launcher to read them from; -1 where there are none, or where they are too large."""
+    """Return a pipe from which the launcher reads them; -1 if there are none, or if they are too large."""
     if not variables:
         return -1
     try:
@@ -255,7 +256,7 @@ def _pipe_with(variables: bytes) -> int:
 
 
 def _stay(place: RuntimePlace, config: str, ready_fd: int, http: str, variables: bytes) -> int:
-    """Be the launcher, in the environment that `daemon_environment` made."""
+    """Become the launcher, in the environment that `daemon_environment` made."""
     try:
         paths.ensure_private(place.logs, paths.STATE_VARIABLE)
     except paths.NotPrivateError as error:
@@ -295,7 +296,7 @@ def _stay(place: RuntimePlace, config: str, ready_fd: int, http: str, variables:
 def _start(
     place: RuntimePlace, config: str, http: str, deadline: float, variables: bytes
 ) -> tuple[int | None, str]:
-    """Start a launcher and hear how it went. Code `None`: another one was quicker."""
+    """Start a launcher and return its outcome. Code `None`: another one was faster."""
     try:
         paths.ensure_private(place.logs, paths.STATE_VARIABLE)
     except paths.NotPrivateError as error:
@@ -354,7 +355,7 @@ def _start(
 
 
 def _read_outcome(fd: int, deadline: float) -> str:
-    """Everything said on `fd` until its end or the deadline."""
+    """Return everything that is written to `fd` until its end or the deadline."""
     said = b""
     while select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
         data = os.read(fd, 65536)

@@ -19,69 +19,67 @@ import marshal
 from carpool_protocol.bootstrap.carrier_contract import name_of, names_in
 
 OURS = b'{"jsonrpc":"2.0","method":"carpool/'
-"""How every line starts that is from the broker itself and not for the agent."""
+"""The beginning of every line that is from the broker itself and not for the agent."""
 SETTLED = OURS + b'settled"'
 ENDED = OURS + b'ended"'
 MOVED = OURS + b'moved"'
 WANTED = OURS + b'wanted"'
 
 DONE_LINES = 256
-"""So many lines that are done with are remembered by their names. A broker reports after 64 answers which
-ones are with their agents: until then they are in the record.
+"""The number of settled lines whose names are kept. A broker reports after 64 answers which ones agents
+have; until then the record has them.
 """
 KEEP_BYTES = 32 * 1024 * 1024
-"""More than this unsettled, and nothing is kept: the next death of the broker is the end of the session."""
+"""Beyond this many unsettled bytes nothing is kept: the next death of the broker ends the session."""
 
 
 _HANDED_FORMAT = 1
-"""Counts up whenever a record of this class means something else to the shim of the next version."""
+"""Counts up when a record of this class changes its meaning for the shim of the next version."""
 
 
 class _DoubtError(Exception):
-    """The broker means a line that did not pass here."""
+    """The broker names a line that did not pass here."""
 
 
 class KeptLines:
-    """One session, over all brokers that serve it."""
+    """The kept lines of one session, over all brokers that serve it."""
 
     def __init__(self) -> None:
         self.attached = b""
-        """What the broker said last to the attach line: session, secret, epoch."""
+        """The broker's last answer to the attach line: session, secret, epoch."""
         self.epoch: bytes | None = None
-        """The supervisor's, as said by the last settled line; None before the first one of this broker."""
+        """The epoch of the supervisor in the last settled line; None before this broker's first one."""
         self.is_full = False
-        """There was too much to keep."""
+        """True if there was too much to keep."""
         self.in_doubt = False
-        """This broker and we do not mean the same lines."""
+        """True if the broker and this shim do not count the same lines."""
         self.open: dict[int, bytes] = {}
-        """Settled lines that are not done with, without their line ends, under numbers of ours in their
+        """The settled lines that still need an answer, without line ends, under numbers of the shim in their
         order.
         """
         self.made: dict[int, bytes] = {}
-        """Settled lines that make the session what it is. One may be both."""
+        """The settled lines that make the session what it is. A line can be in both."""
         self.held: list[tuple[int, bytes]] = []
-        """Lines of the broker that count still, with their names."""
+        """The lines of the broker that still count, with their names."""
         self.fresh = bytearray()
         self.heard = bytearray()
-        """What came after the last settled line: of the agent, and (whole lines only) of the broker. No list
-        of what was read: each piece would hold on to the room that was made for a longer one.
+        """What came after the last settled line: from the agent, and (whole lines only) from the broker. No
+        list of reads, because each piece would keep the memory of a longer one.
         """
         self.moved = b""
-        """In which workspace the session is, as the broker said it last; empty: where it began."""
+        """The workspace of the session, as the broker told it last; empty where the session began."""
         self.asks: list[str] = []
-        """Questions of earlier brokers."""
+        """The asks of earlier brokers."""
         self.stateful = b""
-        """Servers at which the session may have state, in blanks."""
+        """The servers at which the session may have state, separated by blanks."""
         self.has_told = False
-        """This broker has said more than its first line."""
+        """True if this broker has sent more than its first line."""
         self.done: dict[int, None] = {}
-        """Names of the last of the agent's lines that were done with: one that is said once more is an id
-        that is used again, for the very same.
-        """
+        """The names of the agent's last settled lines: a line with such a name uses an id again."""
         self._names: dict[int, int] = {}
-        """Of the lines of `open` and `made`, under their numbers."""
+        """The names of the lines in `open` and `made`, under their numbers."""
         self._last = 0
-        """The number of the last line before `fresh`."""
+        """The number of the last settled line."""
         self._size_bytes = 0
 
     def pack(self) -> bytes:
@@ -96,7 +94,7 @@ class KeptLines:
         vars(self).update(record, fresh=bytearray(record["fresh"]), heard=bytearray(record["heard"]))
 
     def agent_lines_sent(self, data: bytes) -> None:
-        """The agent has said this."""
+        """The agent has sent this."""
         if not self.is_full:
             self.fresh += data
             self._size_bytes += len(data)
@@ -104,7 +102,7 @@ class KeptLines:
                 self._stop_keeping()
 
     def broker_lines_passed(self, lines: bytes) -> None:
-        """Lines of the broker that are for the agent."""
+        """The broker has sent these lines for the agent."""
         self.has_told = True
         if not self.is_full:
             self.heard += lines
@@ -113,7 +111,7 @@ class KeptLines:
                 self._stop_keeping()
 
     def broker_attached(self, attached: bytes) -> None:
-        """The broker's first line."""
+        """The broker has sent its first line."""
         self.attached = attached
         self.epoch = None
         self.has_told = False
@@ -121,7 +119,7 @@ class KeptLines:
             self._stop_keeping()  # an old broker: it settles nothing
 
     def lines_settled(self, line: bytes) -> None:
-        """The broker says how far things are."""
+        """The broker has told which lines are settled."""
         self.has_told = True
         if self.is_full:
             return
@@ -145,10 +143,10 @@ class KeptLines:
     def _settle(
         self, read: list[int], open_: list[int], made: list[int], both: list[int], held: list[int]
     ) -> None:
-        """All of it, or nothing."""
+        """Settle all that the broker named, or nothing."""
         old = self.open | self.made
         places: dict[int, list[int]] = {}
-        """Numbers of the lines that are meant, by their names."""
+        """Numbers of the named lines, by their names."""
         for number in sorted(old):
             places.setdefault(self._names[number], []).append(number)
         passed, end = self._find(read, {*open_, *made, *both}, old, places) if read else ([], 0)
@@ -173,8 +171,8 @@ class KeptLines:
     def _find(
         self, read: list[int], meant: set[int], lines: dict[int, bytes], places: dict[int, list[int]]
     ) -> tuple[list[int], int]:
-        """Find the line that was read last, and on the way those that are `meant`, which are entered in
-        `lines` and `places`. The names of all up to there, and where it ends.
+        """Find the line that was read last, and on the way the `meant` ones, which go into `lines` and
+        `places`. Returns the names up to there, and where it ends.
         """
         last, times = read
         at = 0
@@ -207,14 +205,14 @@ class KeptLines:
         return found
 
     def is_done_with(self, name: int) -> None:
-        """The agent's line of this name needs nothing any more."""
+        """True if the agent's line of this name needs nothing more."""
         self.done.pop(name, None)
         self.done[name] = None
         if len(self.done) > DONE_LINES:
             del self.done[next(iter(self.done))]
 
     def begin_next_broker(self, made: list[bytes], open_: list[bytes], fresh: bytes, asks: list[str]) -> None:
-        """All of it is said anew, to another broker. Numbers begin with that."""
+        """Begin with another broker, to which all is sent anew. Numbers begin again."""
         count = len(made)
         self.made = dict(enumerate(made, 1))
         self.open = dict(enumerate(open_, count + 1))

@@ -18,9 +18,11 @@ import os
 from select import POLLIN, POLLOUT, poll
 
 ATTACH_REFUSED, NOT_RUNNING = ("attach_refused", 4111), ("not_running", 5317)
-"""Code and number of the two faults (docs/errors.md); their table would cost more than all of this."""
+"""Code and number of the two faults (docs/errors.md). The whole table would cost more memory than this
+module.
+"""
 LINE_BYTES = 32 * 1024 * 1024
-"""A longer line is passed over."""
+"""A longer line is skipped."""
 _READ_BYTES = 65536
 
 
@@ -34,9 +36,8 @@ _read = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_constant=
 
 
 def refuse(text: str, fault: tuple[str, int], said: bytes = b"", stdin: int = 0, stdout: int = 1) -> None:
-    """Answer each request with `text` until stdin ends or nobody reads.
-
-    `said`: what the agent has said so far. A person at a terminal is not waited for.
+    """Answer each request with `text` until stdin ends or nobody reads. `said` is what the agent has sent so
+    far. A person at a terminal is not waited for.
     """
     if os.isatty(stdin):
         return
@@ -69,7 +70,7 @@ def _error(text: str, fault: tuple[str, int]) -> bytes:
 
 
 def _answers(line: bytes, error: bytes) -> bytes:
-    """The answers to the requests of one line, a line each."""
+    """Return the answers to the requests of one line, a line each."""
     try:
         message = _read.decode(line.decode())
     except (ValueError, RecursionError):
@@ -80,7 +81,7 @@ def _answers(line: bytes, error: bytes) -> bytes:
 
 
 def _ident(message: object) -> bytes:
-    """The id of a request, as JSON; empty for everything else."""
+    """Return the id of a request, as JSON; empty for everything else."""
     if not isinstance(message, dict) or not isinstance(message.get("method"), str):
         return b""
     ident = message.get("id")
@@ -90,7 +91,7 @@ def _ident(message: object) -> bytes:
 
 
 def _read_some(fd: int) -> bytes:
-    """What comes next, also where the agent has made the pipe non-blocking; nothing: that was all."""
+    """Return what comes next, also from a non-blocking pipe; empty at the end."""
     ready = poll()
     ready.register(fd, POLLIN)
     while True:
@@ -104,7 +105,7 @@ def _read_some(fd: int) -> bytes:
 
 
 def _write(fd: int, data: bytes) -> bool:
-    """Write all of it, also where the agent has made the pipe non-blocking; False: nobody reads any more."""
+    """Write all of it, also to a non-blocking pipe. Returns False if nobody reads any more."""
     ready = poll()
     ready.register(fd, POLLOUT)
     while data:

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 EXIT_NO_BROKER = 69
 RETURN_S = 25.0
-"""So long somebody else may bring a broker up. A broker waits 30 s for those who come back."""
+"""The wait for another process to start a broker. A broker waits 30 s for sessions to come back."""
 ALONE_S = 1.0
-"""So long nobody may hold the lock of the runtime directory: then it is for us to start carpool."""
+"""If no process holds the lock of the runtime directory for this long, the shim starts carpool."""
 _FIRST_PAUSE_S, _PAUSE_S = 0.02, 0.2
 STOPPED = "carpool was stopped; connect the agent again to start it"
 _MOST_ASKS = 1000
@@ -51,7 +51,9 @@ _read = json.JSONDecoder(
 
 
 def read_farewell(line: bytes) -> tuple[str, bool]:
-    """Of `carpool/ended`: why, and whether to come back. Nothing, where the broker has said nothing."""
+    """Return the reason in `carpool/ended`, and whether to come back; nothing if the broker has said
+    nothing.
+    """
     if not line:
         return "", False
     said = json.loads(line)["params"]
@@ -133,8 +135,8 @@ def resume(kept_lines: KeptLines, hello: bytes, *, again: bool, untaken_bytes: i
 
 
 def _enter(line: bytes, unanswered: OpenRequests, given: set[str]) -> list[tuple[int, bytes]]:
-    """What a line of the agent is to be said as: its parts, if it is a batch, each with its number if it is a
-    request, else with 0. Answers to questions are entered in `given`.
+    """Return the parts of a line of the agent to send: those of a batch each with its number if it is a
+    request, else with 0. Answers to asks are entered in `given`.
     """
     if not line.strip():
         return []
@@ -156,7 +158,7 @@ def _number(part: bytes, unanswered: OpenRequests, given: set[str]) -> int:
 
 
 def _sort_broker_lines(lines: "Iterable[bytes]") -> tuple[list[tuple[object, bytes]], set[object], list[str]]:
-    """Of the broker's lines: the answers with their ids, ids of those that failed, and those of questions."""
+    """Return from the broker's lines the answers with their ids, the ids that failed, and the ids of asks."""
     answers: list[tuple[object, bytes]] = []
     failed: set[object] = set()
     asked: list[str] = []
@@ -173,7 +175,9 @@ def _sort_broker_lines(lines: "Iterable[bytes]") -> tuple[list[tuple[object, byt
 
 
 def _granted(lines: "Iterable[bytes]", ended: set[object]) -> "dict[object, bytes]":
-    """The acknowledgements among the broker's lines, the last one of each listen that has not `ended`."""
+    """Return the acknowledgements among the broker's lines, the last one of each listen that has not
+    `ended`.
+    """
     found: dict[object, bytes] = {}
     for line in lines:
         if _LISTEN_ID.encode() in line:
@@ -184,15 +188,15 @@ def _granted(lines: "Iterable[bytes]", ended: set[object]) -> "dict[object, byte
 
 
 def _granted_to(line: bytes, granted: "dict[object, bytes]") -> "bytes | None":
-    """The acknowledgement of this line, if it is a listen that has one; it is used up."""
+    """Take and return the acknowledgement of this line, if it is a listen that has one."""
     message = _message(line) if granted else None
     is_listen = isinstance(message, dict) and message.get("method") == _LISTEN
     return granted.pop(_id(message), None) if is_listen else None
 
 
 def _is_over(line: bytes, ended: set[object], failed: set[object]) -> bool:
-    """Whether what this line has made is so no more: it was refused, or it is a listen, which ends with its
-    answer. (An error with the id of a listen that was granted is about another request of that id.)
+    """True if what this line has made is over: it was refused, or it is a listen, which ends with its
+    answer. (An error with the id of a granted listen is about another request of that id.)
     """
     message = _message(line)
     is_listen = isinstance(message, dict) and message.get("method") == _LISTEN
@@ -200,8 +204,8 @@ def _is_over(line: bytes, ended: set[object], failed: set[object]) -> bool:
 
 
 def _taken(lines: list[bytes], count: int) -> int:
-    """How many lines to call taken where these were: all up to the first request that was not. (A cancel that
-    was not taken belongs to what it cancels.)
+    """Return how many lines count as read by the broker: all up to the first request that was not. (An
+    unread cancel belongs to what it cancels.)
     """
     while count < len(lines) and not _asks(lines[count]):
         count += 1
@@ -209,7 +213,7 @@ def _taken(lines: list[bytes], count: int) -> int:
 
 
 def _asks(line: bytes) -> bool:
-    """Whether it is a request, or may hold one."""
+    """True if the line is a request, or may hold one."""
     message = _message(line)
     return not isinstance(message, dict) or ("method" in message and "id" in message)
 
@@ -227,7 +231,7 @@ def _id(message: object) -> "object | None":
 
 
 def _parts(batch: bytes) -> list[bytes]:
-    """The elements of an array, each as it is written there."""
+    """Return the elements of an array, each as it is written there."""
     text = batch.decode().strip()
     parts: list[bytes] = []
     at = 1
@@ -243,8 +247,8 @@ def _parts(batch: bytes) -> list[bytes]:
 
 
 class BrokerSearch:
-    """How long to look for the next broker, and when to start carpool. `again`: somebody is about to.
-    Knows no clock: `now` comes in, in seconds of a monotonic one.
+    """Decides how long to look for the next broker, and when to start carpool. `again`: another process is
+    about to start it. The time is a parameter, in monotonic seconds.
     """
 
     def __init__(self, now: float, *, again: bool) -> None:
@@ -255,8 +259,8 @@ class BrokerSearch:
         self._pause_s = _FIRST_PAUSE_S
 
     def attempt_failed(self, now: float, *, led: bool) -> float | None:
-        """Nobody listens. `led`: someone holds the lock of the runtime directory. So long to wait before the
-        next try; None: it is for us to start carpool.
+        """A try has failed. `led`: a process holds the lock of the runtime directory. Returns the wait
+        before the next try; None: this shim must start carpool.
         """
         self._alone_since = None if led else (self._alone_since or now)
         alone = self._alone_since is not None and now - self._alone_since > self._alone_s
@@ -268,15 +272,15 @@ class BrokerSearch:
         return pause_s
 
     def is_over(self, now: float) -> bool:
-        """Carpool was started, and still nobody listens: it is time to give up."""
+        """True if carpool was started and still no broker listens."""
         return now - self._begun > 2 * RETURN_S
 
 
 def connect_to_next_broker(
     directory: str, start: "Callable[[], tuple[int, str]]", *, again: bool, stdin: int = 0, stdout: int = 1
 ) -> "tuple[socket | None, int, str]":
-    """A connection to the next broker; or the exit code (0: the agent has gone meanwhile) and the reason.
-    `start` starts carpool, where nobody else is about to; `again`: somebody is.
+    """Return a connection to the next broker; or the exit code (0: the agent has gone) and the reason.
+    `start` starts carpool if no other process is about to; `again`: one is.
     """
     path = paths.agents_socket(directory)
     watch = poll()

@@ -1,8 +1,7 @@
-"""Arguments of a tool or a prompt as they are typed: `--args JSON` and `--arg KEY=VALUE`.
+"""The typed arguments of a tool or a prompt: `--args JSON` and `--arg KEY=VALUE`.
 
-Owns how the two are read and merged. A value is never repeated in an error: it may be a secret.
-
-Refuses to know what a tool or a prompt accepts.
+Owns how the two are read and merged. A value is never repeated in an error: it may be a secret. Refuses to
+know what a tool or a prompt accepts.
 """
 
 import sys
@@ -25,9 +24,10 @@ arg_option: Final = click.option(
 
 
 def read_arguments(whole: str, pairs: tuple[str, ...] = ()) -> msgspec.Raw:
-    """The arguments as one line of JSON: the object `whole` (`-`: stdin, empty: none), then `pairs` over it.
+    """Return the arguments as one line of JSON: the object `whole` (`-`: stdin, empty: none), with `pairs`
+    over it.
 
-    `a=1` is the text "1", `a:=1` the number 1. Values keep their bytes. Ends the verb with exit code 2 where
+    `a=1` is the text "1", `a:=1` the number 1. Values keep their bytes. Ends the verb with exit code 2 if
     one cannot be read.
     """
     if whole == "-":
@@ -50,7 +50,7 @@ def read_arguments(whole: str, pairs: tuple[str, ...] = ()) -> msgspec.Raw:
 
 
 def _read(text: str, kind: type[T]) -> T | None:
-    """None for what cannot be read as `kind`."""
+    """Decode a text as `kind`; None if it cannot be read as one."""
     try:
         return msgspec.json.decode(text.encode(), type=kind)
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):

@@ -1,6 +1,6 @@
-"""The verb `audit`: who called what, and what came of it, read from the files themselves.
+"""The verb `audit`: shows past calls with their agents and outcomes, read from the files themselves.
 
-Works when the daemon is dead. Owns which lines are meant and how they are shown to people; what they say is
+Works when the daemon is dead. Owns which lines are chosen and how they are shown to people; their content is
 docs/audit.md's. Refuses to know who writes the files.
 """
 
@@ -71,7 +71,7 @@ def audit(
 
 
 class AuditFilter:
-    """Which lines are meant."""
+    """The choice of lines."""
 
     def __init__(self, agent: str, server: str, tool: str, outcome: str, since: str) -> None:
         self._agent = agent
@@ -80,7 +80,9 @@ class AuditFilter:
         self._since = since
 
     def matches(self, line: Line) -> bool:
-        """Whether it is one of them. A line that says how many calls are missing is meant where all are."""
+        """True if the line is chosen. A line that counts missing calls is chosen if no filter but the time
+        is set.
+        """
         if str(line.get("at", "")) < self._since:
             return False
         if self._agent and not _fits(self._agent, line.get("agent")) and self._agent != line.get("session"):
@@ -98,7 +100,7 @@ def _fits(pattern: str, value: object) -> bool:
 
 
 def moment(text: str, now: datetime) -> str:
-    """The time that people mean, as lines write it (UTC). Raises `UsageError`."""
+    """Return the time that a person has typed, in the form of the lines (UTC). Raises `UsageError`."""
     if ago := re.fullmatch(r"(\d{1,6})([smhdw])", text):
         then = now - timedelta(seconds=int(ago[1]) * _UNITS[ago[2]])
     else:
@@ -115,7 +117,7 @@ def moment(text: str, now: datetime) -> str:
 
 
 def read_all(path: str) -> Iterator[Line]:
-    """Every line that is there, the oldest first."""
+    """Yield every line of the files, the oldest first."""
     older: list[str] = []
     while os.path.exists(f"{path}.{len(older) + 1}"):
         older.append(f"{path}.{len(older) + 1}")
@@ -129,7 +131,7 @@ def read_all(path: str) -> Iterator[Line]:
 
 
 def parsed(lines: Iterable[str]) -> Iterator[Line]:
-    """Those that are whole. A broker that was killed may have left half of one."""
+    """Yield the lines that are whole. A broker that was killed may have left half of one."""
     for text in lines:
         try:
             yield _decode(text)
@@ -141,14 +143,14 @@ HEADS = ["AT", "ID", "AGENT", "SERVER", "TOOL", "OUTCOME", "TOOK", "IN", "OUT"]
 
 
 def table(found: list[Line]) -> str:
-    """For people."""
+    """Return the lines as a table for people."""
     if not found:
         return "no call fits"
     return display.columns(HEADS, [row(line) for line in found], right={"TOOK", "IN", "OUT"})
 
 
 def row(line: Line) -> list[str]:
-    """One call, in the order of `HEADS`."""
+    """Return the cells of one call, in the order of `HEADS`."""
     at = str(line.get("at", "?")).replace("T", " ")
     if "missed" in line:
         return [at, "-", "-", "-", f"({line['missed']} calls are missing here)", "-", "-", "-", "-"]

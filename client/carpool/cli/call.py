@@ -1,7 +1,7 @@
 """The verb `call`: one tool call, made as an agent would make it.
 
-Owns what goes into the call and how its result is shown; what is wrong with arguments that are only checked
-is `dry_run`'s. Starts carpool when it does not run. Argument values are never repeated in an error.
+Owns the input of the call and the display of its result; the check of arguments without a call is
+`dry_run`'s. Starts carpool if it does not run. Argument values are never repeated in an error.
 """
 
 import json
@@ -20,7 +20,7 @@ from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, fail, print_json
 
 CALL_S = 1900.0
-"""More than a call's total limit in the daemon (1800 s by default): that one gives the better answer."""
+"""Longer than a call's total timeout in the daemon (1800 s by default), whose answer says more."""
 _PROGRESS = "carpool-call"
 
 
@@ -95,7 +95,7 @@ def _called(client: ControlClient, params: dict[str, Any], timeout_s: float) -> 
 
 
 def _check_arguments(name: str, arguments: msgspec.Raw, where: tuple[str, str], as_json: bool) -> None:
-    """Say what is wrong with the arguments; exit code 1 where anything is. `where`: profile and workspace."""
+    """Print the faults of the arguments; exit code 1 if there are any. `where`: profile and workspace."""
     tool = _listed(name, *where)
     schema = (tool.get("definition") or {}).get("inputSchema")
     try:
@@ -123,7 +123,7 @@ def _check_arguments(name: str, arguments: msgspec.Raw, where: tuple[str, str], 
 
 
 def _listed(name: str, profile: str, workspace: str) -> dict[str, Any]:
-    """The tool as it is listed; ends the verb where no list that is known has it."""
+    """Return the tool as it is listed; ends the verb if no known list has it."""
     with open_session(control=True, start=True, profile=profile, workspace=workspace) as door:
         try:
             answer = msgspec.json.decode(door.request("carpool/tools", {"name": name, "offline": True}))
@@ -139,7 +139,9 @@ def _listed(name: str, profile: str, workspace: str) -> dict[str, Any]:
 
 
 def show_result(result: msgspec.Raw, *, as_json: bool, flat: bool) -> bool:
-    """Print the result as text, as it came (`as_json`), or as `{success, output}` (both). True: an error."""
+    """Print the result as text, as it came (`as_json`), or as `{success, output}` (both). True
+    for an error.
+    """
     try:
         whole = json.loads(bytes(result))
     except (ValueError, RecursionError):  # legal JSON that Python does not read: digits, depth
@@ -155,7 +157,7 @@ def show_result(result: msgspec.Raw, *, as_json: bool, flat: bool) -> bool:
 
 
 def _on_notice(method: str, params: msgspec.Raw) -> None:
-    """Progress of a long call, for whoever watches."""
+    """Print the progress of a long call."""
     if method != "notifications/progress":
         return
     try:

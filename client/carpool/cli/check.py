@@ -1,8 +1,7 @@
-"""The verb `check`: what the configuration says, what is wrong with it, and what it comes to.
+"""The verb `check`: the configuration, its faults, and the settings that result from it.
 
-Reads the files itself (`layers`), so it works without a daemon. With `--start` it starts every
-server once through the daemon that runs, and `--probe` is another errand altogether (`probe`). Values of
-`env` are never shown.
+Reads the files itself (`layers`), so it works without a daemon. With `--start` it starts every server once
+through the running daemon; `--probe` is a separate task (`probe`). Values of `env` are never shown.
 """
 
 import contextlib
@@ -35,7 +34,9 @@ ALL_RIGHT = "all right"
 
 
 class _InOrder(click.Command):
-    """Keeps the order of `--call` and `--args`, which belong together in pairs: click does not."""
+    """A command that keeps the order of `--call` and `--args`: they belong together in pairs, and click
+    loses it.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
@@ -109,7 +110,7 @@ def check(
 
 
 def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) -> None:
-    """The check of the configuration itself."""
+    """Check the configuration itself, and show the result."""
     store = paths.trust_file(paths.state_dir(os.environ, paths.runtime_dir(os.environ, os.getuid())))
     named = os.path.expanduser(file) if file else None
     found = read_layers(environment(), named, working_directory(), store, _search_path)
@@ -172,7 +173,9 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
 
 
 def _check_http_address(found: CheckedLayers, *, alone: bool) -> None:
-    """The HTTP door at the address that counts here. `alone`: that of a file, whatever else says one."""
+    """Check the HTTP door's address in force here. `alone`: check that of the file, whatever
+    else sets one.
+    """
     if found.config is None:
         return
     directory = paths.runtime_dir(os.environ, os.getuid())
@@ -189,7 +192,9 @@ def _check_http_address(found: CheckedLayers, *, alone: bool) -> None:
 
 
 def _profile_report(config: Config) -> list[dict[str, Any]]:
-    """What the carpool that runs here says of each profile; empty where none runs, or there are none."""
+    """Return the running carpool's report on each profile; empty if none runs, or if there is nothing to
+    report.
+    """
     cut = config.max_tools is not None or any(each.max_tools is not None for each in config.servers.values())
     if not config.profiles and not cut:
         return []
@@ -205,7 +210,7 @@ def _profile_report(config: Config) -> list[dict[str, Any]]:
 
 
 def _search_path(config: Config) -> Sequence[str]:
-    """The PATH of servers in the carpool that runs here, else in one that would be started here."""
+    """Return the PATH of servers in the carpool that runs here, else in one that would be started here."""
     path = None
     with contextlib.suppress(ControlClientError), reach_broker(runtime_place(), control=True) as door:
         path = broker_request_or_fail(door, "carpool/status", {}).get("path")
@@ -216,7 +221,7 @@ def _search_path(config: Config) -> Sequence[str]:
 
 
 def _known_tools() -> list[dict[str, Any]]:
-    """The tools that the carpool that runs here knows; none where none runs."""
+    """Return the tools that the carpool that runs here knows; empty if none runs."""
     try:
         door = reach_broker(runtime_place(), control=True)
     except ControlClientError:
@@ -229,14 +234,14 @@ def _known_tools() -> list[dict[str, Any]]:
 
 
 def _switched(found: CheckedLayers) -> dict[str, str]:
-    """What `carpool enable` and `disable` have switched of the servers here: `on` or `off`."""
+    """Return the servers here that `carpool enable` and `disable` have switched: `on` or `off`."""
     held = read_overrides(paths.switches_file(paths.runtime_dir(os.environ, os.getuid()))).servers
     servers: Collection[str] = found.config.servers if found.config is not None else ()
     return {name: "on" if on else "off" for name, on in held.items() if name in servers}
 
 
 def _verdict(found: CheckedLayers, results: list[dict[str, Any]]) -> str:
-    """`all right`, or the servers that are not: `not all right: b is misconfigured; c cannot start here`."""
+    """Return `all right`, or the faulty servers: `not all right: b is misconfigured; c cannot start here`."""
     failed = {each["server"] for each in results if not each["ok"]}
     groups: list[tuple[Sequence[str], str, str]] = [
         (found.misconfigured, "is misconfigured", "are misconfigured"),
@@ -256,7 +261,7 @@ def _print_page(
     *,
     everything: bool,
 ) -> None:
-    """The same for people."""
+    """Print the findings for people."""
     problems, where = found.problems, found.where
     for problem in problems:
         click.echo(display.printable(problem.render()), err=True)
@@ -291,9 +296,10 @@ def _print_page(
 
 
 def paired(order: list[str | None], calls: Iterable[str], arguments: Iterable[str]) -> list[tuple[str, str]]:
-    """Each `--call` with the `--args` right after it, else without arguments. Raises `click.UsageError`.
+    """Pair each `--call` with the `--args` right after it, else with no arguments. Raises
+    `click.UsageError`.
 
-    `order`: the options' names as they came on the command line.
+    `order`: the options' names in the order of the command line.
     """
     tools, texts = iter(calls), iter(arguments)
     pairs: list[tuple[str, str]] = []

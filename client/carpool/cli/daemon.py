@@ -1,7 +1,7 @@
-"""Verbs that change what runs: `down`, `start`, `stop`, `restart`, `reload`.
+"""The verbs that change what runs: `down`, `start`, `stop`, `restart`, `reload`.
 
-Owns the ending of a daemon from outside: only a launcher that really holds the lock
-is signalled, and the verb returns when nothing is left. `up` has its own file.
+Owns the ending of a daemon from outside: only a launcher that really holds the lock is signalled, and the
+verb returns when nothing is left. `up` has its own file.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ from carpool_protocol.config.reading.load import find_config_file, home_of, load
 from carpool_protocol.runtime.search_path import missing_program
 
 DOWN_S = STOP_S + CLEAR_S + 5
-"""The launcher's own patience, and a little."""
+"""The launcher's own time to stop, and a little more."""
 OPERATE_S = 400.0
-"""A first start may install for minutes (rule 2)."""
+"""A first start may install packages for minutes (rule 2)."""
 _POLL_S = 0.02
 
 
@@ -117,8 +117,10 @@ def reload(as_json: bool) -> None:
 
 
 def _refuse_broken(config: str) -> None:
-    """One that runs serves with its last good configuration, and so would the next one: whoever restarts
-    carpool is told before anybody has to wait.
+    """End the verb if the configuration is broken.
+
+    A running carpool would keep its last good configuration, and so would the next one. The user learns of
+    the fault before agents have to wait for a restart.
     """
     loaded = load_layer(find_config_file(os.environ, config or None), home_of(os.environ)).loaded
     if loaded.config is None:
@@ -127,8 +129,9 @@ def _refuse_broken(config: str) -> None:
 
 
 def end_daemon(place: RuntimePlace, timeout_s: float, number: signal.Signals = signal.SIGTERM) -> bool:
-    """End the daemon of this place; whether there was one. What does not end is a failure. `number`: what its
-    launcher is told.
+    """End the daemon of this place. True if there was one; the verb fails if it does not end.
+
+    `number`: the signal for its launcher.
     """
     held = launcher_lock.holder(place.directory)
     if held is None:
@@ -148,7 +151,7 @@ def end_daemon(place: RuntimePlace, timeout_s: float, number: signal.Signals = s
 
 
 def _fail_with_leftovers(place: RuntimePlace) -> None:
-    """Complain about what outlived the launcher, and end the verb as failed."""
+    """Wait for the processes that outlived the launcher, and end the verb as failed if some are left."""
     left = processes.marked(paths.runtime_id(place.directory))
     # A launcher that was killed takes its processes with it, but not in the same moment.
     deadline = time.monotonic() + CLEAR_S
@@ -196,7 +199,9 @@ def _operate(verb: str, servers: list[str] | None, as_json: bool) -> None:
 
 
 def missing_here(client: ControlClient, results: list[dict[str, Any]]) -> list[str]:
-    """Lines about programs that servers do not find: their PATH, compared with that of this terminal."""
+    """Return lines about programs that servers do not find: their PATH, compared with that of
+    this terminal.
+    """
     texts = [each["text"] for each in results if not each["ok"] and missing_program(each["text"])]
     path = broker_request_or_fail(client, "carpool/status", {}).get("path") if texts else None
     if path is None:

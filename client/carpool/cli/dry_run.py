@@ -1,12 +1,10 @@
-"""`carpool call NAME --dry-run`: the arguments against the schema that is listed, and nothing else.
+"""`carpool call NAME --dry-run`: checks the arguments against the listed schema, and does nothing else.
 
 Owns the judgement, its words and its bound in time: some schemas take hours (patterns that try everything,
-forms within forms). A problem names a place in the arguments and the rule of the schema that it breaks, never
-a value of the arguments. Nothing is called, no server is started, and no `$ref` leaves the schema: what is
-not in it is not fetched.
-
-`jsonschema` is imported here only, and only when it is needed: so this is apart from `call`. Knows nothing
-of: brokers, terminals.
+forms within forms). A problem names a place in the arguments and the rule of the schema that it breaks,
+never a value of the arguments. Nothing is called, no server is started, and a `$ref` to something outside
+the schema is not fetched. `jsonschema` is imported here only, and only when it is needed: so this is apart
+from `call`. Knows nothing of: brokers, terminals.
 """
 
 import gc
@@ -22,37 +20,40 @@ from carpool_protocol.config.text.problems import render_path
 
 MAX_PROBLEMS: Final = 50
 MAX_FOUND: Final = 2_000
-"""So many are looked for; of these the first are told."""
+"""The greatest number of problems that are searched for; only the first of them are shown."""
 MAX_TEXT: Final = 200
 CHECK_S: Final = 10.0
 _AGAIN_S: Final = 0.05
 _SAID_BY_RULE: Final = frozenset(
     {"required", "additionalProperties", "unevaluatedProperties", "dependentRequired"}
 )
-"""Rules whose sentence names keys only."""
+"""Rules whose message in `jsonschema` names keys only."""
 
 
 class ArgumentProblem(Struct, frozen=True):
-    """One thing wrong with the arguments."""
+    """One fault of the arguments."""
 
     path: str
-    """`filter.tags[2]`; empty for the arguments as a whole."""
+    """The place, such as `filter.tags[2]`; empty for the arguments as a whole."""
     rule: str
     """The keyword of the schema."""
     text: str
 
 
 class BadSchemaError(Exception):
-    """The listed schema itself is of no use; the text says why."""
+    """The listed schema itself cannot be used; the text gives the reason."""
 
 
 class _CheckTimeout(BaseException):
-    """No error that anybody on the way may take for his own."""
+    """Raised when the check takes too long. It is no `Exception`, so that no handler on the way
+    catches it.
+    """
 
 
 def problems(schema: object, arguments: object, *, check_s: float = CHECK_S) -> list[ArgumentProblem]:
-    """What is wrong with the arguments of a tool with this `inputSchema`, by place. Raises `BadSchemaError`,
-    also where the check takes longer than `check_s`. In the main thread only.
+    """Return the faults of the arguments of a tool with this `inputSchema`, sorted by place.
+
+    Raises `BadSchemaError`, also if the check takes longer than `check_s`. Works in the main thread only.
 
     Source: MCP 2026-07-28 and 2025-11-25, server/tools: JSON Schema 2020-12 unless `$schema` says otherwise.
     """
@@ -92,9 +93,11 @@ def problems(schema: object, arguments: object, *, check_s: float = CHECK_S) -> 
 
 
 def _within(limit_s: float, find: Callable[[], list[Any]]) -> list[Any]:
-    """What `find` gives. Raises `_CheckTimeout`: the regular expressions of Python stop for a signal, nothing
-    else, and it comes again and again, since one may fall where exceptions are passed over. The collector
-    rests: a finalizer is such a place, and says on stderr what fell there.
+    """Return the result of `find`. Raises `_CheckTimeout` after the limit.
+
+    Only a signal stops a regular expression of Python. The signal is repeated, because one may arrive where
+    exceptions are ignored. The garbage collector is off meanwhile: a finalizer ignores exceptions, and would
+    print this one on stderr.
     """
     over, collects = False, gc.isenabled()
 

@@ -1,9 +1,9 @@
-"""The verbs `add` and `remove`: a server comes into the user's file, or leaves the file it is written in.
+"""The verbs `add` and `remove`: add a server to the user's file, or remove one from the file it is written
+in.
 
-Owns what is written there, and that nothing is written that would break the configuration. Works without a
-daemon; one that runs reads the file at once.
-
-Knows nothing of: how a file is edited (`config.edit`), what becomes of agents that are there.
+Owns the text that is written, and the rule that nothing is written that would break the configuration. Works
+without a daemon; a running one reads the file at once. Knows nothing of: how a file is edited
+(`config.edit`), what becomes of connected agents.
 """
 
 import contextlib
@@ -47,8 +47,9 @@ from carpool_protocol.wire.tool_names import check_server_name
 
 _EMPTY = "{}\n"
 _WRITABLE = 0o222
-"""By anybody: who has taken this from a file means programs, too. In its place another could be put all the
-same, where the directory may be written.
+"""The write permissions of all users. A file without any is left alone: its owner means programs, too.
+
+The check is needed because a file can be replaced wherever its directory is writable.
 """
 
 config_option = click.option("--config", "file", help="This file, not your own carpool.json.")
@@ -58,7 +59,7 @@ class _WithDashes(click.Command):
     """A command whose last arguments are another program's, which may look like options of this one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does it; an option that is not known leads to `--`."""
+        """Parse like click; the error about an unknown option advises to use `--`."""
         name = display.printable(args[0]) if args and not args[0].startswith("-") else "NAME"
         try:
             return super().parse_args(ctx, args)
@@ -137,7 +138,7 @@ def add(
 
 
 def _profile_warning(name: str, config: Config) -> Iterator[str]:
-    """A sentence about profiles that do not let a server through which was added, as those of setup."""
+    """Yield a sentence about profiles that do not allow the added server, such as those of setup."""
     profiles = [
         each.name
         for each in config.profiles.values()
@@ -151,7 +152,7 @@ def _profile_warning(name: str, config: Config) -> Iterator[str]:
 
 
 def with_server(text: str, name: str, server: dict[str, JsonValue], file: str) -> str:
-    """The file with one more server, in the shape that it has. Raises `CannotEditError`."""
+    """Return the file with one more server, in its own shape. Raises `CannotEditError`."""
     value = parse(text, "").value
     shape = shape_of(value)
     if shape is OPENCODE:
@@ -170,7 +171,7 @@ def with_server(text: str, name: str, server: dict[str, JsonValue], file: str) -
 
 
 def _names(text: str, file: str) -> set[str]:
-    """The servers that a text has; none where it cannot be read."""
+    """Return the servers in a text; empty if it cannot be read."""
     config = read_config(text, file).config
     return set() if config is None else {*config.servers, *config.unusable}
 
@@ -178,7 +179,7 @@ def _names(text: str, file: str) -> set[str]:
 def _start_warnings(
     name: str, program: str, env: Mapping[str, str], url: str | None, module: str | None
 ) -> Iterator[str]:
-    """Sentences about a server that was added and cannot start yet, or that shows a secret."""
+    """Yield sentences about an added server that cannot start yet, or that shows a secret."""
     if is_plain(program) and "PATH" not in env and shutil.which(program) is None:
         yield absent_text(program, name)
     extra: Extra = "remote" if url is not None else "python"
@@ -227,7 +228,9 @@ def _pairs(option: str, said: tuple[str, ...]) -> dict[str, str]:
 
 
 def _in_force(named: str | None) -> Config:
-    """The file to edit, which must be sound: nobody can tell what an edit does to a broken one."""
+    """Return the configuration to edit; it must be sound, because the effect of an edit on a broken one is
+    unknown.
+    """
     where = find_config_file(environment(), named)
     if not os.path.lexists(where.path):  # it is made
         return _sound(_EMPTY, where.path)
@@ -238,7 +241,7 @@ def _in_force(named: str | None) -> Config:
 
 
 def _where(config: Config, name: ServerName) -> tuple[str, KeyPath | None] | None:
-    """The file a server is written in, and its place there; no place where it cannot be read."""
+    """Return the file of a server and its place there. The place is None if the server cannot be read."""
     server = config.servers.get(name)
     if server is None:
         return (config.file, None) if name in config.unusable else None
@@ -246,7 +249,7 @@ def _where(config: Config, name: ServerName) -> tuple[str, KeyPath | None] | Non
 
 
 def _sound(text: str, file: str, *, project: bool = False) -> Config:
-    """What a text says; a text with problems ends the verb."""
+    """Return the configuration in a text; a text with problems ends the verb."""
     loaded = read_config(text, file, project=project)
     if loaded.config is None:
         said = "\n".join(f"{each.where}: {each.text}" for each in loaded.problems)
@@ -255,8 +258,9 @@ def _sound(text: str, file: str, *, project: bool = False) -> Config:
 
 
 def edit_file(file: str, edit: Callable[[str], str], *, project: bool = False) -> bool:
-    """Edit a file in place, also one that is a link to where somebody keeps it. False: nothing is to change.
-    `project`: it is a project's. Ends the verb where it cannot be edited.
+    """Edit a file in place, following a link. False if nothing is to be changed.
+
+    `project`: the file is a project's. Ends the verb if the file cannot be edited.
     """
     with _alone_in(os.path.dirname(os.path.realpath(file))):
         return _changed(file, edit, project=project)
@@ -264,7 +268,7 @@ def edit_file(file: str, edit: Callable[[str], str], *, project: bool = False) -
 
 @contextlib.contextmanager
 def _alone_in(directory: str) -> Iterator[None]:
-    """One verb at a time edits here: of two at once the first one's change would be written over."""
+    """Allow one verb at a time to edit in a directory, so that none overwrites another's change."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # it is made yet, or cannot be locked
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -296,7 +300,7 @@ def _changed(file: str, edit: Callable[[str], str], *, project: bool) -> bool:
 
 
 def _reload_running(name: str, file: str, what: str, as_json: bool) -> None:
-    """Have a carpool that runs read it now. It would find out by itself a moment later."""
+    """Ask a running carpool to read the file now. It would notice by itself a moment later."""
     problems: list[str] = []
     running = False
     with contextlib.ExitStack() as stack:

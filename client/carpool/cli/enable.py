@@ -1,9 +1,8 @@
 """The verbs `enable` and `disable`: for all agents or for one, until carpool stops or in the file.
 
-Owns which file `--save` writes, and how people are told what is in force. Without `--save` the carpool that
-runs does it all (`carpool/switch`).
-
-Knows nothing of: what becomes of agents that are there, how a file says it (`config.set_enabled`).
+Owns the choice of the file for `--save`, and the words about what is in force. Without `--save` the running
+carpool does all of it (`carpool/switch`). Knows nothing of: what becomes of connected agents, how a file
+says it (`config.set_enabled`).
 """
 
 import os
@@ -39,7 +38,7 @@ Verb = Callable[..., None]
 
 
 def _options(verb: Verb) -> Verb:
-    """Those that both verbs have."""
+    """Add the options that both verbs have."""
     for option in (
         json_option,
         config_option,
@@ -108,13 +107,13 @@ def _switch(
 
 
 def _refused(found: list[Facts]) -> None:
-    """End the verb where the broker has refused anything."""
+    """End the verb if the broker has refused anything."""
     if refused := [with_server_name(each["server"], each["refused"]) for each in found if "refused" in each]:
         fail("\n".join(refused))
 
 
 def switch_text(facts: Facts) -> str:
-    """What is in force now, and until when."""
+    """Return the sentence about the state in force now, and its end."""
     server, session = facts["server"], facts["session"]
     what = "enabled" if facts["enabled"] else "disabled"
     whose = f" for session {session}" if session else ""
@@ -170,8 +169,9 @@ def _saved(server: ServerConfig, *, on: bool) -> Facts:
 
 
 def _written(found: CheckedLayers, name: str) -> ServerConfig:
-    """The server that is in force here under this name. Ends the verb where there is none, or where it
-    cannot be switched by an edit.
+    """Return the server in force here with this name.
+
+    Ends the verb if there is none, or if an edit cannot switch it.
     """
     assert found.config is not None
     server = found.config.servers.get(ServerName(name))
@@ -192,7 +192,7 @@ def _why_not(found: CheckedLayers, config: Config, name: str) -> str:
 
 
 def _drop_override(name: str) -> Facts | None:
-    """Have a carpool that runs go by its files from now on; None: none runs."""
+    """Ask a running carpool to follow its files from now on; None if none runs."""
     place = runtime_place()
     try:
         with reach_broker(place, control=True) as door:

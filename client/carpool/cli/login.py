@@ -1,7 +1,7 @@
 """The verbs `login` and `logout`: an OAuth login for a server over a URL, kept for its bridges.
 
-Owns which server is meant, with the variables of this terminal filled in, and what a person sees. The flow
-is `carpool.bridge.oauth_login`'s; the SDK that it needs is imported only then.
+Owns the choice of the server, with the variables of this terminal filled in, and the output for people. The
+flow is `carpool.bridge.oauth_login`'s; the SDK that it needs is imported only then.
 """
 
 import logging
@@ -113,7 +113,7 @@ def _need_extra() -> None:
 
 
 def _remote(name: str, file: str | None) -> Remote:
-    """The server, as an agent here would reach it."""
+    """Return the server as an agent here would reach it."""
     state = paths.state_dir(os.environ, runtime_place().directory)
     cwd = working_directory()
     found = read_layers(
@@ -140,7 +140,7 @@ def _remote(name: str, file: str | None) -> Remote:
 
 
 def _start(name: str) -> bool:
-    """Have a carpool that runs try again now. Whether one did."""
+    """Ask a running carpool to try again now. True if one did."""
     try:
         with reach_broker(runtime_place(), control=True) as door:
             broker_request_or_fail(door, "carpool/operate", {"verb": "start", "servers": [name]}, OPERATE_S)

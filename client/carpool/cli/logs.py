@@ -1,7 +1,7 @@
-"""The verb `logs`: what servers and carpool's own processes have logged, read from the files themselves.
+"""The verb `logs`: the logs of servers and of carpool's own processes, read from the files themselves.
 
-Works when the daemon is dead: then it is needed most. Control characters in a log are
-shown, never obeyed. Refuses to know who writes the files.
+Works when the daemon is dead: then it is needed most. Control characters in a log are shown, never obeyed.
+Refuses to know who writes the files.
 """
 
 import os
@@ -18,7 +18,7 @@ from carpool_protocol.config.text.problems import did_you_mean
 
 LINES = 50
 FOLLOW_S = 0.2
-"""How often a file that is followed is looked at."""
+"""Seconds between two looks at a file that is followed."""
 _TAIL_BYTES_PER_LINE = 400
 _LONGEST_LINE_BYTES = 64 * 1024
 
@@ -54,9 +54,9 @@ def logs(server: str | None, daemon: bool, count: int, follow: bool, as_json: bo
 
 
 class LogTail:
-    """One log file, followed over its rotations. An unfinished line is waited for.
+    """One log file, followed over its rotations. An unfinished line is held until it ends.
 
-    Keeps no file open between two looks: a position, and which file it is in.
+    Keeps no file open between two looks: only a position, and the inode of its file.
     """
 
     def __init__(self, path: str) -> None:
@@ -66,7 +66,7 @@ class LogTail:
         self._half = b""
 
     def last_lines(self, count: int) -> list[str]:
-        """The last `count` lines, from the rotated file as well where the current one is short."""
+        """Return the last `count` lines, some from the rotated file if the current one is short."""
         lines: deque[bytes] = deque(maxlen=count)
         length = _length(self._path)
         self._position = max(0, length - max(1, count) * _TAIL_BYTES_PER_LINE)
@@ -78,7 +78,7 @@ class LogTail:
         return _decoded(lines)
 
     def new_lines(self) -> list[str]:
-        """The lines that were finished since the last look."""
+        """Return the lines that were finished since the last look."""
         return _decoded(self._rest())
 
     def _rest(self) -> list[bytes]:
@@ -130,7 +130,7 @@ def _end_of(path: str, count: int) -> list[bytes]:
 
 
 def _log_files(folder: str) -> dict[str, str]:
-    """Every log by the name people use: `git`, and for our own `(broker)`."""
+    """Return every log by the name that people use: `git`, and for carpool's own `(broker)`."""
     try:
         files = sorted(name for name in os.listdir(folder) if name.endswith(".log"))
     except OSError:

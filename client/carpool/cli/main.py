@@ -1,7 +1,7 @@
-"""The click command line: all verbs but `connect`, `run` and `up`, which `entry` sends on before.
+"""The click command line: all verbs but `connect`, `run` and `up`, which `entry` handles before.
 
-Owns the list of verbs, what every verb shares (`--json`, the way to the broker) and nothing else: each group
-of verbs is a file, imported when one of it is used.
+Owns only the list of verbs and what all verbs share (`--json`, the way to the broker). Each group of verbs
+is a file, imported when one of them is used.
 """
 
 import importlib
@@ -23,7 +23,9 @@ from carpool.terminal.verb_output import EXIT_FAILED, EXIT_NO_BROKER, EXIT_USAGE
 from carpool_protocol.bootstrap import trusted_places
 
 RETURN_S = 15.0
-"""So long a verb waits for a broker that a launcher is about to start: it pauses 5 s at most between two."""
+"""Seconds that a verb waits for a broker that a launcher is about to start; it pauses 5 s at most between
+two.
+"""
 _POLL_S = 0.05
 
 VERBS: dict[str, tuple[str, str]] = {
@@ -67,7 +69,9 @@ VERBS: dict[str, tuple[str, str]] = {
     "bench": ("carpool.bench.command:bench", "Measure a tool under load, or carpool against a direct pipe."),
     "demo": ("carpool.demo.command:demo", "Show on real servers what sharing them buys."),
 }
-"""Verb: where its command is (empty: before click, in `entry`), and its line in the list."""
+"""Each verb with the place of its command (empty: `entry` handles it before click), and its line in the
+list.
+"""
 
 
 class _Verbs(click.Group):
@@ -99,7 +103,7 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, with a "did you mean"."""
+        """Resolve a command like click, with a "did you mean" in the error."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             from carpool_protocol.config.text.problems import did_you_mean
 
@@ -116,7 +120,7 @@ def verbs() -> None:
 
 
 def main() -> int:
-    """Run the command line. Its exit code."""
+    """Run the command line. Returns its exit code."""
     try:
         _refuse_untrusted_places(sys.argv[1:])
         code = verbs.main(prog_name="carpool", standalone_mode=False)
@@ -132,7 +136,7 @@ def main() -> int:
 
 
 def _refuse_untrusted_places(arguments: list[str]) -> None:
-    """End here where the environment names a place that no verb may use (`trusted_places`)."""
+    """End the process if the environment names a place that no verb may use (`trusted_places`)."""
     verb = arguments[0] if arguments else ""
     if verb not in VERBS or verb == "trust" or {"-h", "--help"}.intersection(arguments):
         return  # `trust` looks for itself: it is the way out
@@ -143,7 +147,7 @@ def _refuse_untrusted_places(arguments: list[str]) -> None:
 
 
 def refuse_places(variables: Sequence[str] = trusted_places.VARIABLES) -> None:
-    """End the verb where one of these variables names a place in a project that is not trusted."""
+    """End the verb if one of these variables names a place in a project that is not trusted."""
     try:
         trusted_places.refuse_untrusted(os.environ, variables)
     except trusted_places.UntrustedPlaceError as error:
@@ -157,7 +161,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="For programs
 
 
 def environment() -> dict[str, str]:
-    """The environment of this verb, with the configuration file that is in force here."""
+    """Return the environment of this verb, with the configuration file that is in force here."""
     return environment_in_force(runtime_place().directory)
 
 
@@ -176,7 +180,7 @@ profile_option = click.option(
 
 
 def as_workspace(value: str) -> str:
-    """A workspace as the broker takes it: a name as it is, a directory absolute and there."""
+    """Return a workspace for the broker: a name as it is, or the absolute path of an existing directory."""
     if "/" not in value and value not in {".", "..", "~"}:
         return value
     path = os.path.realpath(os.path.expanduser(value))
@@ -188,7 +192,7 @@ def as_workspace(value: str) -> str:
 def open_session(
     *, control: bool, start: bool = False, profile: str = "", workspace: str = ""
 ) -> ControlClient:
-    """A session with the broker. `start`: bring carpool up where it is not."""
+    """Return a session with the broker. `start`: bring carpool up if it does not run."""
     place = runtime_place()
     try:
         return reach_broker(place, control=control, profile=profile, workspace=workspace)
@@ -207,7 +211,9 @@ def open_session(
 def reach_broker(
     place: RuntimePlace, *, control: bool, profile: str = "", workspace: str = "", attach_s: float = ATTACH_S
 ) -> ControlClient:
-    """A session with the broker, or with the next one where it has just died. Raises `ControlClientError`."""
+    """Return a session with the broker, or with the next one if it has just died. Raises
+    `ControlClientError`.
+    """
     deadline = time.monotonic() + RETURN_S
     while True:
         try:
@@ -228,7 +234,7 @@ def reach_broker(
 def broker_request_or_fail(
     client: ControlClient, method: str, params: dict[str, Any], timeout_s: float = 30.0
 ) -> dict[str, Any]:
-    """A `carpool/…` method and its result object; a broker's error ends the verb."""
+    """Call a `carpool/…` method and return its result object; a broker's error ends the verb."""
     try:
         return broker_request(client, method, params, timeout_s)
     except AnsweredError as error:
@@ -238,7 +244,9 @@ def broker_request_or_fail(
 def broker_request(
     client: ControlClient, method: str, params: dict[str, Any], timeout_s: float = 30.0
 ) -> dict[str, Any]:
-    """The same for verbs that have more to say where the broker refuses: raises `AnsweredError`."""
+    """Call a `carpool/…` method and return its result object. Raises `AnsweredError` if the
+    broker refuses.
+    """
     try:
         result = msgspec.json.decode(client.request(method, params, timeout_s))
     except ControlClientError as error:
@@ -254,7 +262,7 @@ def refused(error: AnsweredError, more: str = "") -> NoReturn:
 
 
 def _without_protocol(text: str) -> str:
-    """A refusal without what it tells those who write requests: a person has written none."""
+    """Return a refusal without its advice to authors of requests: a person has written none."""
     from carpool_protocol.faults.kinds import KINDS
 
     kind = KINDS["bad_params"]
@@ -262,11 +270,11 @@ def _without_protocol(text: str) -> str:
 
 
 def with_server_name(server: str, text: str) -> str:
-    """A sentence with the server that it is about in front, unless it says that itself."""
+    """Return a sentence with its server in front, unless the sentence names the server itself."""
     is_named = f"{server!r}" in text
     return f"{text[:1].lower()}{text[1:]}" if is_named else f"{server}: {text}"
 
 
 def fail_at(error: ControlClientError) -> NoReturn:
-    """End the verb over a broker that cannot be used."""
+    """End the verb because the broker cannot be used."""
     fail(str(error), EXIT_NO_BROKER if error.no_broker else EXIT_FAILED)

@@ -1,8 +1,8 @@
-"""The verb `pin`: which words of pinned servers are held back, what has changed, and approving it.
+"""The verb `pin`: shows the held definitions of pinned servers and their changes, and approves them.
 
-Owns how a change is shown: by lines, with everything spelled out that a terminal would not show, since a
-person decides by it. What is approved is what was shown: on a terminal `approve` shows the change and asks; a
-program says the digests that `diff` has told it. Refuses to know what holding a tool back does.
+Owns the display of a change: by lines, with everything spelled out that a terminal would not show, since a
+person decides by it. Only what was shown is approved: on a terminal `approve` shows the change and asks; a
+program names the digests that it got from `diff`. Refuses to know what holding a tool back does.
 """
 
 import difflib
@@ -24,9 +24,9 @@ Facts = dict[str, Any]
 
 INSTRUCTIONS: Final = "(instructions)"
 DIGEST_CHARS: Final = 16
-"""So much of a digest is shown, and is enough to say which one is meant."""
+"""The characters of a digest that are shown; they are enough to name it."""
 _AROUND: Final = 2
-"""So many lines that are the same are shown around a change."""
+"""The number of unchanged lines that are shown around a change."""
 _WHY: Final = {
     "new": "is new",
     "changed": "has changed",
@@ -85,7 +85,7 @@ def _meant(pinned: list[Facts], server: str | None) -> list[Facts]:
 def _chosen(
     meant: list[Facts], tools: Sequence[str], digests: Sequence[str], *, as_json: bool
 ) -> list[tuple[Facts, list[Facts]]]:
-    """Of each server, the held words that are to be approved: somebody has seen them."""
+    """Return, for each server, the held definitions to approve: only those that somebody has seen."""
     unknown = [tool for tool in tools if not any(tool == one["tool"] for it in meant for one in it["held"])]
     if unknown:
         fail(f"not held back, so not approved: {', '.join(unknown)}; `carpool pin diff` shows what is")
@@ -137,7 +137,7 @@ def _approve(client: ControlClient, chosen: list[tuple[Facts, list[Facts]]], *, 
 
 
 def _read(each: Facts) -> Facts:
-    """For programs: definitions as JSON, where they are."""
+    """Return the facts for programs: definitions as JSON if they are JSON."""
     held = [{**one, "before": _decoded(one["before"]), "now": _decoded(one["now"])} for one in each["held"]]
     return {**each, "held": held}
 
@@ -150,7 +150,7 @@ def _decoded(text: str) -> object:
 
 
 def status_page(pinned: list[Facts]) -> str:
-    """For people."""
+    """Return the state of the pinned servers as text for people."""
     if not pinned:
         return (
             'no server is pinned; write "pin": true into one, and its tools and instructions are held back '
@@ -176,7 +176,7 @@ def status_page(pinned: list[Facts]) -> str:
 
 
 def diffs(pinned: list[Facts], tools: Sequence[str] = ()) -> Iterator[str]:
-    """What is held back, tool by tool."""
+    """Yield the difference of each held tool."""
     for each in pinned:
         for one in each["held"]:
             if not tools or one["tool"] in tools:
@@ -203,7 +203,7 @@ def _diff(one: Facts) -> Iterator[str]:
 
 
 def _lines(text: str) -> list[str]:
-    """A definition as people compare it: texts by their own lines, everything else as indented JSON."""
+    """Split a definition into lines for comparison: texts by their own lines, the rest as indented JSON."""
     whole = _decoded(text)
     if isinstance(whole, str):  # instructions
         return whole.split("\n")

@@ -1,9 +1,8 @@
-"""Verbs that show what servers offer beside tools: `resources`, `read`, `prompts`, `prompt`.
+"""The verbs for everything that servers offer beside tools: `resources`, `read`, `prompts`, `prompt`.
 
-Owns how lists and contents look to people; programs get the broker's answers as they are. Each verb is an
-agent's request, made as an agent would make it: with a profile it sees what that profile may.
-
-Refuses to know how a URI is routed.
+Owns the display of lists and contents for people; programs get the broker's answers as they are. Each verb
+is an agent's request, made as an agent would make it: with a profile it sees what that profile may. Refuses
+to know how a URI is routed.
 """
 
 import base64
@@ -30,9 +29,9 @@ from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 
 READ_S = 1900.0
-"""As for `carpool call`: the daemon has the better answer."""
+"""The same as for `carpool call`: the daemon's own answer says more."""
 PAGES = 1000
-"""More of one list than any broker gives."""
+"""A bound on the pages of one list, higher than any broker needs."""
 
 Facts = dict[str, Any]
 
@@ -121,7 +120,7 @@ def prompt(
 
 
 def _listed(client: ControlClient, method: str, key: str) -> Iterator[Facts]:
-    """All pages of a list."""
+    """Yield the entries of all pages of a list."""
     try:
         client.initialize()
         cursor = ""
@@ -139,7 +138,7 @@ def _listed(client: ControlClient, method: str, key: str) -> Iterator[Facts]:
 
 
 def _asked(method: str, params: Facts, profile: str, workspace: str, *, as_json: bool) -> Facts | None:
-    """The result; None where it was printed for programs. An error ends the verb."""
+    """Return the result; None if it was printed for programs. An error ends the verb."""
     with open_session(control=False, start=True, profile=profile, workspace=workspace) as door:
         try:
             door.initialize()
@@ -169,7 +168,7 @@ def _decoded(raw: msgspec.Raw) -> Facts:
 
 
 def is_shown() -> bool:
-    """Whether somebody looks at what is written, and not a file or a program."""
+    """True if stdout is a terminal, and not a file or a program."""
     return sys.stdout.isatty()
 
 
@@ -197,7 +196,7 @@ def _encodable(text: str) -> str:
 
 
 def _arguments(found: Facts) -> list[str]:
-    """Names of a prompt's arguments, optional ones with a `?`."""
+    """Return the names of a prompt's arguments, optional ones with a `?`."""
     said = found.get("arguments")
     return [
         f"{it.get('name')}{'' if it.get('required') else '?'}"

@@ -1,11 +1,9 @@
-"""The verb `service`: have carpool run from login on, without a program that needs it first.
+"""The verb `service`: runs carpool from login on, without a program that needs it first.
 
-Owns the units (one of systemd, one of launchd), where they lie, and the words to systemd and launchd.
-Invariants: nothing of the environment is in a unit but places and PATH, so no secret is; a server that the
-kernel ends for its memory does not end carpool; `carpool down` ends it, and it stays down; a file of that
-name that is not ours is left alone.
-
-Knows nothing of: what `carpool up` does.
+Owns the units (one of systemd, one of launchd), their places, and the commands to systemd and launchd.
+Invariants: a unit holds nothing of the environment but places and PATH, so it holds no secret; a server that
+the kernel kills for its memory does not end carpool; `carpool down` ends it, and it stays down; a file of
+that name that is not carpool's is left alone. Knows nothing of: what `carpool up` does.
 """
 
 import os
@@ -35,15 +33,17 @@ PLACES: Final = (
     *("PATH", "XDG_CONFIG_HOME", "XDG_STATE_HOME"),
     *("CARPOOL_CONFIG", "CARPOOL_RUNTIME_DIR", "CARPOOL_STATE_DIR"),
 )
-"""Variables that are taken over: programs are found, and files are where they are now."""
+"""The variables that a unit takes over, so that programs and files are found in their present places."""
 STOP_S: Final = 60
-"""More than the launcher takes to end everything politely."""
+"""Longer than the launcher takes to end everything politely."""
 _USAGE: Final = 2
-"""`carpool up` ends with it for a broken configuration, and where carpool runs already: no case for again."""
+"""The exit code of `carpool up` for a broken configuration, and if carpool runs already: a retry would not
+help.
+"""
 
 
 def systemd_unit(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    """A user unit. `command`: how carpool is started, absolute."""
+    """Return a user unit. `command`: the absolute command that starts carpool."""
     places = [f"Environment={_quoted(f'{name}={environ[name]}')}" for name in PLACES if environ.get(name)]
     words = " ".join(_quoted(word.replace("$", "$$")) for word in (*command, "up"))
     return "\n".join(
@@ -73,13 +73,13 @@ def systemd_unit(command: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def _quoted(word: str) -> str:
-    """A word of a unit, systemd.syntax(7)."""
+    """Quote a word of a unit, systemd.syntax(7)."""
     plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("\n", "\\n")
     return f'"{plain}"'
 
 
 def launchd_agent(command: Sequence[str], environ: Mapping[str, str], log: str) -> str:
-    """An agent of the user's, launchd.plist(5). `log`: the file for what `carpool up` says."""
+    """Return an agent of the user's, launchd.plist(5). `log`: the file for the output of `carpool up`."""
     agent = {
         "Label": NAME,
         "ProgramArguments": [*command, "up"],

@@ -1,10 +1,9 @@
 """The verb `setup`: move the servers of other programs into carpool, and back.
 
-Owns the order of things: look, show, ask, write down, change; and the words around it. It asks apart for the
-user's own files, for those of the project and for trust. Works without a daemon; one that runs reads
-carpool.json by itself.
-
-Knows nothing of: which server goes where (`setup.plan`), what undoing does to a file (`setup.undo`).
+Owns the order of steps: look, show, ask, record, change; and the words around it. It asks separately about
+the user's own files, the project's files, and trust. Works without a daemon; a running one reads
+carpool.json by itself. Knows nothing of: which server goes where (`setup.plan`), what undoing does to a file
+(`setup.undo`).
 """
 
 import contextlib
@@ -101,7 +100,7 @@ def setup(
 
 
 class SetupDialog(Struct, frozen=True, kw_only=True):
-    """How the verb was said: who answers its questions, and in which form it tells."""
+    """The options of the verb that say how questions are answered, and in which form the output is."""
 
     yes: bool
     dry_run: bool
@@ -109,16 +108,16 @@ class SetupDialog(Struct, frozen=True, kw_only=True):
     trust: bool
 
     def show(self, text: str) -> None:
-        """For people."""
+        """Print a text for people."""
         if text and not self.as_json:
             click.echo(text + "\n")
 
     def is_person(self) -> bool:
-        """Whether questions are asked at all."""
+        """True if questions are asked."""
         return not self.yes and not self.dry_run
 
     def ask(self, question: str, *, default: bool | None = None) -> bool:
-        """Ask."""
+        """Ask a question."""
         if not sys.stdin.isatty():
             fail("nobody is there to be asked: look at it and say `carpool setup --yes`", EXIT_USAGE)
         return click.confirm(question, default=default, err=True)
@@ -167,7 +166,10 @@ def _setup(
 def _chosen(
     found: SetupInventory, alone: SetupPlan, whole: SetupPlan, asks: SetupDialog, wants_project: bool | None
 ) -> tuple[SetupPlan, list[PermissionRule]]:
-    """Show and ask: the plan with or without the files of the project, and the rules that it concerns."""
+    """Show the plan and ask about it.
+
+    Returns the plan with or without the files of the project, and the rules that it affects.
+    """
     lost = found.rules_of(alone)
     if alone.changes:
         asks.show(diff.page(alone))
@@ -191,7 +193,7 @@ def _chosen(
 
 
 def _shortened_names(plan: SetupPlan) -> list[str]:
-    """Which names of tools are cut for programs that put something before them."""
+    """Return lines about tool names that are cut for programs which put a prefix before them."""
     place = runtime_place()
     config = load_config(find_config_file(os.environ)).config
     if config is None or not any(
@@ -212,7 +214,7 @@ def _shortened_names(plan: SetupPlan) -> list[str]:
 
 
 def _separate(found: SetupInventory, asks: SetupDialog) -> bool:
-    """Whether programs keep the servers they had. Asked only where that makes a difference."""
+    """True if programs keep the servers they had. The user is asked only if that makes a difference."""
     if not asks.is_person():
         return True
     apart, together = (found.plan(project=True, separate=each).given for each in (True, False))
@@ -237,7 +239,7 @@ def _takes_project(
     wanted: bool | None,
     lost: Sequence[PermissionRule],
 ) -> bool:
-    """Whether the project's files are changed: not by default where others get the change."""
+    """True if the project's files are changed. The default is no if others get the change through git."""
     default = not found.known.tracked & {each.path for each in whole.changes} if wanted is None else wanted
     if not asks.is_person():
         return default
@@ -246,7 +248,7 @@ def _takes_project(
 
 
 def _trusted(project: str, plan: SetupPlan, asks: SetupDialog) -> carpool_files.EarlierTrust | None:
-    """What was trusted of the project before, if its servers may run from now on."""
+    """Return the earlier trust in the project if its servers may run from now on, else None."""
     after = {each.role: each.after for each in plan.changes}
     if "project" not in after or (asks.yes and not asks.trust):
         return None
@@ -266,8 +268,10 @@ def _unchanged() -> NoReturn:
 
 
 def _apply(store: str, plan: SetupPlan, trusted: carpool_files.EarlierTrust | None) -> list[str]:
-    """Change the files, ours first. What could not be done; programs whose file failed have their servers
-    still. `trusted`: of the project, if its file is to be trusted as it will be.
+    """Change the files, carpool's own first. Returns the failures.
+
+    A program whose file could not be changed still has its servers. `trusted`: the earlier trust in the
+    project, if its file is to be trusted as changed.
     """
     known = () if trusted is None else trusted.listed
     run = run_record.begin_run(store, plan.changes, None if trusted is None else trusted.digest, known)
@@ -346,7 +350,7 @@ def _print_result(
 
 
 def next_steps(plan: SetupPlan, untrusted: str) -> list[str]:
-    """What a person does now, at most six lines."""
+    """Return the next steps for a person, at most six lines."""
     titles = list(dict.fromkeys(each.client for each in plan.moved))
     said = [f"Done. Restart {', '.join(titles)}; carpool starts by itself." if titles else "Done."]
     if untrusted:

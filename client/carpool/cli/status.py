@@ -1,7 +1,7 @@
-"""Verbs that look at a running carpool and change nothing: `status`, `ps`.
+"""The verbs that look at a running carpool and change nothing: `status`, `ps`.
 
-Owns how the broker's facts are laid out for people; programs get them as they are.
-Refuses to know where the facts come from.
+Owns the layout of the broker's facts for people; programs get them as they are. Refuses to know where the
+facts come from.
 """
 
 import os
@@ -44,13 +44,15 @@ NOTHING: Facts = {
     "path": None,
     "door": None,
 }
-"""`status --json` of a carpool that does not run: the same keys, so that programs need no second shape."""
+"""The output of `status --json` if carpool does not run: the same keys, so that programs need no second
+shape.
+"""
 
 
 BROKER_S: Final = 5.0
-"""`status` waits no longer for the broker to let it in, and again for its answer."""
+"""Seconds that `status` waits for the broker to admit it, and again for its answer."""
 SUPERVISOR_S: Final = 2.0
-"""The broker waits no longer for the supervisor: less than `status` waits for the broker."""
+"""Seconds that the broker waits for the supervisor: fewer than `status` waits for the broker."""
 
 
 @click.command()
@@ -77,12 +79,15 @@ def status(as_json: bool) -> None:
 
 
 def with_door(facts: Facts, door: HttpDoorStatus | None) -> Facts:
-    """The broker's facts and the HTTP door, of which no broker knows."""
+    """Return the broker's facts with those of the HTTP door, which no broker knows."""
     return {**facts, "door": None if door is None else door._asdict()}
 
 
 def with_verdict(facts: Facts) -> Facts:
-    """A door that is not open comes before what leaves carpool healthy, after what does not."""
+    """Return the facts with the verdict on the HTTP door.
+
+    A closed door outranks a reason that leaves carpool healthy, and yields to one that does not.
+    """
     worse = _is_closed(facts.get("door")) and facts["healthy"]
     return {**facts, **({"healthy": False, "reason": DOOR_CLOSED} if worse else {})}
 
@@ -105,7 +110,7 @@ def ps(as_json: bool) -> None:
 
 
 _ROLES = "launcher broker supervisor spawner door hook shim"
-"""In this order."""
+"""The roles of processes, in the order of their rows."""
 
 
 _PS_KEYS = (
@@ -116,7 +121,7 @@ UNVERIFIED = "?  nobody has looked yet whether the server may be shared like thi
 
 
 def processes(facts: Facts) -> list[Facts]:
-    """One row per process, with the same keys for each; `None` where a fact is not known of it."""
+    """Return one row per process, with the same keys for each; an unknown fact is `None`."""
     unknown: Facts = dict.fromkeys(_PS_KEYS)
     rows: list[Facts] = []
     names = {supervisor["pid"]: supervisor["id"] for supervisor in facts.get("supervisors", [])}
@@ -147,7 +152,7 @@ LOST = "a project cannot be read, so its servers are not there: "
 
 
 def _of_workspaces(workspaces: list[Facts]) -> Iterator[str]:
-    """What the author or the user of a project should know."""
+    """Yield sentences about projects for their authors and users."""
     for each in workspaces:
         file, root = display.printable(each["file"]), display.printable(each["root"])
         servers = ", ".join(map(display.printable, each["servers"]))
@@ -162,7 +167,7 @@ def _of_workspaces(workspaces: list[Facts]) -> Iterator[str]:
 
 
 def ps_page(facts: Facts, rows: list[Facts]) -> str:
-    """The whole of `carpool ps`, for people. Holders and questions have columns only while there are any."""
+    """Return all of `carpool ps` for people. Holders and questions have columns only if there are any."""
     holders = any(row["holder"] for row in rows)
     asks = any(row["asks"] for row in rows)
     heads = ["PID", "SERVER", "ID", "GEN", "STATE", "SHARING", "ERA", "IN FLIGHT", "CALLS"]
@@ -203,13 +208,13 @@ def ps_page(facts: Facts, rows: list[Facts]) -> str:
 
 
 def _place(session: Facts) -> str:
-    """The name of its workspace, else its directory."""
+    """Return the name of the session's workspace, else its directory."""
     place = session.get("workspace") or {}
     return str(place.get("name") or place.get("root") or "")
 
 
 def status_page(facts: Facts) -> str:
-    """The whole of `carpool status`, for people."""
+    """Return all of `carpool status` for people."""
     broker, totals = facts.get("broker") or {}, facts.get("totals") or {}
     up = display.duration(broker.get("uptime_s", 0))
     parts = [f"carpool {display.printable(str(broker.get('version', '?')))}, up {up}: {_health_line(facts)}"]
@@ -285,7 +290,7 @@ def _door_line(door: Facts | None) -> str:
 
 
 def _health_line(facts: Facts) -> str:
-    """The broker's `reason`, for people."""
+    """Return the sentence for the broker's `reason`."""
     match facts.get("reason"):
         case "ok" if _is_closed(facts.get("door")):
             return "serving agents on the socket; the HTTP door is not open"
@@ -320,7 +325,7 @@ def _count(number: int, what: str, plural: str = "s") -> str:
 
 
 def _servers_table(servers: Facts) -> str:
-    """With the questions that are open to agents, while there are any."""
+    """Return the table of servers; open questions to agents have a column only if there are any."""
     asks = {name: sum(each.get("asks") or 0 for each in one["instances"]) for name, one in servers.items()}
     heads = [
         "SERVER",
@@ -354,7 +359,7 @@ def _servers_table(servers: Facts) -> str:
 
 
 def _breakers(facts: Facts) -> str:
-    """A line for each pool whose breaker is not closed: it is not trusted to start freely."""
+    """Return a line for each pool whose circuit breaker is not closed: its starts are limited."""
     lines = []
     for name, server in (facts.get("servers") or {}).items():
         for pool in server.get("pools") or ():
@@ -368,11 +373,11 @@ def _breakers(facts: Facts) -> str:
 
 
 _INSTRUCTIONS: Final = "(instructions)"
-"""Stands among the held tools of a server for its instructions."""
+"""The entry for a server's instructions among its held tools."""
 
 
 def _held_back(servers: Facts) -> str:
-    """A line for each pinned server of which something is not approved."""
+    """Return a line for each pinned server with something that is not approved."""
     lines = []
     for name, server in servers.items():
         pinned = server.get("pinned") or {}
@@ -386,7 +391,9 @@ def _held_back(servers: Facts) -> str:
 
 
 def _switches(facts: Facts) -> str:
-    """A line for each server that is disabled, or enabled in spite of its file: until when, and by what."""
+    """Return a line for each server that is disabled, or enabled despite its file, with the end and the
+    cause.
+    """
     lines = []
     for name, server in (facts.get("servers") or {}).items():
         files = " and ".join(server.get("disabled_in") or ())
@@ -404,25 +411,30 @@ def _switches(facts: Facts) -> str:
 
 
 def _sharing(one: Facts) -> str:
-    """The mode, with a `?` where it is only assumed."""
+    """Return the sharing mode, with a `?` if it is only assumed."""
     mode = one["sharing"] or "-"
     return f"{mode}?" if _is_assumed(one) else str(mode)
 
 
 def _is_assumed(one: Facts) -> bool:
-    """Not so for `auto`: nothing is decided before somebody wants the server."""
+    """True if the sharing mode is only assumed. `auto` does not count: nothing is decided before the first
+    use.
+    """
     return one.get("verified") is False and one["sharing"] != "auto"
 
 
 def _holder(row: Facts) -> str:
-    """Whose lease an instance is: the session, and its agent's name."""
+    """Return the holder of an instance's lease: the session, and its agent's name."""
     if not row["holder"]:
         return "-"
     return f"{row['holder']} {display.one_line(row['holder_agent'] or '', 24)}".rstrip()
 
 
 def _saved(size_bytes: int) -> str:
-    """Negative while too few agents share: then it is what carpool itself costs more."""
+    """Return the saved memory as text.
+
+    It is negative while few agents share: then carpool itself costs more than it saves.
+    """
     if size_bytes < 0:
         return f"{display.size(-size_bytes)} more memory than private ones"
     return f"{display.size(size_bytes)} saved"
@@ -440,7 +452,7 @@ _HEADS = ["HOOK", "LOOKS", "ALLOWED", "DENIED", "REWRITTEN", "FAILED", "TIMEOUTS
 
 
 def hook_table(hooks: Iterable[Mapping[str, Any]]) -> str:
-    """The table and what is wrong with any; empty where there are none."""
+    """Return the table of hooks and their problems; empty if there are no hooks."""
     rows: list[list[str]] = []
     wrong: list[str] = []
     for hook in hooks:

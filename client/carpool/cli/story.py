@@ -1,8 +1,8 @@
-"""The verb `story`: what happened to one call, from its agent's request to the answer.
+"""The verb `story`: the history of one call, from its agent's request to the answer.
 
-Composes what is known of it: its line in the audit, which may be old, and what the journals of the running
-broker and supervisor still hold. Owns the words for each step; what it has none for is left out (`--json` has
-everything). Refuses to know why anything was decided.
+Combines all sources: the call's line in the audit, which may be old, and the journals of the running broker
+and supervisor. Owns the words for each step; a step without words is left out (`--json` has everything).
+Refuses to know why anything was decided.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ Entry = dict[str, Any]
 
 
 class StoryStep(NamedTuple):
-    """One thing that happened."""
+    """One step of a call."""
 
     at: float
     """Seconds since 1970."""
@@ -71,7 +71,7 @@ _UNKNOWN: Final = "the journals have forgotten it, and the audit has no line of 
 
 
 def page(call: str, line: Line | None, steps: list[StoryStep]) -> str:
-    """For people."""
+    """Return the story as text for people."""
     parts = []
     if line is not None:
         at, _, agent, server, tool, outcome, took, size_in, size_out = row(line)
@@ -106,7 +106,7 @@ def _clock(at: float) -> str:
 
 
 def story_steps(live: Entry, call: int) -> Iterator[StoryStep]:
-    """The steps that there are words for."""
+    """Yield the steps that have words."""
     pids = live["pids"]
     for entry in live["broker"]:
         for text in _at_broker(entry, call):
@@ -127,7 +127,7 @@ _ARRIVALS: Final = {
     "RequestCancelled": "its agent cancelled it",
     "SessionClosed": "its agent left",
 }
-"""Of events at the broker."""
+"""The words for events at the broker."""
 
 
 def _at_broker(entry: Entry, call: int) -> Iterator[str]:

@@ -1,13 +1,11 @@
-"""The verb `tools`: what agents may call, and what that costs a model; for people, programs and model APIs.
+"""The verb `tools`: the tools of agents and their cost for a model; for people, programs and model APIs.
 
-Owns which of the tools are shown and in what form, and which servers are named because theirs are missing;
-how model APIs want them is `adapters`'. Owns the estimate of tokens: a model reads name, description and
-input schema of each tool, as JSON, and four bytes of that are about one token. Over 501 tools of 23 servers
-they were 4.5 bytes with o200k_base, for single servers 4.1 to 5.2. Every model has a tokenizer of its own,
-and those that can be had bring tables of megabytes or fetch them: an estimate that says so is enough to see
-what is expensive.
-
-Refuses to know where the facts come from.
+Owns the choice of tools and their form, and the list of servers whose tools are missing; the forms of model
+APIs are `adapters`'. Owns the estimate of tokens: a model reads name, description and input schema of each
+tool, as JSON, and four bytes of that are about one token. Over 501 tools of 23 servers there were 4.5 bytes
+to a token with o200k_base, for single servers 4.1 to 5.2. Every model has its own tokenizer, and the
+available ones bring tables of megabytes or download them: an estimate that is named as one is enough to see
+which tools are expensive. Refuses to know where the facts come from.
 """
 
 import json
@@ -35,7 +33,7 @@ Facts = dict[str, Any]
 
 
 def tokens_of(tool: Facts) -> int:
-    """Of one row of `carpool tools --json`, estimated."""
+    """Return the estimated tokens of one row of `carpool tools --json`."""
     definition: Facts = tool.get("definition") or {}
     read = {
         "name": tool["name"],
@@ -47,7 +45,7 @@ def tokens_of(tool: Facts) -> int:
 
 
 def costs_page(tools: Iterable[Facts]) -> str:
-    """Tools, servers and all of it, the most expensive first; for people."""
+    """Return the costs of tools, of servers and of all together for people, the most expensive first."""
     costs = sorted(
         ((tokens_of(tool), tool["name"], tool["server"]) for tool in tools), key=lambda it: (-it[0], it[1])
     )
@@ -71,7 +69,7 @@ def costs_page(tools: Iterable[Facts]) -> str:
 
 _FORMATS = ("openai", "openai-responses", "anthropic")
 _AS_WISHED = frozenset({"serving", "cold", "disabled"})
-"""States in which a server without tools needs no word: it offers none, or nobody wants it."""
+"""States in which a server without tools is no fault: it offers none, or no agent wants it."""
 
 
 @click.command()
@@ -136,8 +134,9 @@ def tools(
 
 
 def _not_listed(client: ControlClient, tag: str) -> str:
-    """A line about servers that have no tools because of the state they are in; empty: there are none. `tag`:
-    only those that have it.
+    """Return a line about servers that have no tools because of their state; empty if there are none.
+
+    `tag`: only servers with this tag.
     """
     servers: list[Facts] = broker_request_or_fail(client, "carpool/servers", {}).get("servers") or []
     missing = [

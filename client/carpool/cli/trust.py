@@ -1,9 +1,8 @@
-"""The verb `trust`: look at what a project's own file would run, and say whether it may.
+"""The verb `trust`: shows the commands of a project's own file, and records if they may run.
 
-Owns the question and what follows from the answer. What is trusted are the bytes that were shown: a file that
-changes between the question and the answer is not. Works without a daemon; one that runs notices by itself.
-
-Knows nothing of: what is shown before the question (`trust_facts`).
+Owns the question and the effect of the answer. Trust is given to the bytes that were shown: a file that
+changes between the question and the answer is not trusted. Works without a daemon; a running one notices by
+itself. Knows nothing of: what is shown before the question (`trust_facts`).
 """
 
 import os
@@ -114,7 +113,7 @@ def trust(  # one option each
 
 
 def _without_file(workspace: FoundWorkspace, *, as_json: bool) -> None:
-    """Say that there is nothing to trust: the user's own configuration is in force already."""
+    """Report that there is nothing to trust: the user's own configuration is in force already."""
     if not workspace.own:
         fail(f"no project file from {workspace.root} upwards ({', '.join(PROJECT_FILES)})", EXIT_USAGE)
     facts = {"workspace": workspace.root, "file": workspace.own, "trust": "own"}
@@ -122,9 +121,9 @@ def _without_file(workspace: FoundWorkspace, *, as_json: bool) -> None:
 
 
 def _revoke(store: str, workspace: FoundWorkspace, at: str, *, as_json: bool) -> None:
-    """Trust no file of this directory any more.
+    """Revoke the trust in all project files of this directory.
 
-    A file that is gone, or shadowed by another, would still be trusted when it is back.
+    A file that is missing, or shadowed by another, would still be trusted when it is back.
     """
     root = workspace.root if workspace.file or workspace.own else at
     files = [FoundWorkspace(root, os.path.join(root, name)) for name in PROJECT_FILES]
@@ -158,7 +157,7 @@ def _confirm(question: str, *, yes: bool) -> None:
 
 
 def _place(path: str, *, yes: bool, revoke: bool, as_json: bool) -> None:
-    """Let the environment name this place, or no longer."""
+    """Allow or forbid the environment to name this place."""
     if revoke:
         was = _store(lambda: trusted_places.revoke_place(os.environ, path))
         facts = {"place": path, "trust": "untrusted", "was": was}

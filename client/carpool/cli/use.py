@@ -1,4 +1,4 @@
-"""The verb `use`: take a session to another workspace while its agent goes on.
+"""The verb `use`: moves a session to another workspace while its agent stays connected.
 
 Owns its words. Refuses to know what moving means: the broker does it.
 """
@@ -10,7 +10,7 @@ from carpool.terminal import display
 from carpool.terminal.verb_output import print_json
 
 MOVE_S = 40.0
-"""More than the broker waits for variables of the session's agent."""
+"""Longer than the broker waits for variables of the session's agent."""
 
 
 @click.command()

@@ -1,7 +1,7 @@
-"""The verb `why`: which sharing mode a server has, since when, on what evidence, and how to change it.
+"""The verb `why`: the sharing mode of a server, its start, its evidence, and the way to change it.
 
-Owns how the supervisor's lines are laid out, also of servers with several pools.
-Knows nothing of: how a mode is decided.
+Owns the layout of the supervisor's lines, also for servers with several pools. Knows nothing of: how a mode
+is decided.
 """
 
 from typing import Any
@@ -30,7 +30,9 @@ def why(server: str, as_json: bool) -> None:
 
 
 def why_page(pools: list[dict[str, Any]]) -> str:
-    """For people: the lines of each pool; pools (of several workspaces, say) with the same lines once."""
+    """Return the lines of each pool for people; pools with the same lines (of several workspaces) are shown
+    once.
+    """
     texts: dict[str, list[str]] = {}
     for pool in pools:
         text = "\n".join(display.printable(str(line)) for line in pool.get("lines") or [])

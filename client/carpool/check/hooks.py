@@ -18,8 +18,9 @@ from carpool_protocol.config.text.problems import ConfigProblem, render_path
 
 
 def hook_warnings(config: Config, variables: Mapping[str, str]) -> list[str]:
-    """Return a warning for each hook that cannot run. `variables`: those of the daemon, with
-    its `env_file`.
+    """Return a warning for each hook that cannot run.
+
+    `variables`: those of the daemon, with its `env_file`.
     """
     found: list[str] = []
     for number, hook in enumerate(config.hooks):

@@ -17,8 +17,9 @@ from carpool_protocol.config.text.problems import ConfigProblem
 
 
 class HttpAddressFaults(Struct, frozen=True):
-    """The faults that keep the door from opening. Both are empty if there is none, or if no
-    door is wanted.
+    """The faults that keep the door from opening.
+
+    Both are empty if there is none, or if no door is wanted.
     """
 
     problem: ConfigProblem | None = None

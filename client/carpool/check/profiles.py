@@ -18,8 +18,9 @@ Facts = dict[str, Any]
 
 
 def unknown_server_warnings(config: Config, elsewhere: Iterable[ServerConfig] = ()) -> list[str]:
-    """Return a warning for each pattern about servers that are not configured. `elsewhere`: those of
-    projects.
+    """Return a warning for each pattern about servers that are not configured.
+
+    `elsewhere`: those of projects.
     """
     servers = [*config.servers.values(), *elsewhere]
     for workspace in config.workspaces.values():

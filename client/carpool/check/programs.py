@@ -101,9 +101,7 @@ def _program_problem(
 
 
 def _missing_extra(server: ServerConfig) -> tuple[str, str]:
-    """Return the key that needs missing packages, and the sentence about it; it is empty if
-    none is missing.
-    """
+    """Return the key that needs missing packages, and the sentence about it, empty if none is missing."""
     needs: Extra = "remote" if server.url is not None else "python"
     key = "url" if server.url is not None else "python"
     is_ours = server.url is not None or server.interpreter is None

@@ -17,9 +17,7 @@ from carpool_protocol.runtime.search_path import merged_path, missing_program
 
 
 def path_from_here(environ: Mapping[str, str], *, login_shell: bool) -> list[str]:
-    """Return the directories that servers would get if carpool were started here now. May wait for the
-    shell.
-    """
+    """Return the PATH directories of servers if carpool were started here now. May wait for the shell."""
     return merged_path(
         login_path(environ) if login_shell else None,
         scrub(environ).get("PATH", os.defpath),

@@ -29,8 +29,9 @@ _BACKWARDS = {"R", "AL", "AN"}
 def trust_facts(
     workspace: FoundWorkspace, layer: ConfigLayer, config: Config, now: Trust, user: Config | None
 ) -> Facts:
-    """Return the facts of the question. `user`: the configuration under the project's file; None if
-    unreadable.
+    """Return the facts of the question.
+
+    `user`: the configuration under the project's file; None if it cannot be read.
     """
     return {
         "workspace": workspace.root,

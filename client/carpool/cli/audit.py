@@ -80,8 +80,9 @@ class AuditFilter:
         self._since = since
 
     def matches(self, line: Line) -> bool:
-        """True if the line is chosen. A line that counts missing calls is chosen if no filter but the time
-        is set.
+        """True if the line is chosen.
+
+        A line that counts missing calls is chosen if no filter but the time is set.
         """
         if str(line.get("at", "")) < self._since:
             return False

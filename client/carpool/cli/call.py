@@ -139,8 +139,9 @@ def _listed(name: str, profile: str, workspace: str) -> dict[str, Any]:
 
 
 def show_result(result: msgspec.Raw, *, as_json: bool, flat: bool) -> bool:
-    """Print the result as text, as it came (`as_json`), or as `{success, output}` (both). True
-    for an error.
+    """Print the result as text, as it came (`as_json`), or as `{success, output}` (both).
+
+    Returns True for an error.
     """
     try:
         whole = json.loads(bytes(result))

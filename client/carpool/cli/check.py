@@ -34,8 +34,9 @@ ALL_RIGHT = "all right"
 
 
 class _InOrder(click.Command):
-    """A command that keeps the order of `--call` and `--args`: they belong together in pairs, and click
-    loses it.
+    """A command that keeps the order of `--call` and `--args`.
+
+    They belong together in pairs, and click loses the order.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -173,8 +174,9 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
 
 
 def _check_http_address(found: CheckedLayers, *, alone: bool) -> None:
-    """Check the HTTP door's address in force here. `alone`: check that of the file, whatever
-    else sets one.
+    """Check the HTTP door's address in force here.
+
+    `alone`: check the address in the file, also if another one overrides it.
     """
     if found.config is None:
         return
@@ -192,8 +194,9 @@ def _check_http_address(found: CheckedLayers, *, alone: bool) -> None:
 
 
 def _profile_report(config: Config) -> list[dict[str, Any]]:
-    """Return the running carpool's report on each profile; empty if none runs, or if there is nothing to
-    report.
+    """Return the running carpool's report on each profile.
+
+    It is empty if none runs, or if there is nothing to report.
     """
     cut = config.max_tools is not None or any(each.max_tools is not None for each in config.servers.values())
     if not config.profiles and not cut:

@@ -199,8 +199,9 @@ def _operate(verb: str, servers: list[str] | None, as_json: bool) -> None:
 
 
 def missing_here(client: ControlClient, results: list[dict[str, Any]]) -> list[str]:
-    """Return lines about programs that servers do not find: their PATH, compared with that of
-    this terminal.
+    """Return lines about programs that servers do not find.
+
+    They compare the PATH of servers with that of this terminal.
     """
     texts = [each["text"] for each in results if not each["ok"] and missing_program(each["text"])]
     path = broker_request_or_fail(client, "carpool/status", {}).get("path") if texts else None

@@ -45,8 +45,9 @@ class BadSchemaError(Exception):
 
 
 class _CheckTimeout(BaseException):
-    """Raised when the check takes too long. It is no `Exception`, so that no handler on the way
-    catches it.
+    """Raised when the check takes too long.
+
+    It is no `Exception`, so that no handler on the way catches it.
     """
 
 

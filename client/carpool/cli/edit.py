@@ -228,8 +228,9 @@ def _pairs(option: str, said: tuple[str, ...]) -> dict[str, str]:
 
 
 def _in_force(named: str | None) -> Config:
-    """Return the configuration to edit; it must be sound, because the effect of an edit on a broken one is
-    unknown.
+    """Return the configuration to edit, which must be sound.
+
+    The effect of an edit on a broken one is unknown.
     """
     where = find_config_file(environment(), named)
     if not os.path.lexists(where.path):  # it is made

@@ -23,8 +23,9 @@ from carpool.terminal.verb_output import EXIT_FAILED, EXIT_NO_BROKER, EXIT_USAGE
 from carpool_protocol.bootstrap import trusted_places
 
 RETURN_S = 15.0
-"""Seconds that a verb waits for a broker that a launcher is about to start; it pauses 5 s at most between
-two.
+"""Seconds that a verb waits for a broker that a launcher is about to start.
+
+The launcher pauses 5 s at most between two brokers.
 """
 _POLL_S = 0.05
 
@@ -211,8 +212,9 @@ def open_session(
 def reach_broker(
     place: RuntimePlace, *, control: bool, profile: str = "", workspace: str = "", attach_s: float = ATTACH_S
 ) -> ControlClient:
-    """Return a session with the broker, or with the next one if it has just died. Raises
-    `ControlClientError`.
+    """Return a session with the broker, or with the next one if it has just died.
+
+    Raises `ControlClientError`.
     """
     deadline = time.monotonic() + RETURN_S
     while True:
@@ -244,8 +246,9 @@ def broker_request_or_fail(
 def broker_request(
     client: ControlClient, method: str, params: dict[str, Any], timeout_s: float = 30.0
 ) -> dict[str, Any]:
-    """Call a `carpool/…` method and return its result object. Raises `AnsweredError` if the
-    broker refuses.
+    """Call a `carpool/…` method and return its result object.
+
+    Raises `AnsweredError` if the broker refuses.
     """
     try:
         result = msgspec.json.decode(client.request(method, params, timeout_s))

@@ -391,8 +391,9 @@ def _held_back(servers: Facts) -> str:
 
 
 def _switches(facts: Facts) -> str:
-    """Return a line for each server that is disabled, or enabled despite its file, with the end and the
-    cause.
+    """Return a line for each server that is disabled, or enabled despite its file.
+
+    The line says until when, and by what.
     """
     lines = []
     for name, server in (facts.get("servers") or {}).items():
@@ -417,8 +418,9 @@ def _sharing(one: Facts) -> str:
 
 
 def _is_assumed(one: Facts) -> bool:
-    """True if the sharing mode is only assumed. `auto` does not count: nothing is decided before the first
-    use.
+    """True if the sharing mode is only assumed.
+
+    `auto` does not count: nothing is decided before the first use.
     """
     return one.get("verified") is False and one["sharing"] != "auto"
 

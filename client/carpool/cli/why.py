@@ -30,8 +30,9 @@ def why(server: str, as_json: bool) -> None:
 
 
 def why_page(pools: list[dict[str, Any]]) -> str:
-    """Return the lines of each pool for people; pools with the same lines (of several workspaces) are shown
-    once.
+    """Return the lines of each pool for people.
+
+    Pools with the same lines (for example of several workspaces) are shown once.
     """
     texts: dict[str, list[str]] = {}
     for pool in pools:

@@ -47,8 +47,9 @@ class ClientFilePath(Struct, frozen=True):
 
     @property
     def is_main(self) -> bool:
-        """True if new servers are written to this file. It is not VS Code's settings: VS Code has another
-        file for servers.
+        """True if new servers are written to this file.
+
+        They are not written to VS Code's settings: VS Code has another file for servers.
         """
         return self.scope == "user" and not (self.client.form == "vscode" and self.path.endswith(_SETTINGS))
 

@@ -26,8 +26,9 @@ _LITERAL = re.compile(
 )
 _MASK = '"…"'
 _LEAST = 4
-"""The least length of a text that is masked inside other texts. A shorter one is part of too many others, so
-it is masked only if it is a whole value.
+"""The least length of a text that is masked inside other texts.
+
+A shorter one is part of too many others, so it is masked only if it is a whole value.
 """
 _AROUND = 2
 _MOST_LINES = 400
@@ -200,7 +201,10 @@ def other_facts(found: Sequence[OtherProgramFound]) -> list[dict[str, Any]]:
 
 
 def git_lines(project: str, plan: SetupPlan, known: GitStatus) -> list[str]:
-    """Return a line for each of the project's changes that git will show."""
+    """Return lines about the project's changed files that git tracks or will show as new.
+
+    If git could not be asked, a line gives the reason.
+    """
     tracked, new = _seen_by_git(plan, known)
     said = []
     if known.why:
@@ -220,8 +224,9 @@ def _seen_by_git(plan: SetupPlan, known: GitStatus) -> tuple[list[str], list[str
 def project_facts(
     project: str, whole: SetupPlan, known: GitStatus, *, changed: bool
 ) -> dict[str, Any] | None:
-    """Return the project's part as facts for `--json`; None if nothing changes. `whole`: the plan with that
-    part.
+    """Return the project's part as facts for `--json`; None if nothing changes.
+
+    `whole`: the plan with that part.
     """
     if not any(each.role == "project" for each in whole.changes):
         return None

@@ -102,8 +102,9 @@ class _ServerNames:
         return self._names.get(was)
 
     def tool(self, said: str, joint: str) -> str | None:
-        """Return carpool's name or pattern for a text: `SERVER` alone, or `SERVER`, joint, and tool or
-        pattern.
+        """Return carpool's name or pattern for the text of a rule.
+
+        The text is `SERVER` alone, or `SERVER`, joint, and tool or pattern.
         """
         for was in sorted({*self._names, *self._spelled}, key=len, reverse=True):
             now = self._names.get(was) or self._spelled[was]
@@ -136,8 +137,9 @@ def _texts(value: Any, *path: str) -> list[str]:
 def _prefixed(  # noqa: PLR0917 - one form of rule, spelled out
     kind: Kind, texts: Sequence[str], names: _ServerNames, before: str, joint: str, ours: str, end: str = ""
 ) -> _Found:
-    """Yield the rules of the form `before`, server, `joint`, tool, `end`; the new name has `ours` for
-    `before`.
+    """Yield the rules of the form `before`, server, `joint`, tool, `end`.
+
+    The new name has `ours` in place of `before`.
     """
     for said in texts:
         if said.startswith(before) and said.endswith(end):

@@ -45,8 +45,9 @@ class SetupRecord(Struct, frozen=True):
     """The time of the run, for people."""
     entries: tuple[SetupRecordFile, ...]
     trust: str | None = None
-    """The digest of the project's file that was trusted before, or empty. None: the run did not change
-    trust.
+    """The digest of the project's file that was trusted before, or empty.
+
+    None: the run did not change trust.
     """
     listed: tuple[str, ...] = ()
     """With `trust`: the servers that the question had named, as taking the place of the user's own."""

@@ -45,8 +45,9 @@ class TargetFile:
         self._value = parse(self._text, "").value
         self._regions: dict[KeyPath, None] = {}
         self._written: dict[KeyPath, dict[str, list[str]]] = {}
-        """The names of servers, by the place of their object and by their text. Only places that were asked
-        for are here.
+        """The names of servers, by the place of their object and by their text.
+
+        Only places that were asked for are here.
         """
 
     @property

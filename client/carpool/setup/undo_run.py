@@ -128,8 +128,9 @@ def _texts(files: dict[str, bytes | None]) -> str:
 
 
 def _do(runs: list[SetupRun], steps: list[_Step]) -> tuple[list[SetupRun], list[_Step]]:
-    """Execute the verdicts. Returns the runs as they are recorded afterwards, and the steps with their
-    outcome.
+    """Execute the verdicts.
+
+    Returns the runs as they are recorded afterwards, and the steps with their outcome.
     """
     marked = {run.directory: run for run in runs}
     done: list[_Step] = []

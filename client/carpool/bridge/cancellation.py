@@ -19,11 +19,11 @@ from carpool_protocol.ids import RawJson
 
 T = TypeVar("T")
 LINGER_S: Final = 60.0
-"""So long an answer may come all the same; it says that the call runs no more."""
+"""Time for a late answer after a cancel; such an answer shows that the call has ended."""
 
 
 class _OpenPost:
-    """One request that is out."""
+    """One request that has been sent and is not answered."""
 
     def __init__(self) -> None:
         self._is_given_up = False
@@ -35,7 +35,7 @@ class _OpenPost:
             self._scope.cancel()
 
     async def run(self, step: Callable[[], Awaitable[T]]) -> T | None:
-        """What it comes to; None once the request is given up."""
+        """Run `step` and return its result; None once the request is given up."""
         if self._is_given_up:
             return None
         with trio.CancelScope() as self._scope:
@@ -44,7 +44,7 @@ class _OpenPost:
 
 
 class OpenPosts:
-    """The requests of one client that are out."""
+    """The requests of one client that have been sent and are not answered."""
 
     def __init__(self, answers: Callable[[RawJson], None]) -> None:
         """`answers`: see `BridgeHttpClient`."""
@@ -52,7 +52,7 @@ class OpenPosts:
         self._open: dict[RawJson, _OpenPost] = {}
 
     async def run(self, request: RawJson, step: Callable[[], Awaitable[httpx2.Response]]) -> httpx2.Response:
-        """What `step` comes to, its stream included, unless the request is given up."""
+        """Run `step` and return its response. A given-up request gets an error, also in its stream."""
         post = self._open[request] = _OpenPost()
         is_stream = False
         try:
@@ -69,11 +69,11 @@ class OpenPosts:
                 self.request_ended(request)
 
     def request_ended(self, request: RawJson) -> None:
-        """It is answered, or nobody waits."""
+        """Forget a request that is answered or that nobody waits for."""
         self._open.pop(request, None)
 
     async def request_cancelled(self, request: RawJson) -> None:
-        """The server is told that it is cancelled; returns when that is done with."""
+        """Give the request up if it is still open `LINGER_S` seconds after its cancel; returns after that."""
         if request in self._open:
             await trio.sleep(LINGER_S)
             if (post := self._open.pop(request, None)) is not None:
@@ -84,7 +84,7 @@ class OpenPosts:
         return b'{"jsonrpc":"2.0","id":%b,"error":{"code":%d,"message":"given up"}}' % (request, GIVEN_UP)
 
     def last_event(self, request: RawJson) -> bytes:
-        """What ends the stream of a request that is given up."""
+        """The event that ends the stream of a request that is given up."""
         return b"event: message\ndata: %b\n\n" % self._last(request)
 
 

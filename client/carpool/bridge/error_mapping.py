@@ -1,7 +1,7 @@
-"""What a response that holds no answer means, and what a failure of the network means.
+"""Maps responses without an answer, and failures of the network, to a `RequestTrouble`.
 
-Owns the way from a status and its headers to a `RequestTrouble`, which responses end a session, which
-redirects are followed, and why no connection could be made, in a few words. Sources: MCP 2025-11-25,
+Owns this mapping of statuses and headers, the list of responses that end a session, the redirects that are
+followed, and the reason why no connection could be made, in a few words. Sources: MCP 2025-11-25,
 basic/transports "Session Management" (404: the session has ended); RFC 9110; RFC 6750, 3.1.
 
 Reads the clock (`Retry-After` may be a date) and which proxies the environment names, and nothing else.
@@ -55,12 +55,12 @@ def _rpc_error(body: bytes) -> _Error | None:
 
 
 def is_rpc_error(body: bytes) -> bool:
-    """It is a JSON-RPC error, whatever the status."""
+    """True if the body is a JSON-RPC error, whatever the status of its response."""
     return _rpc_error(body) is not None
 
 
 def ends_session(status: int, body: bytes) -> bool:
-    """404 says so; servers made after the TypeScript SDK's examples say 400 and `No valid session ID`."""
+    """True for 404, and for 400 with `No valid session ID`, as examples of the TypeScript SDK answer."""
     if status == 404:
         return True
     error = _rpc_error(body) if status == 400 else None
@@ -68,10 +68,10 @@ def ends_session(status: int, body: bytes) -> bool:
 
 
 def answer_in(body: bytes, request: RawJson) -> bytes | None:
-    """The answer to this request in what came on its own response; None: it is none, or that of another one.
+    """The answer to this request in the body of its response; None: no answer, or one to another request.
 
-    An error without an id is this request's (JSON-RPC 2.0, 5): it gets the id. What cannot be read at all is
-    given back as it is.
+    An error without an id is this request's (JSON-RPC 2.0, 5) and gets the id. An unreadable body is returned
+    as it is.
     """
     try:
         found = _answer.decode(body)
@@ -85,7 +85,7 @@ def answer_in(body: bytes, request: RawJson) -> bytes | None:
 
 
 def trouble_of_status(response: httpx2.Response, remote: Remote, *, logged_in: bool) -> RequestTrouble:
-    """What a status without a message says of a request. `logged_in`: there is a login for it."""
+    """The trouble of a request that got a status without a message. `logged_in`: there is a login for it."""
     status, host = response.status_code, host_of(remote.url)
     challenge = response.headers.get("www-authenticate", "")
     if status == 401 and remote.authorized:

@@ -1,4 +1,4 @@
-"""What the bridge says when the network fails: whose fault, what happened, whether the call was delivered.
+"""Error texts of the bridge when the network fails: whose fault, what happened, if the call was delivered.
 
 Owns the sentences and the lines that carry them. A greeting (`initialize`, `server/discover`) that fails is
 answered with one short sentence, which `carpool status` shows; a call is answered with one of carpool's own
@@ -66,7 +66,7 @@ def head_of(body: bytes) -> tuple[RawJson, str]:
 
 
 def cancelled_in(body: bytes) -> RawJson:
-    """Which request a `notifications/cancelled` is about; empty: none."""
+    """The id of the request that a `notifications/cancelled` names; empty: none."""
     try:
         return RawJson(bytes(_cancelled.decode(body).params.request))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -111,17 +111,17 @@ def unreachable(host: str, why: str, *, through_proxy: bool = False) -> RequestT
 
 
 def connection_broken(host: str) -> RequestTrouble:
-    """It went away after the request was sent."""
+    """The connection broke after the request was sent: the call may have run."""
     return RequestTrouble(f"the connection to {host} broke before the answer came", "lost")
 
 
 def session_ended(host: str) -> RequestTrouble:
-    """It does not know the session; a call in it was not run."""
+    """The server does not know the session; a call in it was not run."""
     return RequestTrouble(f"{host} has ended the session, and what it held there is gone", "state_lost")
 
 
 def needs_login(host: str, server: str, *, again: bool = False) -> RequestTrouble:
-    """It answered 401, and no OAuth tokens help."""
+    """The server answered 401, and there is no OAuth token that it accepts."""
     why = "no longer accepts the login" if again else "wants a login"
     return RequestTrouble(
         f"{host} {why}: run `carpool login {server}`, or give it `headers` with an Authorization"
@@ -129,14 +129,14 @@ def needs_login(host: str, server: str, *, again: bool = False) -> RequestTroubl
 
 
 def not_authorized(host: str) -> RequestTrouble:
-    """It answered 401 to what the configuration says."""
+    """The server answered 401 to the Authorization in the configuration."""
     return RequestTrouble(
         f"{host} does not accept the Authorization in the `headers` or the `url` of this server (401)"
     )
 
 
 def more_scopes(host: str, server: str, scopes: str) -> RequestTrouble:
-    """It answered 403, `insufficient_scope`."""
+    """The server answered 403 with `insufficient_scope`."""
     named = f" ({scopes})" if scopes else ""
     return RequestTrouble(
         f"{host} wants more rights than the login has{named}: write all that it is to have into "
@@ -145,7 +145,7 @@ def more_scopes(host: str, server: str, scopes: str) -> RequestTrouble:
 
 
 def not_mcp(host: str, *, page: bool) -> RequestTrouble:
-    """It answered a greeting with something that is no message of MCP, perhaps with a web page."""
+    """The server answered a greeting with no message of MCP. `page`: with a web page."""
     what = "a web page" if page else "something"
     return RequestTrouble(
         f"{host} answered with {what} that is no message of MCP: is this the right `url`?", "bad_answer"
@@ -153,7 +153,7 @@ def not_mcp(host: str, *, page: bool) -> RequestTrouble:
 
 
 def not_an_answer(host: str, method: str) -> RequestTrouble:
-    """What came is no answer to this request."""
+    """The server sent something that is no answer to this request."""
     return not_mcp(host, page=False) if method in GREETINGS else RequestTrouble("", "bad_answer")
 
 
@@ -189,7 +189,7 @@ def kind_of_status(status: int) -> str:
 
 
 def status_trouble(host: str, status: int, *, retry_after_s: float | None = None) -> RequestTrouble:
-    """It answered an HTTP status without a JSON-RPC message."""
+    """The server answered an HTTP status without a JSON-RPC message."""
     try:
         phrase = f"{status} {HTTPStatus(status).phrase}"
     except ValueError:

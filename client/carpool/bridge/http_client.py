@@ -1,4 +1,4 @@
-"""An HTTP client that never raises: whatever happens to a request, it has an honest answer.
+"""An HTTP client that never raises: each request gets an answer that says what happened to it.
 
 The SDK's transports let a network failure end the whole connection, and a status without a message become
 "an error response". This client stands under them: what fails is answered here, as the server would have

@@ -1,14 +1,14 @@
-"""The stream on which a server says what belongs to no call.
+"""The stream on which a server sends messages that belong to no call.
 
 A GET (MCP 2025-11-25, basic/transports "Listening for Messages"), or the POST of a listen (MCP 2026-07-28,
 basic/utilities/subscriptions).
 
-Owns how long it is waited before it is opened again, for as long as the conversation lasts: the SDK gives up
-after two attempts, and what a server says then would never be heard. What is not offered at all (405) is
-left to the SDK. Owns also how often streams may end as soon as they have begun: the SDK opens the next one
-when the server wants it (`retry`), also at once and without end.
+Owns the pause before the stream is opened again, for the whole session: the SDK gives up after two attempts,
+and later messages of the server would be lost. A server that offers no stream (405) is left to the SDK. Owns
+also how often streams may end right after they began: the SDK opens the next one when the server wants it
+(`retry`), also at once and without end.
 
-Knows nothing of: requests, what is said.
+Knows nothing of: requests, the content of messages.
 """
 
 import socket
@@ -55,7 +55,7 @@ class StreamPace:
 
 
 class GetStreams:
-    """One conversation's attempts to listen."""
+    """Attempts of one session to open the GET stream on which the server sends notifications."""
 
     def __init__(self) -> None:
         self._pace = StreamPace()
@@ -82,8 +82,9 @@ class GetStreams:
     async def checked_response(
         self, response: httpx2.Response | None, request: httpx2.Request
     ) -> httpx2.Response:
-        """What the SDK is given for what came (None: a failure): a stream, an end of one, or that there is
-        none to be had.
+        """The response that the SDK gets: the stream, an empty one after a failure, or the refusal.
+
+        `response`: as received; None: the request failed.
         """
         if response is not None and response.status_code == 200:
             self.stream_opened(response)
@@ -96,13 +97,13 @@ class GetStreams:
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, request=request)
 
     def stream_opened(self, response: httpx2.Response) -> None:
-        """Its stream is one to listen to."""
+        """Watch the stream of a successful attempt, for its end and its pace."""
         since = trio.current_time()
         keep_alive(response)
         self._pace.with_pace(response, lambda heard: self._stream_ended(since, heard=heard))
 
     def attempt_failed(self) -> None:
-        """An attempt came to nothing."""
+        """Count a failed attempt; the next one waits longer."""
         self._misses += 1
 
     def _stream_ended(self, since: float, *, heard: bool) -> None:

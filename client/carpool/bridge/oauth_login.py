@@ -126,7 +126,7 @@ async def sign_out(remote: Remote) -> bool:
 
 
 async def _asked(remote: Remote, provider: OAuthClientProvider) -> None:
-    """One request that wants a login."""
+    """Send one request that makes the SDK log in. Raises `SignInError`."""
     host = host_of(remote.url)
     try:
         async with httpx2.AsyncClient(headers=remote.headers, auth=provider, timeout=30.0) as client:
@@ -149,7 +149,7 @@ async def _asked(remote: Remote, provider: OAuthClientProvider) -> None:
 
 
 async def _sent(client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.Response:
-    """As the bridge sends: redirects on the same host are followed. Only the head of what comes is read."""
+    """Send as the bridge does, following redirects on the same host. Only the head of a response is read."""
     response = await client.send(request, stream=True)
     await response.aclose()
     for _ in range(MOST_REDIRECTS):
@@ -201,7 +201,7 @@ def _registered(remote: Remote, port: int) -> OAuthClientInformationFull | None:
 
 
 def _settle_secret(provider: OAuthClientProvider) -> None:
-    """How a client that was registered by hand tells its secret, once the server's metadata are known."""
+    """Choose how a manually registered client sends its secret, by the metadata of the server."""
     client, metadata = provider.context.client_info, provider.context.oauth_metadata
     known = (metadata.token_endpoint_auth_methods_supported if metadata is not None else None) or []
     if client is None or client.token_endpoint_auth_method != "client_secret_post":  # noqa: S105 - a method

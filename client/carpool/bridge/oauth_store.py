@@ -23,13 +23,13 @@ from carpool_protocol.files import private_files
 
 _POLL_S = 0.05
 EARLY_S = 30.0
-"""So long before its end a token is renewed; one that lasts minutes only, when a quarter is left."""
+"""Seconds before its end at which a token is renewed; a short one when a quarter of its life is left."""
 LOCK_S = 40.0
-"""So long a bridge waits while another one renews; longer than a renewal may take."""
+"""Seconds that a bridge waits while another one renews; longer than a renewal may take."""
 
 
 class OAuthLogin(Struct, frozen=True, kw_only=True):
-    """What was granted, and what it takes to renew it."""
+    """An OAuth login: the tokens that the server granted, and the data to renew them."""
 
     access_token: str
     refresh_token: str = ""
@@ -38,17 +38,17 @@ class OAuthLogin(Struct, frozen=True, kw_only=True):
     scope: str = ""
     token_endpoint: str
     resource: str = ""
-    """RFC 8707; empty: not to be said."""
+    """The resource of RFC 8707; empty: it is not sent."""
     client: dict[str, object]
     """The registration of the client (RFC 7591)."""
 
     def __repr__(self) -> str:
-        """Nothing of it."""
+        """No field is shown: they are secret."""
         return "Login(…)"
 
 
 def renew_at(lasts_s: float | None, now: float) -> float:
-    """See `OAuthLogin`. `lasts_s`: as the server says; `now`: seconds since 1970."""
+    """Time of the next renewal, in seconds since 1970; 0 if `lasts_s`, which the server states, is None."""
     return now + lasts_s - min(EARLY_S, lasts_s / 4) if lasts_s is not None else 0.0
 
 
@@ -76,7 +76,7 @@ class LoginStore:
         private_files.replace(self._path, msgspec.json.encode(login))
 
     def delete(self) -> bool:
-        """Whether there was one. Raises `OSError`."""
+        """Delete the login; True if there was one. Raises `OSError`."""
         try:
             os.unlink(self._path)
         except FileNotFoundError:
@@ -85,7 +85,7 @@ class LoginStore:
 
     @asynccontextmanager
     async def renewal_lock(self) -> AsyncIterator[None]:
-        """While no other process renews this login. After `LOCK_S` it goes on all the same."""
+        """Hold the lock under which one process renews this login. After `LOCK_S` go on without it."""
         descriptor = os.open(
             self._path + ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
         )

@@ -136,7 +136,7 @@ def _authorize(request: httpx2.Request, login: OAuthLogin) -> None:
 
 
 def client_authentication(client: dict[str, object], form: dict[str, str]) -> dict[str, str]:
-    """How a client with a secret says who it is: added to the form, or as headers."""
+    """Authenticate a client that has a secret: adds to `form`, or returns headers."""
     secret, name = client.get("client_secret"), str(client.get("client_id", ""))
     if not isinstance(secret, str) or not secret:
         return {}

@@ -64,7 +64,7 @@ def run(remote: Remote) -> int:
 
 
 class _Bridge:
-    """One process's work."""
+    """The state and the tasks of one bridge process."""
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
@@ -149,7 +149,7 @@ class _Bridge:
             self._done.set()
 
     async def _refuse(self, lines: trio.MemoryReceiveChannel[bytes], trouble: RequestTrouble) -> None:
-        """Say why to whoever asks, until end of file."""
+        """Answer each request with the trouble until end of file."""
         print(f"carpool bridge: {trouble.text}", file=sys.stderr, flush=True)
         self._code = 1
         async for line in lines:
@@ -162,7 +162,7 @@ class _Bridge:
     # --- towards the server -------------------------------------------------------------------------------
 
     async def _read(self, to_lines: trio.MemorySendChannel[bytes]) -> None:
-        """stdin as lines, until end of file."""
+        """Read stdin as lines until end of file."""
         buffer = LineBuffer(MAX_LINE_BYTES)
         async with to_lines:
             while data := await self._stdin.receive_some(_READ_BYTES):

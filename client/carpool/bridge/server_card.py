@@ -34,7 +34,7 @@ def is_well_known(url: str) -> bool:
 
 
 def place_in(document: Any, base: str) -> Place | None:
-    """Where the server is. `base`: the URL of the document, which relative ones are meant from."""
+    """The transport and URL that the document names. `base`: its own URL, which resolves relative ones."""
     found: list[Place] = []
     for kind, url in _places(document, depth=0):
         try:

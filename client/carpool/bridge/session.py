@@ -67,7 +67,7 @@ _OF_THE_SDK: Final[tuple[tuple[int, str, str], ...]] = (
 
 
 class BridgeSession:
-    """One conversation with one server."""
+    """One MCP session with one server."""
 
     def __init__(self, server: str, host: str) -> None:
         self._server = server
@@ -166,7 +166,7 @@ class BridgeSession:
 
 
 def _without_carpool_mark(message: JSONRPCResponse | JSONRPCError) -> None:
-    """What became of a call is for carpool to say: a server's own word for it stands under another name."""
+    """Rename a server's own fields that look like carpool's report on the fate of a call."""
     if isinstance(message, JSONRPCResponse):
         meta = message.result.get("_meta")
         if isinstance(meta, dict) and ERROR_META_KEY in meta:

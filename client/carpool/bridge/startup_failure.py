@@ -1,10 +1,9 @@
-"""A bridge that cannot do its work, and says why to whoever asks.
+"""Answers of a bridge that cannot do its work: each request is refused with the reason.
 
-Owns the answers of such a bridge: the greeting is refused with the reason, which `carpool status` then
-shows; anything else likewise. Standard output and input only, so it also works where the SDK is not
-installed.
+Owns these answers. `carpool status` shows the one to the greeting. Standard output and input only, so it
+also works where the SDK is not installed.
 
-Knows nothing of: which reason it is.
+Knows nothing of: the possible reasons.
 """
 
 import sys

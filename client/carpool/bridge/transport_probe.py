@@ -1,4 +1,4 @@
-"""Which transport a server has and where, when the configuration says `"transport": "url"`.
+"""Finds the transport and the URL of a server with `"transport": "url"` in the configuration.
 
 Owns the order of the questions. A URL without a path is that of a host: its well-known document is read
 (`server_card`). Any other is tried as it is: Streamable HTTP with a POST, then HTTP+SSE with a GET (MCP
@@ -59,7 +59,7 @@ class NotFoundError(Exception):
 
 
 async def find_transport(remote: Remote, bearer: BearerAuth | None) -> Remote:
-    """The same server with its transport and its URL. Raises `NotFoundError`."""
+    """A copy of `remote` with the transport and URL that were found. Raises `NotFoundError`."""
     if remote.transport != "url":
         return remote
     headers = {**remote.headers, **headers_of(remote.logins)}
@@ -100,7 +100,7 @@ class _TransportSearch:
         return None
 
     async def _documented(self, url: str) -> Place | None:
-        """What the document says, if there is one."""
+        """The transport and URL in the document at `url`; None: there is no such document."""
         async with self._client.stream("GET", url, headers={"accept": "application/json"}) as response:
             if response.status_code != 200:
                 return None

@@ -1,9 +1,9 @@
-"""What two sessions' answers say about a server: may sessions share one instance of it?
+"""Judges from the answers to two sessions if they may share one instance of a server.
 
-Pure. A *transcript* is what one session was answered: the same calls in the same order, `ROUNDS` times over.
-A call counts only if private instances answer it alike at each place; the private run that comes *after*
-the shared one takes out what changes with time. Then, if the answers of a shared instance are other ones,
-it is because of the other session.
+Pure. A *transcript* holds the answers to one session: the same calls in the same order, `ROUNDS` times over.
+A call counts only if private instances answer it alike at each place. One private run comes *after* the
+shared one, so that answers that change with time do not count. If a shared instance then answers differently,
+the other session is the cause.
 Knows nothing of: how calls are made, words for people.
 """
 
@@ -22,7 +22,7 @@ Result = Literal["agreed", "diverged", "inconclusive"]
 
 
 class ComparedAnswer(Struct, frozen=True):
-    """One answer, in a form that can be compared."""
+    """One answer to a call, in a form that can be compared."""
 
     text: str
     is_error: bool
@@ -41,10 +41,10 @@ def compared_answer(result: Any, *, refused: bool = False) -> ComparedAnswer:
 
 
 def shared_order(calls: int) -> list[tuple[int, int]]:
-    """Who makes which call when two sessions share: (session, call). The second is a round behind the first,
-    so it meets what that one has left, and then they take turns.
+    """The order of calls when two sessions share an instance, as (session, call).
 
-    In step they would hide state that both set alike: each would find what it has just written itself.
+    The second session is one round behind the first, so it meets the state that the first has left; then they
+    take turns. In step they would hide state that both set alike: each would read its own last write.
     """
     each = range(calls)
     together = [(session, call) for call in each for session in (0, 1)]
@@ -74,7 +74,7 @@ def _one(private: list[list[ComparedAnswer]], shared: list[list[ComparedAnswer]]
 
 
 def result_of(outcomes: Sequence[Outcome]) -> Result:
-    """One call that diverges is enough; agreement needs one that could have diverged."""
+    """The result of a probe: `diverged` if any call did, `agreed` if at least one agreed."""
     if "diverged" in outcomes:
         return "diverged"
     return "agreed" if "agreed" in outcomes else "inconclusive"

@@ -51,7 +51,7 @@ class CannotBeginError(Exception):
 
 
 class Experiment(Protocol):
-    """What `ProbeRun` can do, once it is open."""
+    """Interface of an open `ProbeRun`."""
 
     def run_private(self, tries: Sequence[ProbeCall], runs: int) -> list[list[ComparedAnswer]]: ...
 
@@ -121,7 +121,7 @@ def conclusion(server: str, found: dict[str, Any]) -> str:
 
 
 def _configured(place: RuntimePlace, server: str, file: str | None) -> tuple[ConfigFile, Config, Entry]:
-    """Which file (the named one, else that of the running carpool, else the user's), read; and the server."""
+    """The configuration (the named file, else the running carpool's, else the user's) and the server."""
     where = find_config_file(
         environment_in_force(place.directory), os.path.expanduser(file) if file else None
     )

@@ -43,7 +43,7 @@ class ProbedTool(Struct, frozen=True):
 
 
 class ProbeCall(Struct, frozen=True):
-    """One call to make."""
+    """One call that the experiment makes."""
 
     tool: str
     arguments: Raw = Raw(b"{}")
@@ -106,14 +106,14 @@ class ProbeRun:
                 return self._tools(agent)
 
     def _drop_uncommon_tools(self) -> None:
-        """What only one of two instances offers cannot be compared."""
+        """Drop tools that only one of two instances offers: they cannot be compared."""
         tools = {arm: {tool for each, tool in self._names if each == arm} for arm in (ALONE, SHARED)}
         if odd := tools[ALONE] ^ tools[SHARED]:
             self._names = {key: name for key, name in self._names.items() if key[1] not in odd}
             self._say(f"leaving out {', '.join(sorted(odd))}: of two instances only one offers them")
 
     def run_private(self, tries: Sequence[ProbeCall], runs: int) -> list[list[ComparedAnswer]]:
-        """So many private runs, one after the other. All sessions stay to the end: each has its instance."""
+        """Make `runs` private runs, one after the other. All sessions stay open, each with its instance."""
         transcripts: list[list[ComparedAnswer]] = []
         with _explained(), contextlib.ExitStack() as stack:
             for run in range(runs):
@@ -181,7 +181,7 @@ class ProbeRun:
         return found
 
     def _called(self, agent: ControlClient, server: str, each: ProbeCall) -> ComparedAnswer:
-        """One call's answer, from the server itself."""
+        """Make one call and return the server's own answer."""
         params = {"name": self._names[server, each.tool], "arguments": each.arguments}
         try:
             result = msgspec.json.decode(agent.request("tools/call", params, self._left_s(CALL_S)))
@@ -200,7 +200,7 @@ class ProbeRun:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """What goes wrong between us and the private carpool, as a `ProbeError`."""
+    """Raise failures between us and the private carpool as `ProbeError`."""
     try:
         yield
     except PrivateCarpoolError as error:

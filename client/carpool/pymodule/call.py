@@ -172,7 +172,7 @@ _STARTS = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"),
 
 
 def returns_bytes(annotation: Any) -> bool:
-    """Whether a function with this return annotation may return bytes, so that no structure is promised."""
+    """True if this return annotation allows bytes: the tool then promises no structured result."""
     arms = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     return bytes in arms
 

@@ -1,4 +1,4 @@
-"""Which functions of a module are its tools, and which of them have parameters without types.
+"""Chooses the functions of a module that are tools, and finds parameters without types.
 
 Owns the rule: the functions that `__all__` names, else those that are defined in the module itself and whose
 names do not begin with an underscore; in the order in which they are written.
@@ -20,7 +20,7 @@ _STARS: Final[Mapping[object, str]] = {
 
 
 class ChosenFunction(NamedTuple):
-    """One of them."""
+    """One function that is a tool."""
 
     name: str
     function: Function
@@ -55,7 +55,7 @@ def without_types(function: Function) -> list[str]:
 
 
 def untyped_text(where: str, name: str, parameters: list[str], *, strict: bool) -> str:
-    """What is said of a function without types. `parameters`: see `without_types`."""
+    """The sentence about a function without types. `parameters`: see `without_types`."""
     bare = [each for each in parameters if not each.startswith("*")]
     starred = [each for each in parameters if each.startswith("*")]
     said = [", ".join(bare) + (" has no type" if len(bare) == 1 else " have no types")] if bare else []
@@ -67,7 +67,7 @@ def untyped_text(where: str, name: str, parameters: list[str], *, strict: bool) 
 
 
 def where(module: ModuleType, function: Function) -> str:
-    """Where a function is written, for people."""
+    """The place of a function in the source, for people."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
         return module.__name__

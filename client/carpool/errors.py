@@ -26,11 +26,11 @@ from carpool_protocol.faults.kinds import KINDS, FaultKind
 
 Delivered = Literal["no", "maybe", "yes"]
 Whose = Literal["caller", "user", "server", "carpool"]
-"""Whose doing it is. `user`: who configures and operates carpool."""
+"""The side at fault. `user` is the person who configures and operates carpool."""
 
 
 class CarpoolError(Exception):
-    """Base of all. `str(error)` is whole sentences."""
+    """The base of all. `str(error)` is whole sentences."""
 
     whose: Whose = "carpool"
 
@@ -54,7 +54,7 @@ class CarpoolError(Exception):
         self.retry_after_s = retry_after_s
         self.server = server
         self.tool = tool
-        """The server's own name of it."""
+        """The server's own name of the tool."""
         self.call = call
         """Carpool's name of the call, as in its logs and in `carpool story`."""
         if whose is not None:
@@ -62,7 +62,7 @@ class CarpoolError(Exception):
 
 
 class Refused(CarpoolError, PermissionError):
-    """Somebody has decided that this may not be: a profile, a list of the configuration, a switch, trust."""
+    """A decision of the user forbids it: a profile, a list of the configuration, a switch, trust."""
 
     whose = "user"
 
@@ -74,12 +74,12 @@ class BadCall(CarpoolError, ValueError):
 
 
 class UnknownName(BadCall, LookupError):
-    """Nothing here is called that; or several things are."""
+    """No tool has this name, or several have."""
 
     def __init__(self, text: str, *, candidates: tuple[str, ...] = (), **said: Any) -> None:
         super().__init__(text, **said)
         self.candidates = candidates
-        """Names between which it is ambiguous, or that look alike. Only `Carpool.resolve` tells them."""
+        """The names that it can mean, or that look alike. Only `Carpool.resolve` tells them."""
 
 
 class Unavailable(CarpoolError, RuntimeError):
@@ -87,7 +87,7 @@ class Unavailable(CarpoolError, RuntimeError):
 
 
 class Lost(CarpoolError):
-    """The call was begun, and what became of it is not known."""
+    """The call was begun, and it is unknown how it ended."""
 
 
 class TimedOut(Lost, TimeoutError):
@@ -97,7 +97,7 @@ class TimedOut(Lost, TimeoutError):
 
 
 class NotRunning(CarpoolError, ConnectionError):
-    """No carpool runs here, or this session is over. What was open then is `Lost`."""
+    """No carpool runs here, or this session is over. Calls that were open then are `Lost`."""
 
 
 class ServerError(CarpoolError):
@@ -112,7 +112,7 @@ class ServerError(CarpoolError):
 
 
 class ToolError(CarpoolError):
-    """A result with `isError`, for who wants it raised."""
+    """A result with `isError`, for programs that want an exception."""
 
     whose = "server"
 
@@ -170,7 +170,9 @@ class _Fault(msgspec.Struct):
 
 
 def of_result(result: dict[str, Any]) -> CarpoolError | None:
-    """The exception of a `tools/call` that carpool ended itself; None: it is the tool's own result."""
+    """Return the exception of a `tools/call` that carpool ended itself; None if it is the
+    tool's own result.
+    """
     meta, content = result.get("_meta"), result.get("content")
     if not isinstance(meta, dict) or ERROR_META_KEY not in meta or not isinstance(content, list):
         return None
@@ -179,7 +181,7 @@ def of_result(result: dict[str, Any]) -> CarpoolError | None:
 
 
 def of_error(error: Any) -> CarpoolError:
-    """The exception of a JSON-RPC error object: carpool's own, or a server's."""
+    """Return the exception of a JSON-RPC error object: carpool's own, or a server's."""
     if not isinstance(error, dict):
         return ServerError("The server answered with an error that says nothing.", code=0)
     text = error.get("message")
@@ -192,7 +194,7 @@ def of_error(error: Any) -> CarpoolError:
 
 
 def of_kind(kind: str, text: str, **said: Any) -> CarpoolError:
-    """The exception of a fault by its code."""
+    """Return the exception of a fault by its code."""
     row: FaultKind | None = KINDS.get(kind)
     family = row.family if row is not None else "lost" if said.get("delivered") == "maybe" else "unavailable"
     which, whose = _BY_KIND.get(kind) or _BY_FAMILY[family]

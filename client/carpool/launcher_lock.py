@@ -18,10 +18,12 @@ import time
 from carpool_protocol.bootstrap import paths
 
 _PID_DIGITS = 9
-"""A number with more is no pid: the system would not take it."""
+"""A number with more digits is no pid: the system does not take it."""
 _BOOT = "/proc/sys/kernel/random/boot_id"
 _TRIES, _PAUSE_S = 10, 0.02
-"""Whoever asks `holder` locks for a moment himself; a launcher tries again rather than believe in him."""
+"""A process that asks `holder` locks for a moment; a launcher tries again rather than take it for another
+launcher.
+"""
 
 
 class LockHolder:
@@ -37,9 +39,8 @@ class LockHolder:
 
 
 def take_lock(directory: str, config: str, http: str = "") -> int | None:
-    """Lock `directory` for this process: the descriptor that holds the lock; `None`: another has it.
-
-    Raises `OSError` where the file cannot be written: nobody could find us by a lock without a text.
+    """Lock `directory` for this process. Returns the descriptor that holds the lock; `None` if another
+    process has it. Raises `OSError` if the file cannot be written: a lock without a text could not be found.
     """
     fd = os.open(paths.lock_file(directory), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     for _ in range(_TRIES):
@@ -63,7 +64,7 @@ def take_lock(directory: str, config: str, http: str = "") -> int | None:
 
 
 def is_in_place(fd: int, directory: str) -> bool:
-    """Whether the lock that `fd` holds is the one that others find in `directory`."""
+    """True if the lock that `fd` holds is the one that others find in `directory`."""
     ours = os.fstat(fd)
     try:
         found = os.stat(paths.lock_file(directory), follow_symlinks=False)
@@ -73,13 +74,15 @@ def is_in_place(fd: int, directory: str) -> bool:
 
 
 def release_lock(fd: int) -> None:
-    """Give the lock up. The text goes first, so that no stale pid is ever read under somebody's lock."""
+    """Release the lock. The text goes first, so that no stale pid is ever read under another
+    process's lock.
+    """
     os.ftruncate(fd, 0)
     os.close(fd)
 
 
 def holder(directory: str) -> LockHolder | None:
-    """Who holds the lock, or `None` when nobody does. Pid 0: held, but the holder has not said who he is."""
+    """Return the holder of the lock, or `None`. Pid 0: it is held, and the holder has not written its pid."""
     for _ in range(_TRIES):
         try:
             found, is_held = _look(directory)
@@ -94,8 +97,8 @@ def holder(directory: str) -> LockHolder | None:
 
 
 def killed_holder(directory: str) -> LockHolder | None:
-    """The launcher that was here last, if it was killed since the machine was started and nobody has
-    followed it or said `carpool down`.
+    """Return the last launcher here, if it was killed since the machine started and none has followed it,
+    and nobody said `carpool down`.
     """
     try:
         found, is_held = _look(directory)
@@ -105,14 +108,14 @@ def killed_holder(directory: str) -> LockHolder | None:
 
 
 def forget_killed_holder(directory: str) -> None:
-    """Nobody is to follow the one that was killed. Nothing happens where somebody holds the lock."""
+    """Forget the killed launcher, so that none continues it. Nothing happens while the lock is held."""
     with contextlib.suppress(OSError):  # a full disk, or there is no directory
         if killed_holder(directory) is not None and (fd := take_lock(directory, "")) is not None:
             release_lock(fd)
 
 
 def this_boot() -> str:
-    """Another one each time that the machine is started; empty where the system does not tell (macOS)."""
+    """Return an id of this start of the machine; empty where the system has none (macOS)."""
     try:
         with open(_BOOT, encoding="ascii") as file:
             return file.read().strip()
@@ -121,7 +124,9 @@ def this_boot() -> str:
 
 
 def _look(directory: str) -> tuple[LockHolder, bool]:
-    """What the file says, and whether anybody holds it. Raises `OSError` where it cannot be opened."""
+    """Return the text of the file, and whether the lock is held. Raises `OSError` if the file cannot be
+    opened.
+    """
     fd = os.open(paths.lock_file(directory), os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)

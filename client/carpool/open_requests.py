@@ -10,10 +10,12 @@ a death: the standard library only.
 """
 
 REFUSED = b'"code":"duplicate_request_id"'
-"""In an answer of ours: it is about a request that came while another of its id had no answer."""
+"""Stands in an answer of carpool's: it is about a request that came while another one with its id had no
+answer.
+"""
 RECENT = 256
-"""So many ids that had an answer are remembered. A broker reports answers as written within a second: until
-then one may be in the record.
+"""The number of answered ids that are remembered. A broker reports answers as written within a second; until
+then the record may have one.
 """
 
 
@@ -21,13 +23,13 @@ class OpenRequests:
     """The requests of one session, or of a part of it. Ids are whatever the caller tells them apart by."""
 
     def __init__(self, answered: "dict[object, None] | None" = None) -> None:
-        """`answered`: what the parts of one session share."""
+        """`answered` is what the parts of one session share."""
         self._said: dict[int, tuple[object, bytes]] = {}
-        """Ids and lines by numbers of ours, in the order in which they were said."""
+        """Ids and lines, by numbers in the order in which they were sent."""
         self._uses: dict[object, list[int]] = {}
-        """The numbers of those that have one id."""
+        """The numbers of the requests that have one id."""
         self._answered: dict[object, None] = {} if answered is None else answered
-        """Ids that had an answer, the latest last."""
+        """The ids that had an answer, the latest last."""
         self._last = 0
 
     def __len__(self) -> int:
@@ -37,14 +39,14 @@ class OpenRequests:
         return number in self._said
 
     def request_sent(self, ident: object, line: bytes) -> int:
-        """A request passes. Its number."""
+        """A request passes. Returns its number."""
         self._last += 1
         self._said[self._last] = (ident, line)
         self._uses.setdefault(ident, []).append(self._last)
         return self._last
 
     def request_answered(self, ident: object, answer: bytes) -> bytes:
-        """An answer passes. The request that has it; nothing: no answer to that id was awaited."""
+        """An answer passes. Returns the request that it answers; None if no answer to that id was awaited."""
         self._answered.pop(ident, None)
         self._answered[ident] = None
         if len(self._answered) > RECENT:
@@ -58,7 +60,7 @@ class OpenRequests:
         return self._said.pop(number)[1]
 
     def request_ended(self, ident: object) -> "list[bytes]":
-        """No answer to this id is awaited any more, however often it is in use. The requests."""
+        """No answer to this id is awaited any more, however often it is in use. Returns the requests."""
         return [self._said.pop(number)[1] for number in self._uses.pop(ident, ())]
 
     def clear(self) -> None:
@@ -67,20 +69,20 @@ class OpenRequests:
         self._uses.clear()
 
     def forget_unkept(self) -> None:
-        """Forget requests that there was no room to keep the lines of."""
+        """Forget requests whose lines there was no room to keep."""
         for number, ident, line in self.entries():
             if not line:
                 self._uses[ident].remove(number)
                 del self._said[number]
 
     def entries(self) -> "list[tuple[int, object, bytes]]":
-        """Number, id and line of each request, in the order in which they were said."""
+        """Return number, id and line of each request, in the order in which they were sent."""
         return [(number, ident, line) for number, (ident, line) in self._said.items()]
 
     def lines(self) -> "list[bytes]":
-        """The same, without number and id."""
+        """Return the lines alone."""
         return [line for _, line in self._said.values()]
 
     def reused_ids(self) -> "set[int]":
-        """Numbers of requests whose id had an answer not long ago."""
+        """Return the numbers of requests whose id had an answer not long ago."""
         return {number for number, (ident, _) in self._said.items() if ident in self._answered}

@@ -29,7 +29,9 @@ from carpool_protocol.carrier.attach import (
 
 
 class AttachTarget:
-    """One carpool and one way in. `environ` is what the daemon is found by, started with and told from."""
+    """One carpool and one way in. `environ` is the environment by which the daemon is found and started, and
+    from which variables are sent.
+    """
 
     def __init__(self, runtime_dir: str | os.PathLike[str] | None, environ: Mapping[str, str] | None) -> None:
         given = dict(os.environ if environ is None else environ)
@@ -41,7 +43,7 @@ class AttachTarget:
         self.directory, self.note = paths.find_runtime_dir(given, os.getuid())
 
     def make(self) -> None:
-        """Make the runtime directory, or accept it. Raises `NotRunning`."""
+        """Make the runtime directory, or accept an existing one. Raises `NotRunning`."""
         try:
             trusted_places.refuse_untrusted(self.environ, self._named)
             paths.ensure_private(self.directory)
@@ -51,7 +53,7 @@ class AttachTarget:
             ) from None
 
     def variables(self, names: list[str]) -> dict[str, str]:
-        """The values of those that are there and that JSON can carry."""
+        """Return the values of the variables that are set and that JSON can carry."""
         found = {name: self.environ[name] for name in names if name in self.environ}
         return {name: value for name, value in found.items() if _is_text(value)}
 
@@ -59,7 +61,7 @@ class AttachTarget:
 def attach_line(
     *, profile: str, workspace: str, cwd: str, agent: str, control: bool, tool_name_length: int = 0
 ) -> bytes:
-    """The attach line. Raises `BadCall` for what it cannot say."""
+    """Return the attach line. Raises `BadCall` for what it cannot carry."""
     said = {
         "version": NAMING_VERSION if workspace else ATTACH_VERSION,
         "carrier": "cli" if control else "client",
@@ -82,7 +84,7 @@ def attach_line(
 
 
 def workspace_of(value: str | os.PathLike[str]) -> str:
-    """A name as it is, a directory absolute. Raises `BadCall`."""
+    """Return a workspace's name unchanged, a directory absolute. Raises `BadCall`."""
     text = os.fspath(value)
     if isinstance(value, str) and "/" not in text and text not in {".", "..", "~"}:
         return text
@@ -93,7 +95,7 @@ def workspace_of(value: str | os.PathLike[str]) -> str:
 
 
 def directory_of(value: str | os.PathLike[str] | None) -> str:
-    """`cwd`, absolute; that of this process where none is given. Empty where that is gone."""
+    """Return `cwd`, absolute; the directory of this process if none is given. Empty if that is gone."""
     try:
         path = os.path.abspath(value) if value is not None else os.getcwd()
     except OSError:
@@ -110,43 +112,43 @@ def _is_text(value: str) -> bool:
 
 
 class BrokerAttachment:
-    """From the attach line until the end of file."""
+    """One attachment, from the attach line until the end of file."""
 
     def __init__(
         self, kept_lines: KeptLines, first: bytes, variables: Callable[[list[str]], dict[str, str]]
     ) -> None:
-        """`first`: the attach line and whatever is said again; all of it is in `kept_lines` already."""
+        """`first` is the attach line and what is sent again with it; all of it is in `kept_lines` already."""
         self.out = bytearray(first)
-        """Not yet written."""
+        """The bytes that are not written yet."""
         self.attached: Attached | None = None
-        """The broker's yes."""
+        """The broker's answer to the attach line."""
         self.refusal = ""
         self.farewell = b""
-        """The broker's word that it ends, where it said one."""
+        """The broker's line that it ends, if it sent one."""
         self._kept = kept_lines
         self._variables = variables
         self._half: list[bytes] = []
         self._own_bytes = 0
-        """Of lines that are ours and not the agent's, in all."""
+        """The number of bytes that are not the agent's."""
         self._greeted = False
 
     def send_line(self, line: bytes) -> None:
-        """A line of the agent, with its end."""
+        """Queue a line of the agent, with its end."""
         self._kept.agent_lines_sent(line)
         self.out += line
 
     def bytes_written(self, count_bytes: int) -> None:
-        """So much of `out` the socket has taken."""
+        """The socket has taken this many bytes of `out`."""
         del self.out[:count_bytes]
 
     def unread_by_broker_bytes(self) -> int:
-        """So much of what the agent said last this broker has never had, at least."""
+        """Return how many of the agent's last bytes this broker has never had, at least."""
         if not self._greeted:  # it says its first line before it takes anything
             return len(self._kept.fresh)
         return max(len(self.out) - self._own_bytes, 0)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are for the agent, without their ends."""
+        """Return the lines that are for the agent, without their ends."""
         *whole, rest = data.split(b"\n")
         if whole and self._half:
             whole[0] = b"".join([*self._half, whole[0]])

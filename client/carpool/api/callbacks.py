@@ -23,7 +23,7 @@ log = logging.getLogger("carpool.client")
 
 T = TypeVar("T")
 Ask = Callable[[Json], Json | Awaitable[Json | None] | None]
-"""Gets the params of the question, gives its result; None: no."""
+"""Gets the params of a server's request and gives its result; None declines."""
 Tell = Callable[..., object]
 
 INTERNAL_ERROR: Final = -32603
@@ -33,7 +33,7 @@ USER_REJECTED: Final = -1
 
 
 class AskedError(Exception):
-    """The question is answered with an error."""
+    """A callback raises it to answer the server with this error."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -41,17 +41,17 @@ class AskedError(Exception):
 
 
 class Callbacks(Struct, frozen=True, kw_only=True):
-    """What this agent answers and wants to hear."""
+    """The callbacks of this agent."""
 
     on_sampling: Ask | None = None
     on_elicitation: Ask | None = None
     roots: tuple[str, ...] | None = None
-    """URIs; None: it has none to tell."""
+    """The URIs of its roots; None if it has none."""
     on_tools_changed: Tell | None = None
     on_log: Tell | None = None
 
     def capabilities(self) -> Json:
-        """What `initialize` declares."""
+        """Return the capabilities that `initialize` declares."""
         found: Json = {}
         if self.on_sampling is not None:
             found["sampling"] = {}
@@ -62,7 +62,7 @@ class Callbacks(Struct, frozen=True, kw_only=True):
         return found
 
     async def answer(self, method: str, params: Json) -> bytes:
-        """The result of a question, as JSON. Raises `AskedError`."""
+        """Return the result of a server's request, as JSON. Raises `AskedError`."""
         match method:
             case "ping":
                 return b"{}"
@@ -79,7 +79,7 @@ class Callbacks(Struct, frozen=True, kw_only=True):
                 raise AskedError(METHOD_NOT_FOUND, "This agent does not answer that.")
 
     async def hear(self, method: str, params: Json) -> None:
-        """What was told outside any call."""
+        """Handle a notification that belongs to no call."""
         try:
             if method == "notifications/tools/list_changed" and self.on_tools_changed is not None:
                 await settle(self.on_tools_changed())
@@ -90,7 +90,7 @@ class Callbacks(Struct, frozen=True, kw_only=True):
 
 
 def as_uris(roots: Sequence[str | os.PathLike[str]] | None) -> tuple[str, ...] | None:
-    """Directories and URIs as URIs."""
+    """Return directories and URIs as URIs."""
     if roots is None:
         return None
     return tuple(
@@ -100,12 +100,12 @@ def as_uris(roots: Sequence[str | os.PathLike[str]] | None) -> tuple[str, ...] |
 
 
 async def settle(found: T | Awaitable[T]) -> T:
-    """What a callback gave, waited for where it is to be."""
+    """Return what a callback gave, awaited if it is a coroutine."""
     return await found if inspect.isawaitable(found) else found
 
 
 async def _call(ask: Ask, params: Json) -> bytes | None:
-    """What the callback gives, as JSON; it may be what JSON cannot carry."""
+    """Call a callback and return its result as JSON, which may be what JSON cannot carry."""
     try:
         found = await settle(ask(params))
         return None if found is None else msgspec.json.encode(found)

@@ -20,12 +20,12 @@ from carpool.errors import BadCall, Lost, Unavailable, UnknownName
 from carpool_protocol.faults.faults import as_sentence
 
 VERSION: Final = "2025-11-25"
-"""Of MCP: the last one of the handshake era."""
+"""The MCP version of the session: the last one of the handshake era."""
 OPERATE_S: Final = 320.0
-"""A first start may install for minutes; the broker's own limit is 310 s."""
+"""The wait for operator commands: a first start may install for minutes; the broker's own limit is 310 s."""
 
 Name = str | tuple[str, str]
-"""A name in any spelling (docs/names.md), or (server, tool) as these call themselves."""
+"""A name in any spelling (docs/names.md), or the pair (server, tool) of the server's own names."""
 Level = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 
 
@@ -85,7 +85,7 @@ class Carpool:
         }
         self._open: AgentSession | None = None
         self.instructions = ""
-        """What the servers say of themselves, and which are missing."""
+        """The instructions of the servers, and which servers are missing."""
 
     async def __aenter__(self) -> "Carpool":
         if self._open is not None:
@@ -191,7 +191,7 @@ class Carpool:
     # --- looking ---------------------------------------------------------------------------------------
 
     async def servers(self) -> list[Server]:
-        """Every server of this session, those that cannot be used among them."""
+        """Return every server of this session, also those that cannot be used."""
         found = await self._ask("carpool/servers", {})
         return [
             Server(each["name"], each["state"], each["why"], tuple(each["tags"]), tuple(each["tools"]))
@@ -201,7 +201,9 @@ class Carpool:
     async def tools(
         self, *, tags: Iterable[str] | str | None = None, server: str | None = None
     ) -> list[Tool]:
-        """All that this session may call; only what has one of `tags`, only of `server`."""
+        """Return all tools that this session may call; only those with one of `tags`, only those of
+        `server`.
+        """
         if self._callbacks.on_tools_changed is not None:
             # Changes are told to who has asked for this list. Before the other one: none is missed.
             await self._session().request("tools/list", {})
@@ -212,18 +214,18 @@ class Carpool:
         return [tool for tool in found if server is None or tool.server == server]
 
     async def shown(self) -> list[Json]:
-        """The tools as a model of this profile is to read them: `tools/list`, with what its `show` and
-        `max_tools` leave (docs/search.md). Definitions of MCP, under qualified names.
+        """Return the tools as a model of this profile reads them: `tools/list`, with what its `show` and
+        `max_tools` leave (docs/search.md). They are MCP definitions under qualified names.
         """
         return await self._listed("tools/list", "tools")
 
     async def describe(self, name: Name) -> Tool:
-        """The tool that a name means. Raises `UnknownName`."""
+        """Return the tool that a name means. Raises `UnknownName`."""
         server, tool = await self.resolve(name) if isinstance(name, str) else _pair(name)
         return await self._tool(server, tool)
 
     async def resolve(self, name: str) -> tuple[str, str]:
-        """(server, tool) that any spelling of docs/names.md means. Raises `UnknownName` with `candidates`."""
+        """Return (server, tool) for any spelling of docs/names.md. Raises `UnknownName` with `candidates`."""
         found = await self._ask("carpool/resolve", {"name": name})
         if "tool" in found:
             return found["server"], found["tool"]
@@ -236,61 +238,65 @@ class Carpool:
         raise UnknownName(text, candidates=names, kind="unknown_tool")
 
     async def resources(self) -> list[Json]:
-        """The resources that servers list, as MCP has them; `server` says whose each is."""
+        """Return the resources that servers list, in the form of MCP, each with its `server`."""
         return await self._owned("resources")
 
     async def resource_templates(self) -> list[Json]:
-        """URI templates of further resources; `server` says whose each is."""
+        """Return the URI templates of further resources, each with its `server`."""
         return await self._owned("templates")
 
     async def read(self, uri: str, *, timeout_s: float | None = None) -> Json:
-        """A resource: the whole result, with `contents`."""
+        """Read a resource. Returns the whole result, with `contents`."""
         return _object(await self._session().request("resources/read", {"uri": uri}, timeout_s=timeout_s))
 
     async def prompts(self) -> list[Json]:
-        """The prompts that servers list, under their qualified names."""
+        """Return the prompts that servers list, under their qualified names."""
         return await self._listed("prompts/list", "prompts")
 
     async def get_prompt(
         self, name: str, arguments: Mapping[str, str] | None = None, *, timeout_s: float | None = None
     ) -> Json:
-        """A prompt filled in: the whole result, with `messages`."""
+        """Return a prompt with its arguments filled in: the whole result, with `messages`."""
         params = {"name": name, "arguments": dict(arguments or {})}
         return _object(await self._session().request("prompts/get", params, timeout_s=timeout_s))
 
     async def ping(self, *, timeout_s: float | None = None) -> None:
-        """Whether carpool answers."""
+        """Return when carpool answers."""
         await self._session().request("ping", {}, timeout_s=timeout_s)
 
     async def use_workspace(self, workspace: str | os.PathLike[str]) -> Workspace:
-        """Go to another workspace (docs/workspaces.md)."""
+        """Move to another workspace (docs/workspaces.md)."""
         found = await self._ask("carpool/use_workspace", {"workspace": workspace_of(workspace)})
         return Workspace(str(found["name"]), str(found["root"]))
 
     # --- operating -------------------------------------------------------------------------------------
 
     async def start(self, server: str) -> str:
-        """Start a server now, also one that was stopped or has given up; what was done. For everybody."""
+        """Start a server now, for all agents, also one that was stopped or has given up. Returns what was
+        done.
+        """
         return await self._operate("start", server)
 
     async def stop(self, server: str) -> str:
-        """Stop a server until it is started again; what was done. For everybody."""
+        """Stop a server, for all agents, until it is started again. Returns what was done."""
         return await self._operate("stop", server)
 
     async def start_all(self) -> list[Outcome]:
-        """Start every server, for everybody. One that cannot start raises nothing: its outcome says why."""
+        """Start every server, for all agents. A server that cannot start raises nothing: its outcome has the
+        reason.
+        """
         return await self._operate_all("start")
 
     async def stop_all(self) -> list[Outcome]:
-        """Stop every server until it is started again, for everybody. Raises nothing for a single one."""
+        """Stop every server, for all agents, until it is started again. No single failure raises."""
         return await self._operate_all("stop")
 
     async def enable(self, server: str, *, only_here: bool = False) -> None:
-        """Switch a server on until carpool stops, for everybody or for this session alone."""
+        """Enable a server until carpool stops, for all agents or for this session alone."""
         await self._switch(server, on=True, only_here=only_here)
 
     async def disable(self, server: str, *, only_here: bool = False) -> None:
-        """Switch a server off until carpool stops, for everybody or for this session alone."""
+        """Disable a server until carpool stops, for all agents or for this session alone."""
         await self._switch(server, on=False, only_here=only_here)
 
     async def _operate(self, verb: str, server: str) -> str:
@@ -313,7 +319,7 @@ class Carpool:
             raise BadCall(str(done["refused"]), kind="bad_params", server=server)
 
     async def _operator(self, method: str, params: Json, timeout_s: float = 30.0) -> Json:
-        """One request of an operator, over a connection of its own."""
+        """Send one operator request, over a connection of its own."""
         self._session()
         line = attach_line(control=True, **self._way)
         async with AgentSession(self._place, line, Callbacks(), start=False, keeps=False) as operator:
@@ -338,12 +344,12 @@ class Carpool:
         )
 
     async def _owned(self, key: str) -> list[Json]:
-        """A list of `carpool/resources`."""
+        """Return a list of `carpool/resources`."""
         found: list[Json] = (await self._ask("carpool/resources", {}))[key]
         return found
 
     async def _listed(self, method: str, key: str) -> list[Json]:
-        """Every page of a list; empty where no server offers such things."""
+        """Return every page of a list; empty if no server offers such things."""
         found: list[Json] = []
         params: Json = {}
         while True:
@@ -363,7 +369,7 @@ _DONE: Final = {"start": "started", "stop": "stopped"}
 
 
 def _pair(name: object) -> tuple[str, str]:
-    """Not every program's types are checked."""
+    """Check the pair, because not every program's types are checked."""
     match name:
         case (str() as server, str() as tool):
             return server, tool
@@ -372,7 +378,7 @@ def _pair(name: object) -> tuple[str, str]:
 
 
 def _object(raw: bytes) -> Json:
-    """A result. Raises `Lost` for one that cannot be read."""
+    """Return a result that is an object. Raises `Lost` for one that cannot be read."""
     try:
         found = read(raw)
     except (ValueError, RecursionError):

@@ -23,7 +23,7 @@ _BUSY_S = 0.02
 
 
 async def connect(place: AttachTarget, *, start: bool) -> socket.socket:
-    """The broker, brought up where carpool does not run (`start`). Raises `NotRunning`."""
+    """Connect to the broker, and start carpool if it does not run (`start`). Raises `NotRunning`."""
     place.make()
     for _ in range(START_TRIES):
         try:
@@ -43,7 +43,9 @@ async def connect(place: AttachTarget, *, start: bool) -> socket.socket:
 
 
 async def reconnect(place: AttachTarget, *, again: bool, start: bool) -> socket.socket:
-    """The next broker, after one has died. `again`: somebody is about to bring it up. Raises `NotRunning`."""
+    """Connect to the next broker after one has died. `again`: another process is about to start it. Raises
+    `NotRunning`.
+    """
     search = BrokerSearch(anyio.current_time(), again=again)
     while True:
         try:
@@ -64,7 +66,7 @@ async def reconnect(place: AttachTarget, *, again: bool, start: bool) -> socket.
 
 
 async def _connect(place: AttachTarget) -> socket.socket:
-    """Raises `OSError` where nobody listens, `NotRunning` where it is somebody else."""
+    """Connect once. Raises `OSError` if nobody listens, `NotRunning` if another user does."""
     while True:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.setblocking(False)
@@ -86,7 +88,7 @@ async def _connect(place: AttachTarget) -> socket.socket:
 
 
 async def _start(place: AttachTarget) -> None:
-    """`carpool up --detach`, which waits until sessions are taken."""
+    """Run `carpool up --detach`, which waits until sessions are accepted."""
     command = [sys.executable, "-P", "-m", "carpool.launcher", "--detach", "--quiet", "--checked"]
     done = await anyio.run_process(
         command,

@@ -22,12 +22,14 @@ from carpool.shim.shim import DEATHS
 
 READ_BYTES = 1 << 18
 OUT_BYTES = 4 << 20
-"""With more than this unwritten requests wait. Answers and cancels never do: they are what unblocks."""
+"""Beyond this many unwritten bytes requests wait. Answers and cancels never wait, because they
+free memory.
+"""
 
 
 class BrokerConnection:
-    """One session's connection. `take` gets each line; `on_end` why it is over. `keeps`: it comes back after
-    the death of a broker, as `hello` says.
+    """One session's connection. `take` gets each line; `on_end` gets the reason of the end. `keeps`: it
+    returns after the death of a broker, as `hello` says.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class BrokerConnection:
     ) -> None:
         self.ended: CarpoolError | None = None
         self.session = ""
-        """Its public id, as in `carpool status`."""
+        """The session's public id, as in `carpool status`."""
         self._place = place
         self._hello = hello
         self._start = start
@@ -53,7 +55,7 @@ class BrokerConnection:
         self._socket: socket.socket | None = None
         self._attachment = BrokerAttachment(self._kept, hello, place.variables)
         self._kick = anyio.Event()
-        """There is something to write, or somewhere to write it to."""
+        """Set when there is something to write, or a socket to write to."""
         self._room = anyio.Event()
 
     async def open(self) -> None:
@@ -61,8 +63,9 @@ class BrokerConnection:
         self._socket = await connect(self._place, start=self._start)
 
     def send_line(self, line: bytes, *, alone: bool = False) -> None:
-        """A line, with its end; after the session's end it goes nowhere. `alone`: no others are expected,
-        so it is written at once; else all that is said in one turn of the event loop is written together.
+        """Send a line, with its end; after the session's end it is dropped. `alone`: no other lines are
+        expected, so it is written at once; otherwise all lines of one turn of the event loop are written
+        together.
         """
         if self.ended is None:
             self._attachment.send_line(line)
@@ -73,21 +76,21 @@ class BrokerConnection:
 
     @property
     def has_room(self) -> bool:
-        """A broker is there, and it reads."""
+        """True if a broker is connected and reads."""
         return self._socket is not None and len(self._attachment.out) <= OUT_BYTES
 
     async def wait_for_room(self) -> None:
-        """Wait while no broker is there, or while it does not read."""
+        """Wait while no broker is connected, or while it does not read."""
         while self.ended is None and not self.has_room:
             await self._room.wait()
 
     def close(self) -> None:
-        """Leave: the broker cancels what is open."""
+        """Close the connection: the broker cancels open requests."""
         self._write_now()  # a cancel, an answer
         self._end(NotRunning("This session was closed.", kind="not_running", whose="caller"))
 
     async def run(self) -> None:
-        """Read, and come back to the next broker, until it is over."""
+        """Read, and reconnect to the next broker, until the session is over."""
         deaths = 0
         while self._socket is not None:
             await self._read(self._socket)
@@ -135,7 +138,7 @@ class BrokerConnection:
         self._kick.set()
 
     async def _read(self, sock: socket.socket) -> None:
-        """Until the end of file."""
+        """Read until the end of file."""
         attachment = self._attachment
         while True:
             try:
@@ -161,7 +164,7 @@ class BrokerConnection:
                 self._attachment.bytes_written(self._socket.send(self._attachment.out))
 
     async def write(self) -> None:
-        """Write whatever is there to be written."""
+        """Write what is there to be written."""
         while True:
             await self._kick.wait()
             self._kick = anyio.Event()

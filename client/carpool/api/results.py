@@ -20,45 +20,45 @@ Json = dict[str, Any]
 
 
 class Result(Struct, frozen=True):
-    """What a tool answered (MCP 2025-11-25, server/tools, "Tool Result")."""
+    """The result of a tool (MCP 2025-11-25, server/tools, "Tool Result")."""
 
     raw: Json
-    """All of it, as it came."""
+    """The whole result, as it came."""
 
     @property
     def content(self) -> list[Json]:
-        """Its parts: text, images, resources …"""
+        """The parts: text, images, resources …"""
         found = self.raw.get("content")
         return found if isinstance(found, list) else []
 
     @property
     def structured(self) -> Any:
-        """`structuredContent`; None where there is none."""
+        """`structuredContent`; None if there is none."""
         return self.raw.get("structuredContent")
 
     @property
     def meta(self) -> Json:
-        """`_meta`; empty where there is none."""
+        """`_meta`; empty if there is none."""
         return _mapping(self.raw, "_meta")
 
     @property
     def is_error(self) -> bool:
-        """The tool says that it failed; its text says why."""
+        """True if the tool reports a failure; its text has the reason."""
         return self.raw.get("isError") is True
 
     @property
     def text(self) -> str:
-        """All of it as one text, the way models read it."""
+        """The whole result as one text, in the form that models read."""
         flatten, _ = _adapters()
         return flatten(self.raw)
 
     def as_success(self) -> Json:
-        """`{"success": bool, "output": str}`."""
+        """Return `{"success": bool, "output": str}`."""
         _, as_success = _adapters()
         return as_success(self.raw)
 
     def or_raise(self) -> "Result":
-        """Itself. Raises `ToolError` where the tool says that it failed."""
+        """Return the result itself. Raises `ToolError` if the tool reports a failure."""
         if self.is_error:
             raise ToolError(self.text, self)
         return self
@@ -68,31 +68,31 @@ class Tool(Struct, frozen=True):
     """A tool as this session sees it."""
 
     name: str
-    """What `call` takes, and what is legal for every model API."""
+    """The name that `call` takes, which is legal for every model API."""
     server: str
     tool: str
-    """The server's own name of it."""
+    """The server's own name of the tool."""
     description: str
-    """With the prefix, where the configuration wants one."""
+    """The description, with the prefix if the configuration wants one."""
     definition: Json
-    """As the server wrote it: `inputSchema`, `outputSchema`, `annotations` …"""
+    """The definition as the server wrote it: `inputSchema`, `outputSchema`, `annotations` …"""
     aliases: tuple[str, ...] = ()
     """Other spellings that mean this tool alone."""
     tags: tuple[str, ...] = ()
-    """Of its server, and its own (docs/python.md)."""
+    """The tags of its server, and its own (docs/python.md)."""
 
     @property
     def input_schema(self) -> Json:
-        """JSON Schema of the arguments."""
+        """The JSON Schema of the arguments."""
         return _mapping(self.definition, "inputSchema")
 
     @property
     def annotations(self) -> Json:
-        """What the server claims of it: `readOnlyHint` … Nothing that one should rely on."""
+        """The claims of the server about it, such as `readOnlyHint`. They are not to be relied on."""
         return _mapping(self.definition, "annotations")
 
     def as_mcp(self) -> Json:
-        """As in the answer to `tools/list`: the definition under the qualified name."""
+        """Return the definition under the qualified name, as in the answer to `tools/list`."""
         return {**self.definition, "name": self.name, "description": self.description}
 
 
@@ -105,30 +105,30 @@ class Server(Struct, frozen=True):
     needs a variable, or a workspace, that is not there).
     """
     why: str = ""
-    """Why it cannot be used, where it cannot."""
+    """The reason why it cannot be used; empty if it can."""
     tags: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
-    """Their qualified names, as far as they are known."""
+    """The qualified names of its tools, as far as they are known."""
 
 
 class Outcome(Struct, frozen=True):
-    """Result of starting or stopping one server."""
+    """The result of starting or stopping one server."""
 
     server: str
     ok: bool
     text: str
-    """The state it is in now, or why it could not be done."""
+    """The present state, or the reason of the failure."""
 
 
 class Workspace(Struct, frozen=True):
-    """Where a session is."""
+    """The workspace of a session."""
 
     name: str
     root: str
 
 
 class Progress(Struct, frozen=True):
-    """How far a call is (MCP 2025-11-25, basic/utilities/progress)."""
+    """The progress of a call (MCP 2025-11-25, basic/utilities/progress)."""
 
     progress: float
     total: float | None = None
@@ -136,7 +136,9 @@ class Progress(Struct, frozen=True):
 
 
 def read(raw: bytes) -> Any:
-    """JSON of a peer. Half a surrogate pair, as real servers write it, stays what it is (rule 16)."""
+    """Read JSON of a peer. Half a surrogate pair, as real servers write it, stays as it is (docs/rules.md,
+    rule 16).
+    """
     try:
         return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -144,7 +146,7 @@ def read(raw: bytes) -> Any:
 
 
 def read_object(raw: bytes) -> Json:
-    """The same of what must be an object; empty for anything else, and for what cannot be read."""
+    """Read JSON that must be an object; empty for anything else, and for what cannot be read."""
     try:
         found = read(raw)
     except (ValueError, RecursionError):
@@ -153,7 +155,7 @@ def read_object(raw: bytes) -> Json:
 
 
 def tool_of(entry: Mapping[str, Any]) -> Tool:
-    """An entry of `carpool/tools`."""
+    """Return a tool from an entry of `carpool/tools`."""
     return Tool(
         name=str(entry["name"]),
         server=str(entry["server"]),
@@ -166,7 +168,7 @@ def tool_of(entry: Mapping[str, Any]) -> Tool:
 
 
 def progress_of(params: Json) -> Progress | None:
-    """What `notifications/progress` says; None where it says nothing that can be read."""
+    """Return the progress in `notifications/progress`; None if it cannot be read."""
     try:
         return msgspec.convert({**params, "message": params.get("message") or ""}, Progress, strict=False)
     except msgspec.ValidationError:
@@ -175,7 +177,7 @@ def progress_of(params: Json) -> Progress | None:
 
 @cache
 def _adapters() -> tuple[Callable[[Json], str], Callable[[Json], Json]]:
-    """How a result reads. Imported late: only who wants that pays for it; and once, not for each result."""
+    """Return the module that reads results. It is imported late, because not every program needs it."""
     from carpool.adapters import as_success, flatten
 
     return flatten, as_success

@@ -40,14 +40,16 @@ from carpool_protocol.wire.jsonrpc import (
 
 CALLS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 MOST_CALLS: Final = 256
-"""So many calls are said at a time, the others wait their turn here: the broker takes 64 and lets 256 more
-wait (rule 3). Those that a callback makes do not wait: calls that are said may wait for that callback.
+"""The number of calls that are sent at a time; others wait here, because the broker takes 64 and queues 256
+more (docs/rules.md, rule 3). Calls of a callback do not wait: sent calls may wait for that callback.
 """
 MOST_NEWS: Final = 1000
-"""Progress of a call, or notices of a session, that wait for their callback; the oldest go first."""
+"""The number of progress reports of a call, or notices of a session, that wait for their callback; the
+oldest go first.
+"""
 
 _answering: Final = ContextVar("_answering", default=False)
-"""This task answers a server's question."""
+"""True in a task that answers a server's request."""
 _encode = msgspec.json.encode
 _MAX_ID_DIGITS: Final = 18
 
@@ -65,7 +67,7 @@ class _Pending:
 
 
 class AgentSession:
-    """One attachment, over all brokers that serve it. Use it as an asynchronous context manager."""
+    """One attachment, over all brokers that serve it. It is an asynchronous context manager."""
 
     def __init__(
         self, place: AttachTarget, hello: bytes, callbacks: Callbacks, *, start: bool, keeps: bool = True
@@ -85,7 +87,7 @@ class AgentSession:
 
     @property
     def id(self) -> str:
-        """As in `carpool status`; another one after all of carpool died."""
+        """The id in `carpool status`; another one after all of carpool died."""
         return self._carrier.session
 
     async def __aenter__(self) -> "AgentSession":
@@ -113,10 +115,8 @@ class AgentSession:
     async def request(
         self, method: str, params: Json, *, timeout_s: float | None = None, on_progress: Tell | None = None
     ) -> bytes:
-        """The result, as JSON. Raises `CarpoolError`.
-
-        `timeout_s`: how long to wait at most; without it carpool's own limits hold (docs/settings.md).
-        `on_progress` gets each `Progress`.
+        """Send a request and return its result, as JSON. Raises `CarpoolError`. `timeout_s` is the longest
+        wait; without it carpool's own limits hold (docs/settings.md). `on_progress` gets each `Progress`.
         """
         pending = _Pending(self._new_event())
         with nullcontext() if timeout_s is None else anyio.move_on_after(timeout_s):
@@ -139,7 +139,7 @@ class AgentSession:
         raise answer
 
     async def _exchange(self, pending: _Pending, method: str, params: Json, on_progress: Tell | None) -> None:
-        """Say it and wait; the answer is in `pending` then."""
+        """Send the request and wait; the answer is in `pending` then."""
         if not self._carrier.has_room:
             await self._carrier.wait_for_room()
         if self._carrier.ended is not None:
@@ -161,7 +161,7 @@ class AgentSession:
                 self._carrier.send_line(notification_line("notifications/cancelled", RawJson(gone)))
 
     def notify(self, method: str) -> None:
-        """A notification without params."""
+        """Send a notification without params."""
         self._carrier.send_line(notification_line(method, ABSENT))
 
     async def _answer(self, pending: _Pending, on_progress: Tell | None) -> None:
@@ -221,7 +221,7 @@ class AgentSession:
             self._told.set()
 
     async def _run_callbacks(self) -> None:
-        """Hand on what is told outside any call, one after the other."""
+        """Call the callbacks of notifications, one after the other."""
         while True:
             await self._told.wait()
             self._told = anyio.Event()
@@ -250,7 +250,7 @@ class AgentSession:
 
 
 def _lost(error: CarpoolError) -> CarpoolError:
-    """What becomes of a request that is open when the session ends."""
+    """Return the error of a request that is open when the session ends."""
     if error.kind == "attach_refused":
         return _copy_of_error(error)  # nothing was taken
     text = f"{error} The call may have been executed: look at what it has changed before you repeat it."
@@ -269,6 +269,6 @@ def _timed_out(timeout_s: float, *, was_sent: bool) -> TimedOut:
 
 
 def _copy_of_error(error: CarpoolError) -> CarpoolError:
-    """The same, to be raised once more: an exception that is raised twice collects tracebacks."""
+    """Return a copy of the exception to raise once more: one that is raised twice collects tracebacks."""
     said: dict[str, Any] = {"kind": error.kind, "whose": error.whose}
     return type(error)(str(error), **said)

@@ -10,12 +10,12 @@ from typing import NoReturn
 
 
 def interrupt() -> None:
-    """From now on the first of them raises `KeyboardInterrupt`, and the next ones are passed over."""
+    """From now on the first of these signals raises `KeyboardInterrupt`, and the next ones are ignored."""
     _all(_raise)
 
 
 def hold_off() -> None:
-    """From now on they are passed over: an end in order is under way, and it is bounded."""
+    """Ignore these signals from now on: the command ends in order, within a bound."""
     _all(signal.SIG_IGN)
 
 

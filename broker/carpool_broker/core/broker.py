@@ -188,7 +188,7 @@ class BrokerCore:
                 self.initialization.first_request(session, event.by, settles=True)
             if not self.requests.call_requested(event, now):
                 self.recovery.retry_received(self.sessions[event.session], event, now)
-            if self.recovery.has_kept_pools:  # the first call of an agent may make a pool wanted
+            if self.recovery.kept_pools:  # the first call of an agent may make a pool wanted
                 self._take_cached_catalogs(now)
         else:
             self._handle_rare(event, now)

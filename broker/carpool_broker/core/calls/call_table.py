@@ -125,7 +125,7 @@ class CallTable:
         asked = open_call.asked
         session = open_call.session
         open_call.stage = "sent"
-        open_call.sent_at = self.resource_cache.change_count()
+        open_call.sent_at = self.resource_cache.change_count
         session.sent += 1
         if session.quota is not None:
             session.quota.sent += 1
@@ -162,7 +162,9 @@ class CallTable:
         open_call = self.calls.get(answer.call)
         if open_call is not None:
             session, asked = open_call.session, open_call.asked
-            session.server_use(open_call.server).has_run = True
+            use = session.servers.get(open_call.server)
+            if use is None or not use.has_run:
+                session.server_use(open_call.server).has_run = True
             if self.hook_points is not None and self.hook_points.hold_answer(open_call, answer, now):
                 return
             if (

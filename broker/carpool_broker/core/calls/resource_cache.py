@@ -59,8 +59,8 @@ class ResourceCache:
         self._size_bytes = 0
         self._changes: deque[tuple[PoolKey, str | None]] = deque(maxlen=MAX_CHANGES)
         """The changes, the latest last; without a URI: all of a pool."""
-        self._changed = 0
-        """The number of changes so far."""
+        self.change_count = 0
+        """The number of changes so far. A result that is requested now is overtaken by later changes."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -91,14 +91,8 @@ class ResourceCache:
         while self._size_bytes > self._max_bytes or len(self._entries) > self._max_entries:
             self._evict(next(iter(self._entries)))
 
-    def change_count(self) -> int:
-        """Return the number of changes so far. A result that is requested now is overtaken by
-        later changes.
-        """
-        return self._changed
-
     def _has_changed_since(self, key: PoolKey, uri: str, since: int) -> bool:
-        more = self._changed - since
+        more = self.change_count - since
         if since < 0 or more > len(self._changes):
             return True
         after = islice(reversed(self._changes), more)
@@ -106,7 +100,7 @@ class ResourceCache:
 
     def _count_change(self, key: PoolKey, uri: str | None) -> None:
         self._changes.append((key, uri))
-        self._changed += 1
+        self.change_count += 1
 
     def find(self, key: PoolKey, uri: str, session: SessionId, now: float) -> CachedRead | None:
         """Return the result that this session can be given now, or None."""

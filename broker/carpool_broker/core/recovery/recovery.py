@@ -106,7 +106,7 @@ class Recovery:
         self._last = NO_SUPERVISOR
         """The epoch of that last supervisor."""
         self._adopted: dict[CallId, OpenCall] = {}
-        self._pools: dict[PoolKey, dict[type, Catalog | PoolChanged]] = {}
+        self.kept_pools: dict[PoolKey, dict[type, Catalog | PoolChanged]] = {}
         """Catalogs and states of pools that no present session wants."""
 
     # --- the supervisor --------------------------------------------------------------------------------
@@ -186,14 +186,14 @@ class Recovery:
                 self._before.stop_waiting(session)
         self.heard, self.epoch = False, NO_SUPERVISOR
         self._adopted.clear()
-        self._pools.clear()
+        self.kept_pools.clear()
 
     def _called_servers(
         self, session: SessionId, states: Mapping[PoolKey, PoolChanged]
     ) -> Iterator[ServerName]:
         """Return the servers at which recorded calls of this session may have left state since then."""
         for call in self.record.calls_of(session):
-            state = states.get(call.key) or self._pools.get(call.key, {}).get(PoolChanged)
+            state = states.get(call.key) or self.kept_pools.get(call.key, {}).get(PoolChanged)
             if isinstance(state, PoolChanged) and state.mode == "session":
                 yield ServerName(call.key.partition(":")[0])
 
@@ -202,17 +202,12 @@ class Recovery:
         it.
         """
         if not self.everybody:
-            self._pools.setdefault(told.key, {})[type(told)] = told
-
-    @property
-    def has_kept_pools(self) -> bool:
-        """True if something is kept of a pool that no present session has wanted."""
-        return bool(self._pools)
+            self.kept_pools.setdefault(told.key, {})[type(told)] = told
 
     def take_kept_pools(self, wanted: Container[PoolKey]) -> list[Catalog | PoolChanged]:
         """Return what was kept of pools that are wanted now."""
-        found = [key for key in self._pools if key in wanted]
-        return [told for key in found for told in self._pools.pop(key).values()]
+        found = [key for key in self.kept_pools if key in wanted]
+        return [told for key in found for told in self.kept_pools.pop(key).values()]
 
     # --- agents ----------------------------------------------------------------------------------------
 
@@ -409,7 +404,7 @@ class Recovery:
 
     def _end_grace(self) -> None:
         self.everybody = True
-        self._pools.clear()
+        self.kept_pools.clear()
         self._bereft.clear()
         self._held.clear()
         self._give_up_missing()

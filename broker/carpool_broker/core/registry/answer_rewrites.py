@@ -12,11 +12,11 @@ from carpool_protocol.wire.downgrade import NEWEST, downgrade_result
 
 def needs_rewrite(view: View, key: PoolKey, version: str) -> bool:
     """True if results of this pool may have to be changed for an agent of this version."""
-    return version != NEWEST or view.has_uri_rewrites(key)
+    return version != NEWEST or key in view.rewritten_pools
 
 
 def rewrite_answer(view: View, key: PoolKey, method: str, version: str, body: RawJson) -> RawJson:
     """Return the result as the agent reads it; the same object if nothing changes."""
-    if view.has_uri_rewrites(key):
+    if key in view.rewritten_pools:
         body = rewrite_uris(method, body, lambda uri: view.agent_uri(key, uri))
     return downgrade_result(method, version, body) if version != NEWEST else body

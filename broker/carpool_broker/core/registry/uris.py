@@ -16,7 +16,7 @@ Knows nothing of: catalogs, who is away, JSON, rights (docs/decisions/0028).
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -187,9 +187,10 @@ class UriTable:
 
     # --- out -----------------------------------------------------------------------------------------------
 
-    def has_rewrites(self, key: PoolKey) -> bool:
-        """True if URIs from the server of this pool must pass through `agent_uri`."""
-        return key in self._rewriting
+    @property
+    def rewritten_pools(self) -> Set[PoolKey]:
+        """The pools whose URIs must pass through `agent_uri`."""
+        return self._rewriting.keys()
 
     def agent_uri(self, key: PoolKey, uri: str) -> str:
         """Return `uri` (or a template) from the server of this pool as agents write it."""

@@ -98,6 +98,7 @@ class View:
         "instructions",
         "lists",
         "prompt_names",
+        "rewritten_pools",
         "scope",
         "tool_names",
         "tools",
@@ -134,6 +135,8 @@ class View:
         self.tool_names = tool_names
         self.prompt_names = prompt_names
         self.uris = uris
+        self.rewritten_pools = uris.rewritten_pools
+        """The pools whose results must pass through `content.rewrite_uris`."""
         self.unknown_pools = unknown
         """The pools whose catalogs are not known yet and may still come. Lists wait for them."""
         self.hidden_pools = away
@@ -310,10 +313,6 @@ class View:
     def agent_uri(self, key: PoolKey, uri: str) -> str:
         """Return `uri` from a server of this pool as the agents of this scope read it."""
         return self.uris.agent_uri(key, uri)
-
-    def has_uri_rewrites(self, key: PoolKey) -> bool:
-        """True if results of a server of this pool must pass through `content.rewrite_uris`."""
-        return self.uris.has_rewrites(key)
 
     def completion_target(
         self, ref: RawJson

@@ -27,7 +27,7 @@ def keep(
         session,
         body,
         now,
-        **{"ttl_ms": 1000, "public": False, "since": fresh.change_count(), **more},
+        **{"ttl_ms": 1000, "public": False, "since": fresh.change_count, **more},
     )
     fresh.check()
 
@@ -70,7 +70,7 @@ def test_an_answer_that_a_change_has_overtaken_is_not_kept(key: PoolKey, updated
     """Its server may have read the resource before it changed it, and said so first."""
     fresh = ResourceCache()
     keep(fresh, body=RawJson(b"old"))
-    since = fresh.change_count()
+    since = fresh.change_count
     if updated:
         fresh.resource_changed(key, updated)
     else:
@@ -84,7 +84,7 @@ def test_an_answer_that_a_change_has_overtaken_is_not_kept(key: PoolKey, updated
 def test_an_answer_is_not_kept_where_it_is_not_known_what_has_changed_since_it_was_asked_for() -> None:
     fresh = ResourceCache()
     keep(fresh, since=-1)
-    since = fresh.change_count()
+    since = fresh.change_count
     for number in range(MAX_CHANGES):
         fresh.resource_changed(KEY, f"y:{number}")
     keep(fresh, "x:2", since=since)
@@ -173,7 +173,7 @@ class FreshMachine(RuleBasedStateMachine):
 
     @rule()
     def ask(self) -> None:
-        self.asked.append((self.fresh.change_count(), set()))
+        self.asked.append((self.fresh.change_count, set()))
 
     @precondition(lambda self: self.asked)
     @rule(

@@ -720,7 +720,7 @@ class RegistryMachine(RuleBasedStateMachine):
         view = self.registry.view(data.draw(st.sampled_from(sorted(self.holders, key=SCOPES.index))))
         for it in view.scope.servers:
             outward = view.agent_uri(it.key, uri)
-            if view.has_uri_rewrites(it.key):
+            if it.key in view.rewritten_pools:
                 there = view.uris.route_template(outward)
                 assert isinstance(there, UriRoute)
                 assert (there.key, there.uri) == (it.key, uri)

@@ -178,7 +178,7 @@ def test_without_a_collision_every_uri_and_definition_goes_through_byte_for_byte
         it.definition for it in (*ours.resources, *theirs.resources)
     ]
     assert view.templates[0].definition == theirs.templates[0].definition
-    assert not view.has_uri_rewrites(PoolKey("a"))
+    assert PoolKey("a") not in view.rewritten_pools
     assert view.agent_uri(PoolKey("a"), "file:///unlisted") == "file:///unlisted"
 
 
@@ -197,8 +197,8 @@ def test_two_servers_with_one_uri_both_say_their_name_in_it() -> None:
     assert view.agent_uri(PoolKey("b"), "file:///x") == "carpool+b+file:///x"
     assert view.agent_uri(PoolKey("a"), "file:///x") == "carpool+a+file:///x"
     assert view.agent_uri(PoolKey("a"), "file:///y") == "file:///y", "it leads back as it is"
-    assert view.has_uri_rewrites(PoolKey("a"))
-    assert view.has_uri_rewrites(PoolKey("b"))
+    assert PoolKey("a") in view.rewritten_pools
+    assert PoolKey("b") in view.rewritten_pools
 
 
 @behaviour("resources:rewritten-on-collision")

@@ -1,4 +1,4 @@
-"""What a call can end with besides a result: one tree of exceptions.
+"""The exceptions that a call can end with, as one tree.
 
     CarpoolError
     ├── Refused           PermissionError   a profile, trust, a switch: somebody has decided so
@@ -91,7 +91,7 @@ class Lost(CarpoolError):
 
 
 class TimedOut(Lost, TimeoutError):
-    """It took too long. It was cancelled, which not every server obeys."""
+    """The call took too long. It was cancelled, which not every server obeys."""
 
     whose = "server"
 
@@ -159,7 +159,7 @@ _BY_FAMILY: Final[dict[str, tuple[type[CarpoolError], Whose]]] = {
 
 
 class _Fault(msgspec.Struct):
-    """What carpool says of an error of its own, in `_meta` of a result or as `data` (docs/errors.md)."""
+    """The data of an error of carpool's own, in `_meta` of a result or as `data` (docs/errors.md)."""
 
     code: str
     delivered: Literal["no", "maybe"]

@@ -40,7 +40,7 @@ def _remove(entries: list[str]) -> None:
 
 
 def trusted_entries(given: str) -> list[str]:
-    """What counts of this PYTHONPATH."""
+    """Return the entries of a PYTHONPATH that carpool trusts."""
     from carpool_protocol.bootstrap import paths
     from carpool_protocol.bootstrap.paths import project_around
 

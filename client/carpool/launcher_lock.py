@@ -1,4 +1,4 @@
-"""The single-instance lock of a runtime directory, and who holds it.
+"""The single-instance lock of a runtime directory, and its holder.
 
 Owns the lock file: locked (flock) by the launcher for its whole life, its text
 says `pid=…`, `config=…` and `http=…` for people and for `carpool down`. The lock is the truth,

@@ -60,7 +60,7 @@ class OpenRequests:
         return self._said.pop(number)[1]
 
     def request_ended(self, ident: object) -> "list[bytes]":
-        """No answer to this id is awaited any more, however often it is in use. Returns the requests."""
+        """Forget all requests with this id, however often it is in use, and return them."""
         return [self._said.pop(number)[1] for number in self._uses.pop(ident, ())]
 
     def clear(self) -> None:

@@ -109,7 +109,7 @@ class Carpool:
 
     @property
     def instructions(self) -> str:
-        """What the servers say of themselves, and which are missing."""
+        """The instructions of the servers, and which servers are missing."""
         return self._agent.instructions
 
     @overload

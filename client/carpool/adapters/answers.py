@@ -1,4 +1,4 @@
-"""What a model wants called, called at once, and the answers to go on with.
+"""Runs all tool calls of a model's answer at once, and returns the messages to go on with.
 
 Owns that every call is answered, also one that nobody can run or that ends with an exception: both APIs
 refuse the next request while one is missing. Whoever has an `async call(name, arguments)` can run them.
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class Caller(Protocol):
-    """Who runs calls: `carpool.Carpool`, or whatever else has this method."""
+    """Interface of an object that runs calls: `carpool.Carpool`, or any other with this method."""
 
     async def call(self, name: str, arguments: Mapping[str, Any], /) -> Any:
         """The result of a tool: what MCP says, or an object with that as `raw`."""

@@ -79,7 +79,7 @@ class _Reading:
         self._root = root
         self._given = given
         self._shown = properties_of(as_object(root).schema)
-        """What models are shown at the top: the properties of all arms of a union there."""
+        """The properties that models are shown at the top: those of all arms of a union there."""
         self._left = _MAX_SCHEMAS
 
     def whole(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class _Reading:
         }
 
     def _is_of_an_arm(self, name: str) -> bool:
-        """Whether it is left out by the word `null`, if only an arm that is not meant describes it."""
+        """True if `null` leaves `name` out, for a name that only an arm that is not meant describes."""
         return self._given[name] is None and name in self._shown
 
     def of(self, schema: object, value: Any) -> Any:
@@ -126,7 +126,7 @@ class _Reading:
         return found
 
     def _fits(self, schema: object, value: Any) -> bool:
-        """Whether `value` can be meant, were its nulls left out. So too where that is hard to tell."""
+        """True if `value` without its nulls can fit `schema`. Also true where that is hard to tell."""
         if not isinstance(schema, Mapping):
             return schema is not False
         if self._left <= 0:

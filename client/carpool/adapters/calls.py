@@ -36,7 +36,7 @@ class ModelCall(NamedTuple):
     """As the model was shown it."""
     arguments: Json
     problem: str = ""
-    """What is wrong with it, as a sentence for the model; then it cannot be run."""
+    """The fault of the call, as a sentence for the model; empty if the call can be run."""
 
 
 def openai_calls(answer: object) -> list[ModelCall]:

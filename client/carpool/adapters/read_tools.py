@@ -76,7 +76,7 @@ def _schema(given: object, which: str) -> Json:
 
 
 def _is_schema(given: Json) -> bool:
-    """Not a bare map of properties, among which one may be called `type`."""
+    """True for a schema, false for a bare map of properties (one of which may be called `type`)."""
     if isinstance(given.get("type"), str | list) or not given:
         return True
     if isinstance(given.get("required"), list) or any(

@@ -30,7 +30,7 @@ _NOT_AT_THE_TOP: Final = ("anyOf", "oneOf", "allOf", "not", "enum", "const")
 _MERGED: Final = frozenset(
     {"type", "properties", "required", "additionalProperties", "title", "description", "$ref", "$defs"}
 )
-"""What a part of an `allOf` may say and nothing is lost."""
+"""The keys that a part of an `allOf` may have without a loss when it is merged."""
 
 
 class Parameters(NamedTuple):
@@ -38,7 +38,7 @@ class Parameters(NamedTuple):
 
     schema: dict[str, Any]
     lost: str
-    """What it says no more, as a sentence for the tool's description; empty where nothing is lost."""
+    """The rules that were dropped, as a sentence for the tool's description; empty if nothing is lost."""
 
 
 def as_object(schema: object) -> Parameters:

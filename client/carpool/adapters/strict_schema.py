@@ -170,7 +170,9 @@ class _Form:
 
 
 def _only_part(schema: Schema, path: str) -> Schema:
-    """What an `allOf` of one part says: how some libraries put a description beside a `$ref`."""
+    """Return an `allOf` of one part merged into its schema: some libraries so add a description
+    to a `$ref`.
+    """
     parts = schema["allOf"]
     if not isinstance(parts, list | tuple) or len(parts) != 1 or schema.keys() - _SAYS_ONLY - {"allOf"}:
         raise _no(path, "uses 'allOf'")

@@ -70,7 +70,7 @@ def as_success(result: object) -> dict[str, Any]:
 
 
 def is_failure(result: object) -> bool:
-    """Whether the tool says that it failed."""
+    """True if the tool says that it failed."""
     found = _as_mapping(result)
     return isinstance(found, _MAPPING) and found.get("isError") is True
 

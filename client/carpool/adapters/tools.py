@@ -33,7 +33,7 @@ class _Form(NamedTuple):
 
     parameters: Json
     keys: dict[str, str]
-    """What parameters stand for that are shown by another name."""
+    """The own name of each parameter that is shown by another name, by the name shown."""
     lost: str
 
 
@@ -124,7 +124,7 @@ class Toolbox:
         raise UnknownToolError(f"There is no tool of this name in the list.{more} Nothing was called.")
 
     def arguments(self, name: str, arguments: Mapping[str, Any]) -> Json:
-        """What a model wrote for a tool (by the name it is shown), as the tool's own schema wants it.
+        """Return the arguments that a model wrote, in the form of the tool's own schema. `name`: as shown.
 
         Parameters that were shown by another name have their own again; `null` that means "left out" is left
         out. Raises `UnknownToolError`.

@@ -1,4 +1,4 @@
-"""One connection to a broker, without its socket: the attach line, what is said then, which lines are for us.
+"""One connection to a broker, without its socket: the attach line, the bytes to write, the lines for us.
 
 Owns the runtime directory that is meant, the attach line (`carpool_protocol.carrier.attach`) and the
 variables that it may tell; the bytes that are to be written and the half line that has come. The broker's

@@ -1,4 +1,4 @@
-"""What servers ask this agent, and what it is told outside any call: the callbacks.
+"""The callbacks: they answer the servers' questions to this agent and take news from outside any call.
 
 Owns which of MCP's client features are declared, by the callbacks that are there, and what each question is
 answered with. A callback may be a function or a coroutine function. One that raises answers the server with

@@ -1,4 +1,4 @@
-"""What calls and looks answer: plain values that keep everything that came.
+"""The results of calls and looks: plain values that keep everything that came.
 
 Owns their shapes. Each holds what it was made of (`raw`), so a field that this release does not know is there
 still. How a result reads as one text is `carpool.adapters.flatten`'s.

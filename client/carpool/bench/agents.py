@@ -29,13 +29,13 @@ now_s = time.perf_counter
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """How hard to drive. Ends at `seconds` or at `calls`, whichever is first."""
+    """The load that agents put on an arm. Ends at `seconds` or at `calls`, whichever is first."""
 
     in_flight: int = 1
     seconds: float = 2.0
     warmup_s: float = 0.3
     calls: int | None = None
-    """Stop after so many answers in the window."""
+    """The number of answers in the window after which the load stops."""
     patience_s: float = 15.0
     """Without any byte from any agent for this long, what is open counts as unanswered."""
 
@@ -322,7 +322,7 @@ class _LoadRun:
 
 
 def _serve(agent: BenchAgent, message: dict[str, Any]) -> None:
-    """What comes towards an agent unasked: a ping is answered, other requests are declined."""
+    """Answer a ping that comes to an agent, and decline any other request."""
     if "id" not in message:
         return
     answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}

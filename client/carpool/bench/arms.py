@@ -30,7 +30,7 @@ ECHO_ARGV = [sys.executable, "-S", "-E", str(Path(__file__).parents[1] / "demo" 
 """The same server, started the same way, in every arm."""
 
 PRIVATE_MOST = 8
-"""Up to so many agents each get a private server in the direct arm; more are one pipe with as many calls."""
+"""The most agents that get a private server each in the direct arm; more are one pipe with as many calls."""
 
 
 class Arm(Protocol):
@@ -43,11 +43,11 @@ class Arm(Protocol):
         ...
 
     def shape(self, agents: int, in_flight: int) -> tuple[int, int]:
-        """How this arm plays so many agents with so many calls each: (agents, in flight)."""
+        """Return the (agents, in flight) with which this arm plays `agents` with `in_flight` calls each."""
         ...
 
     def attach(self, agents: int) -> list[AgentDescriptors]:
-        """The descriptors of so many new agents, not yet greeted."""
+        """Return the descriptors of `agents` new agents, not yet greeted."""
         ...
 
     def detach(self) -> None:
@@ -59,7 +59,7 @@ class Arm(Protocol):
         ...
 
     def tool(self, name: str) -> str:
-        """What agents call the echo server's tool here."""
+        """Return the name by which agents call a tool of the echo server in this arm."""
         ...
 
     def stop(self) -> None:
@@ -81,7 +81,7 @@ class DirectArm:
         self._servers: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        """Nothing is shared."""
+        """Do nothing: the agents share nothing."""
 
     def shape(self, agents: int, in_flight: int) -> tuple[int, int]:
         return (agents, in_flight) if agents <= PRIVATE_MOST else (1, agents * in_flight)
@@ -126,7 +126,7 @@ class SocketArm:
 
     @property
     def socket_path(self) -> str:
-        """Where agents connect."""
+        """The path of the socket that agents connect to."""
         return paths.agents_socket(self.runtime_dir)
 
     def shape(self, agents: int, in_flight: int) -> tuple[int, int]:
@@ -233,7 +233,7 @@ class RunningCarpoolArm(SocketArm):
         self.name = "carpool-shims" if shims else "carpool-sockets"
 
     def start(self) -> None:
-        """It runs already."""
+        """Do nothing: the daemon runs already."""
 
     def roles(self) -> dict[str, list[int]]:
         env = {**os.environ, "CARPOOL_RUNTIME_DIR": self.runtime_dir}

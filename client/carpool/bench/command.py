@@ -32,7 +32,7 @@ _FIRST_START_S = 300.0
 
 
 def machine() -> dict[str, Any]:
-    """What a reader needs to place the figures; nothing that names this machine."""
+    """Return facts of this machine that put the figures in context; none of them names the machine."""
     return {
         "cpus": os.cpu_count(),
         "arch": platform.machine(),

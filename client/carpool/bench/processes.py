@@ -1,4 +1,4 @@
-"""What a process has cost: CPU time and memory, read from /proc.
+"""The cost of a process: CPU time and memory, read from /proc.
 
 Owns the reading of `/proc/<pid>/task/*/schedstat`, `smaps_rollup`, `stat` and `cmdline` for the bench.
 CPU is in seconds and counts all threads; memory is the proportional set size in bytes, all of it or what
@@ -54,7 +54,9 @@ def pss_bytes(pid: int) -> int | None:
 
 
 def own_bytes(pid: int) -> int | None:
-    """What of that is no file's: not moved by other processes of the same programs that come and go."""
+    """Return the part of `pss_bytes` that is no file's: other processes of the same program do
+    not move it.
+    """
     return _rolled_up(pid, b"Pss_Anon:")
 
 

@@ -1,4 +1,4 @@
-"""What a bench measures, in which order: scenarios, windows, rounds.
+"""The scenarios, windows and rounds of a bench, and their order.
 
 Owns the list of scenarios and the interleaving: a round starts every arm afresh, takes every scenario
 through every arm one right after the other, and each round begins with another arm, so that whatever
@@ -22,7 +22,7 @@ BIG_BYTES = 100_000
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """So many agents with so many calls in flight each; `payload_bytes` asks for answers of that size."""
+    """A number of agents with `in_flight` open calls each; `payload_bytes` asks for answers of that size."""
 
     name: str
     agents: int
@@ -30,7 +30,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     payload_bytes: int = 0
 
     def work(self, arm: Arm) -> Workload:
-        """What the agents call."""
+        """Return the calls that the agents make."""
         if self.payload_bytes:
             return PayloadWorkload(arm.tool("payload"), self.payload_bytes)
         return EchoWorkload(arm.tool("echo"))
@@ -92,7 +92,7 @@ class ProcessCosts:
         self.pss_bytes: dict[str, list[int]] = {}
 
     def watch(self, roles: dict[str, list[int]]) -> None:
-        """Whose costs these are: role to pids."""
+        """Set the processes whose costs are measured: role to pids."""
         self._roles = roles
 
     def begin(self) -> None:

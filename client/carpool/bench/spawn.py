@@ -1,4 +1,4 @@
-"""How a bench starts processes, attaches to sockets, and ends what it started.
+"""Starts the processes of a bench, attaches to sockets, and ends what it started.
 
 Owns the waiting: everything here is bounded. Signals go to processes of ours only, by their handle.
 Knows nothing of: what the processes are for.

@@ -1,4 +1,4 @@
-"""What the agents of a bench ask for, and whether an answer is right.
+"""The requests of a bench's agents, and the judgement of the answers.
 
 Owns the bytes of a request and the judgement of its answer. A request is cut from ready pieces around
 its id. An answer is judged twice at most: cheaply on its bytes, and only where that is not plainly
@@ -30,7 +30,7 @@ def answer_id(line: bytes) -> int:
 
 
 class Workload(Protocol):
-    """What every agent calls, again and again."""
+    """Interface of the call that every agent repeats."""
 
     def request(self, agent: int, number: int) -> bytes:
         """The line of the call with id `number`, with its newline."""
@@ -41,7 +41,7 @@ class Workload(Protocol):
         ...
 
     def fault(self, agent: int, number: int, line: bytes) -> str:
-        """What is wrong with an answer, as a short kind to count by; empty when nothing is."""
+        """Return the fault of an answer, as a short kind to count by; empty if there is none."""
         ...
 
 
@@ -51,7 +51,7 @@ def _request(tool: str, arguments: bytes) -> tuple[bytes, bytes]:
 
 
 def error_kind(message: dict[str, Any]) -> str:
-    """How a parsed answer failed, to count by; empty when it is a good result.
+    """Return the kind of failure of a parsed answer, to count by; empty if it is a good result.
 
     Of an error only codes are told, never its text: a tool's text may hold anything.
     """
@@ -107,7 +107,7 @@ class EchoWorkload:
 
 
 class PayloadWorkload:
-    """Calls for answers of so many bytes of text."""
+    """Calls for answers with `size_bytes` bytes of text."""
 
     def __init__(self, tool: str, size_bytes: int) -> None:
         self._size = size_bytes

@@ -63,7 +63,9 @@ class McpPipe:
         self.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
     def messages(self) -> list[dict[str, Any]]:
-        """What has come; waits for the first byte. Raises `EOFError` when nothing will come any more."""
+        """Return the messages that have come; waits for the first byte. Raises `EOFError` at
+        the end of the pipe.
+        """
         data = os.read(self.stdout.fileno(), 1 << 16)
         if not data:
             raise EOFError(f"{os.path.basename(self.process.args[0])} ended")  # type: ignore[index,arg-type]
@@ -96,7 +98,7 @@ class CallSequence:
         self.sent_s = 0.0
         self.sent_at = datetime.now(UTC)
         self.again_s: float | None = None
-        """When to repeat it, while nothing of it is open."""
+        """The time to repeat the call, while it is not open."""
 
 
 class DemoAgent:
@@ -111,7 +113,7 @@ class DemoAgent:
         self._numbers = dict.fromkeys(self._wire_of, 0)
         self._good = dict.fromkeys(self._wire_of, 0)
         self._newest_s = dict.fromkeys(self._wire_of, 0.0)
-        """When the call was sent that has the newest good answer."""
+        """The time at which the call with the newest good answer was sent, by server."""
         self._sequences: dict[int, CallSequence] = {}
         """By the id of the open call."""
         self._calls: list[list[object]] = []
@@ -159,7 +161,7 @@ class DemoAgent:
                 wire.send({"method": "notifications/initialized"})
 
     def _messages(self, wire: McpPipe) -> list[dict[str, Any]]:
-        """What came, after serving what a server may ask of us."""
+        """Answer the requests of a server, and return the answers that came from it."""
         messages = wire.messages()
         for message in messages:
             if "method" in message and "id" in message:
@@ -234,7 +236,7 @@ class DemoAgent:
         )
 
     def _answer_received(self, sequence: CallSequence, message: dict[str, Any]) -> bool:
-        """Judge an answer. False when the call is to be made again."""
+        """Judge an answer. Returns false if the call is to be made again."""
         assert sequence.asked is not None
         now_s = time.monotonic()
         outcome, pause_s = _outcome(message)
@@ -278,7 +280,7 @@ class DemoAgent:
 
 
 def _outcome(message: dict[str, Any]) -> tuple[str, float]:
-    """What became of a call, and how long to wait before it is made again."""
+    """Return the outcome of a call, and the seconds to wait before it is made again."""
     result = message.get("result")
     if not isinstance(result, dict):
         ours = (message.get("error") or {}).get("data") or {}

@@ -48,7 +48,7 @@ def demo(*, agents: int, as_json: bool) -> None:
 
 
 def lacking() -> str:
-    """What is not installed and the command that installs it; empty when all is there."""
+    """Return the names of what is not installed and how to install it; empty if nothing is missing."""
     absent = [module.replace("_", "-") for module in MODULES.values() if not importlib.util.find_spec(module)]
     if absent:
         return (

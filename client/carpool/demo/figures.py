@@ -1,4 +1,4 @@
-"""What `carpool demo` measured, and the figures that follow from it.
+"""The figures of `carpool demo`, computed from its measurements.
 
 Owns the arithmetic: from the calls that agents report (`agent`) and from memory readings to what the
 report shows. Pure: the same calls, the same figures. Seconds and bytes throughout; times are on the one
@@ -46,13 +46,13 @@ class PrivateMemory(msgspec.Struct, frozen=True):
     measured_bytes: list[int]
     """All server processes of 1, 2, 3 ... agents."""
     each_further_bytes: int
-    """What one more agent's copies add: the mean growth per agent from the first to the last measurement."""
+    """The memory of one more agent's copies: the mean growth per agent, first to last measurement."""
     scaled_bytes: int
     """For all agents."""
 
 
 class KillFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agents saw of a server process that was killed."""
+    """The effects that the agents saw of the kill of a server process."""
 
     open_calls: int
     """Sent before the kill and answered after it (or never)."""
@@ -173,7 +173,7 @@ def answers(calls: Iterable[DemoCall]) -> AnswerCounts:
 
 
 def kill(calls: Sequence[DemoCall], server: str, killed_s: float) -> KillFigures:
-    """What a kill of the one instance of `server` at `killed_s` did."""
+    """Return the effects of the kill of the one instance of `server` at `killed_s`."""
     struck = [call for call in calls if call.server == server]
     tries = [each for call in struck for each in call.tries]
     caught = [each for each in tries if each[0] < killed_s <= each[1]]

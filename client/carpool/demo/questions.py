@@ -1,4 +1,4 @@
-"""What the agents of `carpool demo` ask, and whether an answer is right.
+"""The questions of the agents of `carpool demo`, and the check of the answers.
 
 Owns the questions to the two real servers and the check of each answer. Invariant: question K of agent N is
 its own (another zone, minute or commit than its neighbours ask for), so an answer that reached the wrong

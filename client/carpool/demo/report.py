@@ -1,4 +1,4 @@
-"""What `carpool demo` shows at its end: one table for people, one object for programs.
+"""The report at the end of `carpool demo`: one table for people, one object for programs.
 
 Owns the words and the layout, at most 80 columns. Everything shown was measured in this run, or is
 arithmetic that is shown with it. Pure. Knows nothing of: how it was measured (`run`), the end.
@@ -18,7 +18,7 @@ NEXT = (
     "Your own servers: name them in carpool.json (`carpool check` says where it is),\n"
     "and give every agent one MCP server, the command `carpool connect`."
 )
-"""What somebody who has seen enough does next."""
+"""The next step for a reader who has seen enough."""
 
 _WIDTH = 80
 
@@ -82,7 +82,7 @@ def facts(
 
 
 def problems(found: Facts) -> list[str]:
-    """Why this run is no success, whatever its figures; empty when it is one."""
+    """Return the reasons why this run is no success, whatever its figures; empty if it is one."""
     wrong = []
     ended = found["answers"]
     if ended["wrong"] or ended["failed"] or not ended["right"]:
@@ -100,7 +100,7 @@ def problems(found: Facts) -> list[str]:
 
 
 def opening(agents: int) -> str:
-    """What is about to be shown, for somebody who does not know carpool."""
+    """Return the introduction to the demo, for a reader who does not know carpool."""
     servers = " and ".join(MODULES)
     text = (
         f"{_count(agents, 'agent')}, {len(MODULES)} MCP servers ({servers}). Usually every agent starts its"

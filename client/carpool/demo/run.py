@@ -23,13 +23,13 @@ from carpool.launcher.own_command import carpool_argv
 from carpool.terminal import display
 
 MEASURED_AGENTS = 5
-"""Private copies are started for so many agents, and scaled for the others."""
+"""The number of agents that private copies are started for; the figures of the others are scaled."""
 LAP_S = 1.0
 WORK_S = 5.0
 BEFORE_S, AFTER_S = 1.0, 1.5
-"""How long the agents work before the kill, and after each has had an answer of the new process."""
+"""The seconds that agents work before the kill, and after each has had an answer of the new process."""
 _LOOKS = 10
-"""So often at most it is asked whether a call waits at the process that is to be killed."""
+"""The most looks for a call that waits at the process that is to be killed."""
 ATTACH_S = 45.0
 BACK_S = 30.0
 

@@ -22,7 +22,7 @@ class DemoCarpool(PrivateCarpool):
         super().__init__("carpool-demo-")
 
     def server_argv(self, server: str) -> list[str]:
-        """How a server is run, with carpool and without."""
+        """Return the command line of a server, the same with carpool and without."""
         return [sys.executable, "-m", MODULES[server]]
 
     def configure(self) -> str:

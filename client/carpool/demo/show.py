@@ -1,4 +1,4 @@
-"""What `carpool demo` says while it works: one line a step, and one that changes in place on a terminal.
+"""The progress of `carpool demo`: one line a step, and one that changes in place on a terminal.
 
 Owns stderr. On a terminal `live` rewrites the last line; elsewhere it is silent, so that a log has whole
 lines only. Knows nothing of: what is being done.

@@ -16,7 +16,9 @@ from carpool_protocol.config.text.jsonc import JsonValue
 
 ALONE, SHARED = "alone", "shared"
 START_S = 330.0
-"""How long the private carpool waits for the server's tools: a first start may install for minutes."""
+"""The seconds that the private carpool waits for the server's tools: a first start may install
+for minutes.
+"""
 _MOST_ALONE = 4
 """Two private runs at once, one after them, and one instance that is still ending."""
 _REPLACED = frozenset(

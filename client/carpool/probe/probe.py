@@ -47,7 +47,7 @@ Entry = Mapping[str, JsonValue]
 
 
 class CannotBeginError(Exception):
-    """No call is to be made; the text says why, and what to do."""
+    """Raised if the probe may make no call; the text says why, and what to do."""
 
 
 class Experiment(Protocol):

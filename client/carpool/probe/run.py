@@ -37,9 +37,9 @@ class ProbedTool(Struct, frozen=True):
     name: str
     """The server's own."""
     reads: bool
-    """It says itself that it changes nothing (`readOnlyHint`, MCP 2025-03-26, server/tools)."""
+    """True if the tool says that it changes nothing (`readOnlyHint`, MCP 2025-03-26, server/tools)."""
     bare: bool
-    """It needs no argument."""
+    """True if the tool needs no argument."""
 
 
 class ProbeCall(Struct, frozen=True):

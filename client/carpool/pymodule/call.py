@@ -1,4 +1,4 @@
-"""How a function of a tool is called, how that can end, and what is made of what it returned.
+"""Calls the function of a tool, and turns its end or its return value into a result.
 
 Owns where it runs (a coroutine function in the loop, any other in a thread), which argument goes to which
 parameter, what is waited for or collected (an awaitable; a generator), and that no function ends more than
@@ -64,7 +64,7 @@ def call_wrapper(function: Function, *, is_async: bool) -> Function:
 
 
 async def _in_thread(run: Function) -> Any:
-    """Not in the default ones: in those stdin and stdout are read and written, and these wait for no call."""
+    """Run a function in a thread of its own limit: reads of stdin and writes of stdout wait for no call."""
     try:
         limiter = _limiter.get()
     except LookupError:
@@ -91,8 +91,8 @@ def _bound(
 
 @contextmanager
 def _told(*, in_loop: bool) -> Iterator[None]:
-    """Whoever wrote the function wants the agent to read what it raises; the SDK alone would keep it. What is
-    no `Exception` would end all calls: the SDK's task group passes it on.
+    """Turn an exception of the function into a tool error that the agent can read: the SDK alone would
+    withhold its text. This includes `BaseException`s, with which the SDK's task group would end all calls.
     """
     process = os.getpid()
     try:
@@ -147,7 +147,7 @@ def print_failure(error: BaseException) -> None:
 
 
 def _from_outside(error: BaseException) -> bool:
-    """Whether the call was cancelled, or its coroutine closed. Otherwise the function has raised this itself,
+    """True if the call was cancelled, or its coroutine closed. Otherwise the function has raised this itself,
     as when it waits for a task that it has cancelled.
     """
     if isinstance(error, get_cancelled_exc_class()):

@@ -1,4 +1,4 @@
-"""The import of somebody's module, and what is said when it fails.
+"""The import of a user's module, and the error text when it fails.
 
 Owns the search path (the directory the server runs in comes first) and the sentence. A traceback, where one
 helps, goes to stderr before it. Invariant: where the directory has the module, no other one of that name is
@@ -46,8 +46,8 @@ def load(name: str) -> ModuleType:
 
 
 def _shadowed_text(name: str, directory: str) -> str:
-    """What to say where the directory has such a module and the import would give another one, of Python or
-    of what the SDK needs; empty: it is as it should be.
+    """Return the error text if the import would give a module of Python or of the SDK's needs instead of the
+    one in the directory; empty if it would not.
     """
     top = name.partition(".")[0]
     here = PathFinder.find_spec(top, [directory])

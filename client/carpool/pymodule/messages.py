@@ -29,7 +29,7 @@ UNWRITABLE: Final = "the answer cannot be written as JSON ({})"
 async def messages(
     source: anyio.AsyncFile[str], sink: anyio.AsyncFile[str]
 ) -> AsyncIterator[tuple[MemoryObjectReceiveStream[Any], MemoryObjectSendStream[Any]]]:
-    """What comes and what goes, for the SDK. Ends with `source`."""
+    """Yield the streams of incoming and outgoing messages for the SDK. Incoming ones end with `source`."""
     to_server, incoming = anyio.create_memory_object_stream[Any](0)
     outgoing, from_server = anyio.create_memory_object_stream[Any](0)
     writing = anyio.Lock()

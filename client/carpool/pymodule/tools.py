@@ -31,7 +31,7 @@ TAGS, VERSION = "carpool/tags", "carpool/version"
 
 
 class CannotOfferError(Exception):
-    """No tool can be made of the function. The text says why."""
+    """Raised if no tool can be made of a function. The text says why."""
 
 
 class _Anything(ArgModelBase):

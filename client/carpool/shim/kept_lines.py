@@ -1,4 +1,4 @@
-"""What has passed through a shim and is not settled: what it needs when the broker dies.
+"""The lines that have passed through a shim and are not settled; the shim needs them when the broker dies.
 
 Owns the raw bytes of both directions, as they were read, and how far the broker says that things are
 (`carpool/settled`, docs/decisions/0019, 0030). The Python client keeps the same. Invariants:
@@ -63,7 +63,7 @@ class KeptLines:
         """The lines of the broker that still count, with their names."""
         self.fresh = bytearray()
         self.heard = bytearray()
-        """What came after the last settled line: from the agent, and (whole lines only) from the broker. No
+        """The bytes after the last settled line: from the agent, and (whole lines only) from the broker. No
         list of reads, because each piece would keep the memory of a longer one.
         """
         self.moved = b""

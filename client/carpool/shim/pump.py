@@ -67,7 +67,7 @@ class ShimPump:
         self.farewell = b""
         """The broker's word that it ends, where it said one."""
         self.untaken_bytes = 0
-        """So much of what the agent said last this broker has never had, at least."""
+        """The least number of the agent's last bytes that this broker has never had."""
         self._kept = kept_lines
         self._telling = f'{{"jsonrpc":"2.0","method":"carpool/environment","mark":"{mark}",'
         self._socket = sock
@@ -218,7 +218,7 @@ class ShimPump:
     # --- agent to broker ---
 
     def _agent_data_received(self, data: bytes) -> None:
-        """What the agent has said, which is all, or has a line of ours before or in it."""
+        """Pass data of the agent on to the broker, with the shim's own lines between the agent's lines."""
         if not data:
             self._agent_ended = True
             self._half_close()

@@ -1,4 +1,4 @@
-"""A shim whose broker has died: what of its session is not done with, and the way to the next broker.
+"""The unfinished part of a session whose broker has died, as the shim says it to the next broker.
 
 Owns what is said to that one (docs/decisions/0019): which lines make the session what it is, which requests
 have no answer, which questions the agent has not answered. Invariants: each line goes as the bytes that it

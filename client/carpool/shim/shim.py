@@ -36,7 +36,7 @@ except ImportError:
 EXIT_FAILED, EXIT_USAGE, EXIT_NO_BROKER = 1, 2, 69
 START_TRIES = 3
 DEATHS = 5
-"""So many brokers in a row that died without a word: perhaps it is of what we say to them."""
+"""The number of brokers in a row that may die without a word: our own lines may be the cause."""
 
 LENGTH = "--tool-name-length"
 HANDED_VARIABLE = "CARPOOL_SHIM_SESSION"
@@ -96,7 +96,7 @@ def _main(verb: str, arguments: list[str], kept_lines: KeptLines) -> tuple[int, 
 
 
 class _Session:
-    """What is known of the session beside its lines. `mark`: empty before its first attach line."""
+    """The state of the session beside its lines. `mark`: empty before its first attach line."""
 
     def __init__(self, kept_lines: KeptLines) -> None:
         self.kept_lines = kept_lines
@@ -104,7 +104,7 @@ class _Session:
         self.hello = b""
         """The attach line."""
         self.first = b""
-        """All that is said first to the next broker; empty: the attach line."""
+        """The first bytes for the next broker; if empty, the attach line."""
         self.deaths = 0
         """Brokers in a row that died without a word."""
         self.untaken_bytes = 0
@@ -254,7 +254,9 @@ def _parse(verb: str, arguments: list[str]) -> tuple[dict[str, str], list[str], 
 
 
 def _attach_line(verb: str, options: dict[str, str], command: list[str], mark: str) -> bytes:
-    """What `carpool_protocol.carrier.attach` reads. Raises `ValueError` for what JSON cannot carry."""
+    """Return the line that `carpool_protocol.carrier.attach` reads. Raises `ValueError` for
+    what JSON cannot carry.
+    """
     try:
         cwd = os.getcwd()
     except OSError:  # the directory is gone

@@ -1,4 +1,4 @@
-"""How things look on a terminal: safe text, aligned columns, sizes and durations.
+"""The layout of text for a terminal: safe text, aligned columns, sizes and durations.
 
 Pure. Invariant: nothing that a server, an agent or a log says can move the cursor,
 change colours, retitle the window or reverse the reading direction: every control
@@ -14,7 +14,7 @@ _LINE_ENDS = {0x2028, 0x2029}
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
-"""What Python takes for printable and no terminal shows."""
+"""The characters that Python takes for printable and no terminal shows."""
 _BEYOND_ASCII = re.compile(r"[^\x20-\x7e]")
 
 

@@ -1134,6 +1134,16 @@ _DOOR: Final = {
     "cli:output": Behaviour(
         "docs/json.md", "A verb whose output cannot be written says so in one line and ends with 1."
     ),
+    "logs:format": Behaviour(
+        "docs/files.md#logs",
+        "Each log line is one printable line of JSON; no peer's text forges a line or plays with a terminal.",
+    ),
+    "logs:by-time": Behaviour(
+        "docs/files.md#logs", "`carpool logs` shows all logs by time, also those of earlier versions."
+    ),
+    "logs:server": Behaviour(
+        "docs/files.md#logs", "`carpool logs SERVER` shows its output, and what carpool did to its processes."
+    ),
     "http:check": Behaviour(
         "docs/http.md", "`carpool check` tells why the HTTP door could not open, before it is to open."
     ),

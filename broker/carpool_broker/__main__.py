@@ -41,13 +41,13 @@ def main() -> int:
     parser.add_argument("--lifeline", type=int, default=-1)
     parser.add_argument("--variables", type=int, default=-1)
     arguments = parser.parse_args()
-    log_to_stderr()
+    log_to_stderr("broker")
     sys.setswitchinterval(TURN_S)
     operator = _operator_variables(arguments.variables)
     lifeline_fd: int = arguments.lifeline
     incarnation = _inherit(lifeline_fd) if lifeline_fd >= 0 else Incarnation()
     if incarnation is None:
-        print("the launcher did not send the secret of its brokers", file=sys.stderr)  # noqa: T201 - its log
+        log.error("the launcher did not send the secret of its brokers")
         return EXIT_FAILED
     try:
         file = find_config_file(os.environ, arguments.config)
@@ -75,7 +75,7 @@ def main() -> int:
             ),
         )
     except BrokenConfigError as error:
-        print(error, file=sys.stderr)  # noqa: T201 - the launcher shows it to the user
+        log.error("%s", error)  # noqa: TRY400 - the launcher shows it to the user
         return EXIT_CONFIG
 
     async def run() -> None:

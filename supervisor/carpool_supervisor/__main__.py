@@ -15,14 +15,15 @@ def main() -> int:
     parser.add_argument("--name", required=True)
     parser.add_argument("--lifeline", type=int, default=-1)
     arguments = parser.parse_args()
-    log_to_stderr()
+    process = f"supervisor-{arguments.name}"
+    log_to_stderr(process)
     lifeline_fd: int = arguments.lifeline
 
     async def run() -> None:
         lifeline = Lifeline(lifeline_fd) if lifeline_fd >= 0 else None
         await SupervisorShell(arguments.runtime_dir, arguments.name, lifeline).run()
 
-    return run_daemon(f"supervisor-{arguments.name}", run)
+    return run_daemon(process, run)
 
 
 if __name__ == "__main__":

@@ -201,9 +201,10 @@ class SupervisorShell:
         self._pump.feed_all(what)
 
     def _write_log_line(self, effect: effects.WriteLogLine) -> None:
-        log.log(logging.getLevelNamesMapping()[effect.level.upper()], "%s", effect.text)
+        level = logging.getLevelNamesMapping()[effect.level.upper()]
+        log.log(level, "%s", effect.text, extra={"server": effect.server, "instance": effect.instance})
         if effect.server:
-            self._instance_ios.log_line(effect.server, effect.instance, effect.text)
+            self._instance_ios.log_line(effect.server, effect.instance, effect.text, effect.level)
 
     def _send(self, message: effects.LinkEffect) -> None:
         self._link.send(BROKER, message)

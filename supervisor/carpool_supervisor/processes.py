@@ -118,8 +118,9 @@ class Processes:
             self._report_spawn_failure(instance, why, isinstance(error, AtLimitError))
             return
         self._instance_ios.open(instance, spec, effect.era, pipes)
-        log.info("%s #%d starts (generation %d)", effect.server, instance, effect.generation)
-        self._instance_ios.log_line(effect.server, instance, f"starts (generation {effect.generation})")
+        text = f"{effect.server} #{instance} starts (generation {effect.generation})"
+        log.info("%s", text, extra={"server": effect.server, "instance": instance})
+        self._instance_ios.log_line(effect.server, instance, text)
 
     def _spawned(self, instance: InstanceId, pid: int) -> None:
         self._feed((events.InstanceSpawned(instance, pid),))

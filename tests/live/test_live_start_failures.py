@@ -1,6 +1,7 @@
 """Servers that cannot start or never greet: what agents, `status` and `carpool logs SERVER` say of each."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -87,10 +88,10 @@ async def test_a_server_that_prints_and_never_greets_is_not_well_and_its_log_has
         assert "prints (it has not greeted yet)" in out
         status, out, _ = await shared.carpool("logs", "prints")
         assert status == 0
-        assert "[stdout] *** starting up ***" in out
+        assert re.search(r" prints #\d+ stdout \| \*\*\* starting up \*\*\*\n", out)
 
 
-@behaviour("start:told")
+@behaviour("start:told", "logs:server")
 async def test_the_log_of_a_silent_server_has_its_starts_and_its_end(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with shared.agent() as agent:
@@ -100,8 +101,17 @@ async def test_the_log_of_a_silent_server_has_its_starts_and_its_end(shared: Dae
         await shared.until(lambda facts: facts["servers"]["good"]["restarts"], "its end was seen")
         status, out, _ = await shared.carpool("logs", "good")
         assert status == 0
-        assert "[carpool] starts (generation 1)" in out
-        assert "was killed by SIGKILL" in out
+        own = [line.partition(" supervisor | ")[2] for line in re.sub(r"#\d+", "#N", out).splitlines()]
+        assert "good #N starts (generation 1)" in own
+        assert "good #N has greeted (handshake era) and serves" in own
+        assert "WARNING good #N was killed by SIGKILL" in own
+        async with shared.agent() as agent:
+            await agent.text("good__echo", {"text": "x"})
+        assert (await shared.carpool("stop", "good"))[0] == 0
+        status, out, _ = await shared.carpool("logs", "good")
+        assert "supervisor | good: an operator asked for: stop" in out
+        assert ", as carpool asked it to" in out.splitlines()[-1]
+        assert "an operator" not in (await shared.carpool("logs", "good", "--level", "warning"))[1]
         status, _, err = await shared.carpool("logs", "god")
         assert status == 1
         assert "did you mean 'good'?" in err

@@ -112,7 +112,7 @@ class OverrideCommands:
         if only_check:
             return
         switches.set(name, written, on=on)
-        log.info("%s is switched %s by an operator", name, "on" if on else "off")
+        log.info("%s is switched %s by an operator", name, "on" if on else "off", extra={"server": name})
         self._apply_changes(configuration.overrides_changed())
 
     def _switch_for_session(
@@ -140,7 +140,8 @@ class OverrideCommands:
         if only_check:
             return ""
         switches.set_for_session(session, written, on=on)
-        log.info("%s is switched %s for %s by an operator", name, "on" if on else "off", session)
+        extra = {"server": name, "session": session}
+        log.info("%s is switched %s for %s by an operator", name, "on" if on else "off", session, extra=extra)
         self._apply_changes(configuration.overrides_changed())
         return "the session ends" if name in dict(switches.of_session(session)) else ""
 

@@ -200,7 +200,8 @@ class HookRunner:
             return
         process, effect = found
         if hook is not None and hook.process is process and self._nursery is not None:
-            log.warning("hook %s hangs in call %s: its process is replaced", name, call_name(effect.call))
+            call = call_name(effect.call)
+            log.warning("hook %s hangs in call %s: its process is replaced", name, call, extra={"call": call})
             hook.process = None
             self._process_of(hook)
         process.end_without(run)

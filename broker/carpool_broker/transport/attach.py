@@ -158,10 +158,15 @@ class AttachDialogue:
             return fresh or self._new_session_id(), self.epoch
         session = SessionId(resume.session)
         if self._line_handler.may_resume() and self._incarnation.claim_session(session, resume.secret):
-            log.info("%s is resumed", session)
+            log.info("%s is resumed", session, extra={"session": session})
             return session, Epoch(resume.supervisor)
         fresh = fresh or self._new_session_id()
-        log.info("%s continues as %s: nothing is known of its calls", resume.session, fresh)
+        log.info(
+            "%s continues as %s: nothing is known of its calls",
+            resume.session,
+            fresh,
+            extra={"session": fresh},
+        )
         return fresh, Epoch("")
 
     def _refuse(self, agent: AgentConnection, text: str) -> None:

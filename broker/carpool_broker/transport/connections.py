@@ -273,7 +273,7 @@ class Connections:
         """End this connection. Its sessions end once no input is being handled."""
         agent = self.agents.get(session)
         if agent is not None and not agent.io.closed:
-            log.warning("%s is dropped: %s", session, why)
+            log.warning("%s is dropped: %s", session, why, extra={"session": session})
             agent.dropped = True
             if agent.delivery_log is not None:
                 agent.io.write(ended_line(f"carpool has dropped this agent: {why}"))

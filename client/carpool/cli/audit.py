@@ -6,19 +6,18 @@ docs/audit.md's. Refuses to know who writes the files.
 
 import fnmatch
 import os
-import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 import msgspec
 
-from carpool.cli.logs import FOLLOW_S, LINES, LogTail
+from carpool.cli.logs import LINES, typed_moment
 from carpool.cli.main import json_option
 from carpool.control.place import runtime_place
+from carpool.logs.log_tail import FOLLOW_S, LogTail, all_lines
 from carpool.terminal import display
 from carpool.terminal.verb_output import fail, print_json
 from carpool_protocol.bootstrap import paths
@@ -26,7 +25,6 @@ from carpool_protocol.bootstrap import paths
 Line = dict[str, Any]
 
 _decode = msgspec.json.Decoder(Line).decode
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _GOOD = ("ok", "kept", "task")
 
 
@@ -53,7 +51,7 @@ def audit(
     if follow and as_json:
         raise click.UsageError("-f goes on for ever, --json prints one document: not both")
     path = paths.audit_file(runtime_place().logs)
-    wanted = AuditFilter(agent, server, tool, outcome, moment(since, datetime.now(UTC)) if since else "")
+    wanted = AuditFilter(agent, server, tool, outcome, typed_moment(since) if since else "")
     if not follow and not os.path.exists(path):
         fail(f"there is no audit at {path}: nothing has been called, or `audit.on` is false")
     tail = LogTail(path)
@@ -100,35 +98,12 @@ def _fits(pattern: str, value: object) -> bool:
     return isinstance(value, str) and fnmatch.fnmatchcase(value, pattern)
 
 
-def moment(text: str, now: datetime) -> str:
-    """Return the time that a person has typed, in the form of the lines (UTC). Raises `UsageError`."""
-    if ago := re.fullmatch(r"(\d{1,6})([smhdw])", text):
-        then = now - timedelta(seconds=int(ago[1]) * _UNITS[ago[2]])
-    else:
-        try:
-            if re.fullmatch(r"\d\d:\d\d(:\d\d)?", text):
-                then = datetime.fromisoformat(f"{now.astimezone().date()}T{text}").astimezone(UTC)
-            else:
-                then = datetime.fromisoformat(text).astimezone(UTC)
-        except ValueError:
-            raise click.UsageError(
-                f"{display.printable(text)!r} is no time; say 2026-11-22T14:00, 14:00, 30m, 6h or 2d"
-            ) from None
-    return f"{then:%Y-%m-%dT%H:%M:%S}.{then.microsecond // 1000:03d}Z"
-
-
 def read_all(path: str) -> Iterator[Line]:
     """Yield every line of the files, the oldest first."""
-    older: list[str] = []
-    while os.path.exists(f"{path}.{len(older) + 1}"):
-        older.append(f"{path}.{len(older) + 1}")
-    for each in (*reversed(older), path):
-        try:
-            with open(each, encoding="utf-8", errors="replace") as file:
-                yield from parsed(file)
-        except OSError as error:
-            if each == path and not isinstance(error, FileNotFoundError):
-                fail(f"{path} cannot be read ({error.strerror})")
+    try:
+        yield from parsed(all_lines(path))
+    except OSError as error:
+        fail(f"{path} cannot be read ({error.strerror})")
 
 
 def parsed(lines: Iterable[str]) -> Iterator[Line]:

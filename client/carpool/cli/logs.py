@@ -1,165 +1,151 @@
-"""The verb `logs`: the logs of servers and of carpool's own processes, read from the files themselves.
+"""The verb `logs`: the logs of servers and of carpool's own processes by time, read from their files.
 
 Works when the daemon is dead: then it is needed most. Control characters in a log are shown, never obeyed.
-Refuses to know who writes the files.
+Refuses to know who writes the files, and their formats (`carpool.logs`).
 """
 
 import os
 import time
-from collections import deque
+from collections.abc import Iterable
+from datetime import UTC, datetime
 
 import click
 
 from carpool.cli.main import json_option
 from carpool.control.place import runtime_place
+from carpool.logs.log_tail import FOLLOW_S, LogTail, all_lines
+from carpool.logs.moment import parse_moment
+from carpool.logs.records import LogFilter, LogReader, LogRecord, merged
 from carpool.terminal import display
 from carpool.terminal.verb_output import fail, print_json
 from carpool_protocol.config.text.problems import did_you_mean
+from carpool_protocol.files.log_format import LEVELS
 
 LINES = 50
-FOLLOW_S = 0.2
-"""Seconds between two looks at a file that is followed."""
-_TAIL_BYTES_PER_LINE = 400
-_LONGEST_LINE_BYTES = 64 * 1024
 
 
 @click.command()
 @click.argument("server", required=False)
-@click.option("--daemon", is_flag=True, help="Carpool's own: launcher, broker, supervisors.")
+@click.option("--daemon", is_flag=True, help="Carpool's own: launcher, broker, supervisors, HTTP door.")
+@click.option("--since", default="", metavar="TIME", help="From then on: 2026-11-22T14:00, 14:00, 30m, 2d.")
+@click.option("--level", type=click.Choice(LEVELS), help="Lines of this level and above.")
 @click.option(
-    "-n", "count", type=click.IntRange(0), default=LINES, show_default=True, help="The last N lines."
+    "-n",
+    "count",
+    type=click.IntRange(0),
+    help=f"The last N lines. [default: {LINES}; all with --since]",
 )
 @click.option("-f", "follow", is_flag=True, help="Go on with what is added, until Ctrl-C.")
 @json_option
-def logs(server: str | None, daemon: bool, count: int, follow: bool, as_json: bool) -> None:
-    """Show the last lines of SERVER: its stderr, its starts and ends; without SERVER those of every log."""
+def logs(
+    *,
+    server: str | None,
+    daemon: bool,
+    since: str,
+    level: str | None,
+    count: int | None,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Show the last lines of SERVER: its output, its starts and ends; without SERVER all logs, by time."""
     if server and daemon:
         raise click.UsageError("name a server or say --daemon, not both")
     if follow and as_json:
         raise click.UsageError("-f goes on for ever, --json prints one document: not both")
+    wanted = LogFilter(level or "", typed_moment(since) if since else "")
+    if count is None and not since:
+        count = LINES
     folder = runtime_place().logs
     chosen = _chosen(_log_files(folder), server, daemon, folder)
-    tails = {name: LogTail(path) for name, path in chosen.items()}
-    last = {name: tail.last_lines(count) for name, tail in tails.items()}
-    if as_json:
-        print_json([{"log": name, "path": chosen[name], "lines": lines} for name, lines in last.items()])
-        return
-    several = len(tails) > 1
-    for name, lines in last.items():
-        _echo(name if several else "", lines)
+    sources = [_LogSource(name, path) for name, path in chosen.items()]
+    try:
+        found = merged([source.last_records(count, wanted) for source in sources], count)
+        if as_json:
+            print_json([_as_json(record) for record in found])
+            return
+        _show(found)
+    except OSError as error:
+        fail(f"a log in {folder} cannot be read ({error.strerror})")
     while follow:
         time.sleep(FOLLOW_S)
-        for name, tail in tails.items():
-            _echo(name if several else "", tail.new_lines())
+        added = merged([source.new_records() for source in sources], None)
+        _show(record for record in added if wanted.matches(record))
 
 
-class LogTail:
-    """One log file, followed over its rotations. An unfinished line is held until it ends.
+def typed_moment(text: str) -> str:
+    """Return the time that a person has typed, in the form of the lines (UTC). Raises `UsageError`."""
+    try:
+        return parse_moment(text, datetime.now(UTC))
+    except (ValueError, OverflowError):
+        raise click.UsageError(
+            f"{display.printable(text)!r} is no time; say 2026-11-22T14:00, 14:00, 30m, 6h or 2d"
+        ) from None
 
-    Keeps no file open between two looks: only a position, and the inode of its file.
-    """
 
-    def __init__(self, path: str) -> None:
+class _LogSource:
+    """One log as records."""
+
+    def __init__(self, name: str, path: str) -> None:
         self._path = path
-        self._inode = 0
-        self._position = 0
-        self._half = b""
+        self._tail = LogTail(path)
+        self._reader = LogReader(name)
 
-    def last_lines(self, count: int) -> list[str]:
-        """Return the last `count` lines, some from the rotated file if the current one is short."""
-        lines: deque[bytes] = deque(maxlen=count)
-        length = _length(self._path)
-        self._position = max(0, length - max(1, count) * _TAIL_BYTES_PER_LINE)
-        if not self._position:
-            lines.extend(_end_of(self._path + ".1", count))
-        cut = self._position > 0
-        found = self._rest()
-        lines.extend(found[1:] if cut else found)
-        return _decoded(lines)
+    def last_records(self, count: int | None, wanted: LogFilter) -> Iterable[LogRecord]:
+        """Return the last records that are wanted. `None`: all of them."""
+        if count is not None and wanted.is_all:
+            return self._reader.read(self._tail.last_lines(count))
+        self._tail.last_lines(0)
+        return (record for record in self._reader.read(all_lines(self._path)) if wanted.matches(record))
 
-    def new_lines(self) -> list[str]:
-        """Return the lines that were finished since the last look."""
-        return _decoded(self._rest())
-
-    def _rest(self) -> list[bytes]:
-        data = b""
-        try:
-            with open(self._path, "rb") as file:
-                found = os.fstat(file.fileno())
-                if self._inode and found.st_ino != self._inode:
-                    data = self._rest_of_rotated()
-                    self._position = 0
-                elif found.st_size < self._position:  # emptied
-                    self._position, self._half = 0, b""
-                file.seek(self._position)
-                data += file.read()
-                self._inode, self._position = found.st_ino, file.tell()
-        except OSError:
-            return []  # not there yet, or between two files
-        *lines, self._half = (self._half + data).split(b"\n")
-        if len(self._half) > _LONGEST_LINE_BYTES:  # a server that never ends its line
-            lines, self._half = [*lines, self._half], b""
-        return lines
-
-    def _rest_of_rotated(self) -> bytes:
-        try:
-            with open(self._path + ".1", "rb") as file:
-                if os.fstat(file.fileno()).st_ino == self._inode:
-                    file.seek(self._position)
-                    return file.read()
-        except OSError:
-            pass
-        self._half = b""
-        return b""
-
-
-def _length(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0
-
-
-def _end_of(path: str, count: int) -> list[bytes]:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.path.getsize(path) - max(1, count) * _TAIL_BYTES_PER_LINE))
-            return file.read().split(b"\n")[1:-1]
-    except OSError:
-        return []
+    def new_records(self) -> Iterable[LogRecord]:
+        """Return the records of lines that were finished since the last look."""
+        return self._reader.read(self._tail.new_lines())
 
 
 def _log_files(folder: str) -> dict[str, str]:
-    """Return every log by the name that people use: `git`, and for carpool's own `(broker)`."""
+    """Return the path of every log by the name of its file: `broker`, `server-git`."""
     try:
         files = sorted(name for name in os.listdir(folder) if name.endswith(".log"))
     except OSError:
         files = []
-    found = {}
-    for file in files:
-        name = file[: -len(".log")]
-        found[name[7:] if name.startswith("server-") else f"({name})"] = os.path.join(folder, file)
-    return found
+    return {file.removesuffix(".log"): os.path.join(folder, file) for file in files}
 
 
 def _chosen(found: dict[str, str], server: str | None, daemon: bool, folder: str) -> dict[str, str]:
-    if server and server not in found:
-        known = sorted(name for name in found if not name.startswith("("))
+    if server and f"server-{server}" not in found:
+        known = sorted(name.removeprefix("server-") for name in found if name.startswith("server-"))
         meant = did_you_mean(server, known)
         hint = f"did you mean {meant!r}?" if meant else f"there are logs of: {', '.join(known) or 'none'}"
         fail(f"no server of the name {server!r} has been started here; {hint} (in {folder})")
     if server:
-        return {server: found[server]}
-    chosen = {name: path for name, path in found.items() if not daemon or name.startswith("(")}
+        return {f"server-{server}": found[f"server-{server}"]}
+    chosen = {name: path for name, path in found.items() if not daemon or not name.startswith("server-")}
     if not chosen:
         fail(f"there are no logs in {folder}: carpool has not run here")
     return chosen
 
 
-def _echo(name: str, lines: list[str]) -> None:
-    for line in lines:
-        click.echo(f"{name}{' | ' if name else ''}{display.printable(line)}")
+def _show(records: Iterable[LogRecord]) -> None:
+    for record in records:
+        click.echo(shown(record))
 
 
-def _decoded(lines: "list[bytes] | deque[bytes]") -> list[str]:
-    return [line.removesuffix(b"\r").decode("utf-8", "replace") for line in lines]
+def shown(record: LogRecord) -> str:
+    """Return the record as people read it; further lines of its message are indented."""
+    at = f"{record.at} " if record.at else ""
+    level = "" if record.level == "info" else f"{record.level.upper()} "
+    lines = "\n    ".join(map(display.printable, record.message.split("\n")))
+    return f"{at}{display.printable(_origin(record))} | {level}{lines}"
+
+
+def _origin(record: LogRecord) -> str:
+    if record.process != "server":
+        return record.process
+    instance, stream = record.fields.get("instance"), record.fields.get("stream", "stderr")
+    server = f"{record.fields.get('server', '?')}{f' #{instance}' if instance else ''}"
+    return server if stream == "stderr" else f"{server} {stream}"
+
+
+def _as_json(record: LogRecord) -> dict[str, str | int]:
+    own = {"at": record.at, "level": record.level, "process": record.process}
+    return {**own, **record.fields, "message": record.message, "log": record.log}

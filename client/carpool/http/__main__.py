@@ -5,6 +5,7 @@ Exit codes: 0 told to stop; the others are those of `carpool.launcher.http_door`
 
 import sys
 
+from carpool.http.log import log_line
 from carpool.launcher.http_door import EXIT_CONFIG
 from carpool.terminal.extras import install_command, is_installed
 
@@ -12,7 +13,7 @@ from carpool.terminal.extras import install_command, is_installed
 def main() -> int:
     """Serve until the lifeline says stop."""
     if not is_installed("http"):
-        print(f"the HTTP door needs more than is installed: {install_command('http')}", file=sys.stderr)
+        log_line(f"the HTTP door needs more than is installed: {install_command('http')}", "error")
         return EXIT_CONFIG
     from carpool.http.process import run
 

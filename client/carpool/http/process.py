@@ -21,7 +21,8 @@ from carpool.http.core.access import AccessRules, host_name_of, is_loopback, why
 from carpool.http.core.core import HttpCore
 from carpool.http.core.effects import HttpRules
 from carpool.http.core.limits import HttpLimits
-from carpool.http.server import HttpDoorServer, log_line, raise_descriptor_limit, write_url
+from carpool.http.log import log_line, warn
+from carpool.http.server import HttpDoorServer, raise_descriptor_limit, write_url
 from carpool.launcher.http_address import bind, cannot_listen, split_address
 from carpool.launcher.http_door import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED
 from carpool_protocol.bootstrap import paths
@@ -74,7 +75,7 @@ def run(arguments: list[str]) -> int:
             return EXIT_UNWANTED
         sock = listen_on(settings)
     except UnservableError as error:
-        log_line(str(error))
+        log_line(str(error), "error")
         return error.code
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
@@ -113,7 +114,7 @@ def settings_of(
     """
     loaded = load_config(file)
     if loaded.config is None and last_good is not None and (kept := last_good.find(file.path)) is not None:
-        log_line(f"the configuration is broken, the last good one stays: {loaded.problems[0].render()}")
+        warn(f"the configuration is broken, the last good one stays: {loaded.problems[0].render()}")
         loaded = load_layer(file, "", earlier=kept).loaded
     if loaded.config is None:
         raise UnservableError(
@@ -227,7 +228,7 @@ class _HttpDoor:
             try:
                 fresh = settings_of(self._file, self._listen)
             except UnservableError as error:
-                log_line(f"{error}; the door goes on as it is")
+                warn(f"{error}; the door goes on as it is")
                 continue
             if fresh is None or _fixed(fresh) != _fixed(self._settings):
                 log_line("the door's settings have changed; it starts again")

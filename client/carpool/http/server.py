@@ -11,7 +11,6 @@ import contextlib
 import os
 import resource
 import socket
-import sys
 from collections import Counter
 from collections.abc import Callable
 from email.utils import formatdate
@@ -19,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from carpool.http import peer_owner
+from carpool.http import log, peer_owner
 from carpool.http.body_room import BodyBudget
 from carpool.http.broker_link import BrokerLink, keep_connected
 from carpool.http.connection import HttpConnection
@@ -41,7 +40,6 @@ from carpool.http.shares import ProcessShares
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.files import private_files
 from carpool_protocol.runtime.steady_clock import SteadyClock
-from carpool_protocol.runtime.wallclock import wallclock
 
 _BACKLOG: Final = 2048
 _BEAT_S: Final = 1.0
@@ -80,7 +78,7 @@ class HttpDoorServer:
         self._connections: set[HttpConnection] = set()
         self._parting: dict[HttpConnection, None] = {}
         """Connections that were refused when they came, the oldest first. They give way to new ones."""
-        self._shares = ProcessShares(max(1, max_connections * 3 // 4), self._refuse, log_line)
+        self._shares = ProcessShares(max(1, max_connections * 3 // 4), self._refuse, log.warn)
         """Used where no tokens are needed."""
         self._unknown: dict[HttpConnection, None] = {}
         """Where tokens are needed: connections that have shown none, the oldest first."""
@@ -203,7 +201,7 @@ class HttpDoorServer:
     def _line_received(self, line: bytes) -> None:
         effects = self._core.line_received(line, self._clock())
         if effects is None:
-            log_line(
+            log.warn(
                 "the broker sent a line that is no frame; is it another version? Run `carpool restart --all`"
             )
         else:
@@ -211,7 +209,7 @@ class HttpDoorServer:
 
     def _broker_lost(self, why: str) -> None:
         if self._link is not None:
-            log_line(why)
+            log.warn(why)
         self._link = None
         self._perform(self._core.broker_lost(self._clock()))
         if self._stopping.is_set():
@@ -263,7 +261,7 @@ class HttpDoorServer:
         on_listening()
         tasks = [
             asyncio.create_task(self._beat()),
-            asyncio.create_task(keep_connected(self._directory, self._new_link, log_line)),
+            asyncio.create_task(keep_connected(self._directory, self._new_link, log.warn)),
         ]
         await self._stopping.wait()
         if self._link is None:
@@ -322,9 +320,3 @@ def raise_descriptor_limit(wished: int) -> int:
 def write_url(directory: str, url: str) -> None:
     """Write the URL to the file for `carpool status`."""
     private_files.replace(paths.door_file(directory), msgspec.json.encode({"url": url, "pid": os.getpid()}))
-
-
-def log_line(text: str) -> None:
-    """Print one line for the log, with the time."""
-    sys.stderr.write(f"{wallclock()} http: {text}\n")
-    sys.stderr.flush()

@@ -15,6 +15,7 @@ import socket
 import subprocess
 
 from carpool_protocol.files import private_files
+from carpool_protocol.files.log_format import message_of
 from carpool_protocol.runtime.variables_pipe import pipe_with
 
 LOG_BYTES = 1024 * 1024
@@ -131,14 +132,8 @@ class DaemonChild:
             self._process.send_signal(signal.SIGKILL)
 
     def log_tail(self, size_bytes: int = 4000) -> str:
-        """Return the end of this incarnation's log."""
-        try:
-            with open(self.log, "rb") as file:
-                end = file.seek(0, os.SEEK_END)
-                file.seek(max(self._log_start, end - size_bytes))
-                return file.read().decode("utf-8", "replace").strip()
-        except OSError:
-            return ""
+        """Return the messages at the end of this incarnation's log."""
+        return messages_at_end(self.log, self._log_start, size_bytes)
 
     def _opened_log(self) -> int:
         rotate(self.log)
@@ -156,6 +151,19 @@ class DaemonChild:
         if self._lifeline:
             self._lifeline.close()
             self._lifeline = None
+
+
+def messages_at_end(log: str, start: int, size_bytes: int) -> str:
+    """Return the messages of the last lines of a log, none of them from before `start`."""
+    try:
+        with open(log, "rb") as file:
+            begin = max(start, file.seek(0, os.SEEK_END) - size_bytes)
+            file.seek(begin)
+            text = file.read().decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+    whole = text.partition("\n")[2] or text if begin > start else text
+    return "\n".join(map(message_of, whole.split("\n")))
 
 
 def rotate(log: str) -> None:

@@ -84,12 +84,19 @@ class Leftovers:
         command = [sys.executable, "-P", "-m", "carpool_supervisor.spawn.orphans", self._runtime]
         try:
             done = subprocess.run(
-                command, env=self._environ, stdin=subprocess.DEVNULL, timeout=_SWEEP_S, check=False
+                command,
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=_SWEEP_S,
+                check=False,
             )
+            for line in done.stderr.decode("utf-8", "replace").splitlines():
+                log_line(line)
             if done.returncode:
-                log_line(f"the sweep ended with {exit_status_text(done.returncode)}")
+                log_line(f"the sweep ended with {exit_status_text(done.returncode)}", "warning")
         except (OSError, subprocess.TimeoutExpired) as error:
-            log_line(f"the sweep did not finish ({type(error).__name__})")
+            log_line(f"the sweep did not finish ({type(error).__name__})", "warning")
 
     def remove_sockets(self) -> None:
         """Remove the sockets, so that no client waits at one that nobody serves."""

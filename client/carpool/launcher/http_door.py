@@ -63,8 +63,7 @@ class HttpDoorWatch:
 
     def new_problem(self, words: str) -> str:
         """Return the last lines of its log, if they differ from those of the time before."""
-        last = words.rpartition("\n")[2]
-        note = last.partition(" http: ")[2] or last
+        note = words.rpartition("\n")[2]
         fresh = note != self._said
         self._said = note
         return note if fresh else ""
@@ -135,10 +134,7 @@ def write_door_problem(directory: str, status: int, words: str, *, retried: bool
     """
     import json  # late: no launcher needs it whose door opens
 
-    last = words.rpartition("\n")[2]
-    told = last.partition(" http: ")[2] if status in {EXIT_CONFIG, EXIT_TAKEN} else ""
-    if status == EXIT_CONFIG:
-        told = told or last
+    told = words.rpartition("\n")[2] if status in {EXIT_CONFIG, EXIT_TAKEN} else ""
     problem = told or f"the HTTP door ended with {exit_status_text(status)}; see `carpool logs --daemon`"
     problem = "".join(each if each.isprintable() else "?" for each in problem)
     data = json.dumps({"problem": problem, "retried": retried}).encode()

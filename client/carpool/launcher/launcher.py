@@ -199,9 +199,8 @@ class Launcher:
             case "gone":
                 if self._runtime_dir.why != self._place_said:
                     self._place_said = self._runtime_dir.why
-                    log_line(
-                        f"{self._directory} has vanished and cannot be put back: {self._runtime_dir.why}"
-                    )
+                    why = self._runtime_dir.why
+                    log_line(f"{self._directory} has vanished and cannot be put back: {why}", "warning")
 
     # --- one process ---
 
@@ -219,7 +218,7 @@ class Launcher:
         if status is not None:
             self._child_exited(keep, status, now)
         elif child.pid and keep.restart_policy.is_silent(now, lambda: processes.is_stopped(child.pid)):
-            log_line(f"{child.name} (pid {child.pid}) is silent and not stopped: replacing it")
+            log_line(f"{child.name} (pid {child.pid}) is silent and not stopped: replacing it", "warning")
             child.kill()
         elif not child.pid and self._stop_by is None:
             self._start_again(keep, now)
@@ -236,7 +235,10 @@ class Launcher:
             self._door_exited(status, now + delay_s)
             return
         keep.start_at = now + delay_s
-        log_line(f"{child.name} ended with {exit_status_text(status)}; starting it again in {delay_s:.1f} s")
+        log_line(
+            f"{child.name} ended with {exit_status_text(status)}; starting it again in {delay_s:.1f} s",
+            "warning",
+        )
         if keep is not self._broker:
             keep.clear_by = now + CLEAR_S
             self._broker.child.send_line(f"gone {child.name}")
@@ -271,12 +273,12 @@ class Launcher:
             write_door_problem(self._directory, status, words, retried=again)
         expected = status in {0, EXIT_CONFIG, EXIT_UNWANTED, EXIT_TAKEN}
         if not expected:
-            log_line(f"http ended with {exit_status_text(status)}; starting it again")
+            log_line(f"http ended with {exit_status_text(status)}; starting it again", "warning")
         if status in {EXIT_CONFIG, EXIT_TAKEN}:
             note = self._door_watch.new_problem(words)
             if note:
                 self._door_note = note
-                log_line(note)
+                log_line(note, "warning")
             if self._needs_door and not self._was_ready:
                 self._give_up(EXIT_USAGE if status == EXIT_CONFIG else EXIT_FAILED, _NO_START)
 
@@ -292,10 +294,10 @@ class Launcher:
             keep.child.start(sys.executable, self._environ)
         except OSError as error:
             keep.start_at = now + keep.restart_policy.exited(now)
-            log_line(f"cannot start {keep.child.name}: {error.strerror}; trying again")
+            log_line(f"cannot start {keep.child.name}: {error.strerror}; trying again", "warning")
             return
         if keep.child.log_trouble:
-            log_line(f"{keep.child.name} runs without a log: {keep.child.log_trouble}")
+            log_line(f"{keep.child.name} runs without a log: {keep.child.log_trouble}", "warning")
         keep.start_at = None
         keep.restart_policy.started(now)
         if keep is self._broker:
@@ -321,7 +323,7 @@ class Launcher:
         self._report_to_starter("\n".join(["ready", *filter(None, (self._broker_note, self._door_note))]))
 
     def _give_up(self, code: int, text: str) -> None:
-        log_line(text)
+        log_line(text, "error")
         self._report_to_starter(f"failed {code}\n{text}")
         self._exit = code
         self._stop("giving up")

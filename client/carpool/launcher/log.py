@@ -1,15 +1,25 @@
-"""What the launcher says to people, one line at a time: on the terminal, or in its log."""
+"""Lines of the launcher on its stderr: JSON in a file, text on a terminal or in a journal.
+
+Knows nothing of: the file behind stderr and its size (`up`).
+"""
 
 import contextlib
+import os
 import signal
+import stat
 import sys
-import time
+
+from carpool_protocol.files import log_format
+from carpool_protocol.runtime.wallclock import wallclock
 
 
-def log_line(text: str) -> None:
-    """Print one line, with the time."""
+def log_line(text: str, level: str = "info") -> None:
+    """Print one line, with the time. `level`: one of `log_format.LEVELS`."""
+    at = wallclock()
     with contextlib.suppress(OSError):  # a log on a full disk ends nobody
-        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n")
+        is_file = stat.S_ISREG(os.fstat(sys.stderr.fileno()).st_mode)
+        line = log_format.log_line(at, level, "launcher", text, {}) if is_file else f"{at} launcher: {text}"
+        sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
 

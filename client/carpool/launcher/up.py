@@ -13,7 +13,7 @@ import sys
 import time
 
 from carpool import import_path, launcher_lock
-from carpool.launcher.child import rotate
+from carpool.launcher.child import messages_at_end, rotate
 from carpool.launcher.http_address import split_address
 from carpool.launcher.http_door import read_door_status
 from carpool.launcher.launcher import DOOR_S, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
@@ -351,7 +351,10 @@ def _start(
     # Nothing said and gone: it lost the race for the lock, or could not even begin.
     if process.wait() == EXIT_USAGE and launcher_lock.holder(place.directory) is not None:
         return None, ""
-    return EXIT_FAILED, f"the launcher did not start; its log {log_path} ends:\n{_tail(log_path)}"
+    return (
+        EXIT_FAILED,
+        f"the launcher did not start; its log {log_path} ends:\n{messages_at_end(log_path, 0, 2000)}",
+    )
 
 
 def _read_outcome(fd: int, deadline: float) -> str:
@@ -363,15 +366,6 @@ def _read_outcome(fd: int, deadline: float) -> str:
             break
         said += data
     return said.decode("utf-8", "replace")
-
-
-def _tail(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.path.getsize(path) - 2000))
-            return file.read().decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
 
 
 def _other_config(place: RuntimePlace, config: str, http: str) -> str:

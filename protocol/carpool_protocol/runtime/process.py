@@ -2,10 +2,9 @@
 logging.
 
 Owns garbage-collector settings, profiles on request, the exit code of a bug (70), core dumps (off), and the
-format of log lines: one line on stderr, which the launcher writes to a file. A log line holds names and
-numbers, never arguments or environment values. Control characters of a peer's text are removed and a second
-line is indented, so that a peer cannot forge a log line. A line that cannot be written, for example on a full
-disk, is dropped.
+handler of log lines: `log_format` on stderr, which the launcher writes to a file. A log line holds names and
+numbers, never arguments or environment values. A line that cannot be written, for example on a full disk, is
+dropped.
 
 Knows nothing of: what the process does.
 """
@@ -21,6 +20,7 @@ from typing import Final, TextIO
 
 import trio
 
+from carpool_protocol.files.log_format import log_line
 from carpool_protocol.runtime import core_dumps
 from carpool_protocol.runtime.wallclock import wallclock
 
@@ -62,23 +62,22 @@ def _run_profiled(role: str, main: Callable[[], Awaitable[None]], directory: Pat
         profile.dump_stats(directory / f"{role}-{os.getpid()}.prof")
 
 
-LINE: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
-_SHOWN: Final = {
-    **{at: f"\\x{at:02x}" for at in (*range(0x20), *range(0x7F, 0xA0))},
-    **{at: f"\\u{at:04x}" for at in (0x2028, 0x2029, *range(0xD800, 0xE000))},
-    ord("\n"): "\n    ",
-    ord("\t"): "\t",
-}
+FIELDS: Final = ("server", "instance", "session", "call")
+"""Names that a line may have beside its message: `log.info(text, extra={"server": name})`."""
 
 
 class _Format(logging.Formatter):
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
-        return wallclock()
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        if not record.message.isprintable():
-            record.message = record.message.translate(_SHOWN)
-        return super().formatMessage(record)
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        if record.exc_info:
+            message = f"{message}\n{self.formatException(record.exc_info)}"
+        fields = {name: value for name in FIELDS if (value := record.__dict__.get(name))}
+        level = "error" if record.levelno > logging.ERROR else record.levelname.lower()
+        return log_line(wallclock(), level, self._process, message, fields)
 
 
 class _Handler(logging.StreamHandler[TextIO]):
@@ -87,8 +86,8 @@ class _Handler(logging.StreamHandler[TextIO]):
             super().handleError(record)
 
 
-def log_to_stderr(level: str = "INFO") -> None:
+def log_to_stderr(process: str, level: str = "INFO") -> None:
     """Configure logging for this process. `level`: a level name of `logging`."""
     handler = _Handler(sys.stderr)
-    handler.setFormatter(_Format(LINE))
+    handler.setFormatter(_Format(process))
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -12,6 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from msgspec import structs
 
@@ -53,6 +54,13 @@ REMEMBERED_LINES = 8192
 """Lines whose wire id is remembered until they are written; far more than may be in flight."""
 MAX_UNREAD, MAX_UNREAD_BYTES = 100, 1000
 """Limits for each instance: invalid lines on stdout that are copied to its log, and bytes of each."""
+_LEVELS: Final = {
+    "debug": "debug",
+    "info": "info",
+    "notice": "info",
+    "warning": "warning",
+}
+"""Levels of MCP's log messages in a log of carpool; the rest are errors."""
 MIN_SECRET_CHARS = 6
 """Shorter environment values (`1`, `true`, `en`) are not masked, because they occur in every text."""
 
@@ -172,7 +180,8 @@ class InstanceIo:
 
     def log_message(self, level: str, params: bytes) -> None:
         """Write a log message for operators to the log of the server's stderr."""
-        self._log.write_line(self.instance, f"[{level}] {params.decode('utf-8', 'replace')}")
+        own = _LEVELS.get(level, "error")
+        self._log.write_line(self.instance, params.decode("utf-8", "replace"), "log", own)
 
     def write_probe(self) -> None:
         """Write a probe."""
@@ -294,7 +303,7 @@ class InstanceIo:
             if isinstance(line, bytes) and line[:1] != b"{" and line.strip() and self._unread < MAX_UNREAD:
                 self._unread += 1
                 text = line[:MAX_UNREAD_BYTES].decode("utf-8", "replace")
-                self._log.write_line(self.instance, f"[stdout] {text}")
+                self._log.write_line(self.instance, text, "stdout")
 
     def _masked_event(self, event: OwnEvent) -> OwnEvent:
         """The event with its text masked if the text becomes part of errors and of `status`."""
@@ -302,9 +311,7 @@ class InstanceIo:
             return structs.replace(event, text=self._mask.redact(event.text))
         if isinstance(event, InstanceGreeted | CatalogRead) and event.catalog.left_out != self._left_out:
             self._left_out = event.catalog.left_out
-            self._log.write_line(
-                self.instance, f"[carpool] {self._left_out or 'nothing is left out any more'}"
-            )
+            self._log.write_line(self.instance, self._left_out or "nothing is left out any more")
         return event
 
     def _detect(
@@ -374,9 +381,9 @@ class InstanceIos:
             intake=self.read_budget,
         )
 
-    def log_line(self, server: ServerName, instance: InstanceId, text: str) -> None:
+    def log_line(self, server: ServerName, instance: InstanceId, text: str, level: str = "info") -> None:
         """Write a line of carpool's own to the log of a server, which `carpool logs SERVER` shows."""
-        self._stderr_of(server).write_line(instance, f"[carpool] {text}")
+        self._stderr_of(server).write_line(instance, text, level=level)
 
     def masked(self, instance: InstanceId, text: str, spec: PoolSpec | None = None) -> str:
         """The sentence with this instance's values masked. `spec`: for an instance that is not open yet."""
@@ -436,7 +443,10 @@ class InstanceIos:
         if found is None:
             path = Path(paths.server_log(str(self._logs), server))
             found = self._stderr[server] = StderrLog(
-                self._ready, path, on_trouble=lambda text: log.error("%s: %s", server, text)
+                self._ready,
+                path,
+                server=server,
+                on_trouble=lambda text: log.error("%s: %s", server, text, extra={"server": server}),
             )
         return found
 

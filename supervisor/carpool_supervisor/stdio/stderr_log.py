@@ -1,8 +1,9 @@
-"""Stderr of all instances of one server: a bounded log file, and the last lines in memory.
+"""The log of one server: stderr of all its instances in a bounded file, and the last lines in memory.
 
-Owns the file (rotated, 0600), the stderr pipes of attached instances, and the tails. Each line begins like
-`2026-11-21T22:00:01.123Z #7 text`, whatever the server writes. Terminal escapes stay raw; the code that
-prints lines escapes them. Invalid UTF-8 is replaced, overlong lines are cut.
+Owns the file (rotated, 0600), the stderr pipes of attached instances, and the tails. Each line has the format
+of all logs (`log_format`), whatever the server writes, and says from which stream of which instance it came.
+Lines about the server that carpool itself writes name no stream. Invalid UTF-8 is replaced, overlong lines
+are cut.
 
 In the file, values of variables that the server was given are masked.
 
@@ -16,9 +17,10 @@ from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from carpool_protocol.files import private_files
+from carpool_protocol.files.log_format import line_head, log_line, quoted
 from carpool_protocol.files.redaction import Mask
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.runtime.poller import ReadySet
@@ -37,6 +39,9 @@ _CUT = b" [cut]"
 
 
 UNMASKED: Final = Mask((), "")
+
+Stream = Literal["stderr", "stdout", "log", ""]
+"""Where a line comes from: two pipes of a server, its log messages in MCP, and carpool itself."""
 
 
 class _Stream:
@@ -76,12 +81,14 @@ class StderrLog:
         ready: ReadySet,
         path: Path,
         *,
+        server: str,
         on_trouble: Callable[[str], None],
         now_text: Callable[[], str] = wallclock,
         file_bytes: int = FILE_BYTES,
     ) -> None:
         self._ready = ready
         self._path = path
+        self._server = server
         self._on_trouble = on_trouble
         self._now_text = now_text
         self._file_bytes = file_bytes
@@ -173,18 +180,21 @@ class StderrLog:
         for text in texts[-TAIL_LINES:]:
             stream.tail.append(text[:TAIL_LINE_CHARS])
             self._tail.append(f"#{instance} {text[:TAIL_LINE_CHARS]}")
-        start = f"{self._now_text()} #{instance} "
-        shown = "\n".join(stream.masked(text) for text in texts)
-        block = start + shown.replace("\n", "\n" + start) + "\n"
+        head = line_head(self._now_text(), "info", "server", self._fields(instance, "stderr"))
+        block = "".join(f"{head}{quoted(stream.masked(text))}}}\n" for text in texts)
         self._write(block.encode(), len(lines))
 
-    def write_line(self, instance: InstanceId, text: str) -> None:
+    def write_line(self, instance: InstanceId, text: str, stream: Stream = "", level: str = "info") -> None:
         """Write a line that did not come on stderr to the file; it is in no tail."""
-        stream = self._streams.get(instance)
-        shown = text if stream is None else stream.mask.redact(text)
-        line = " ".join(shown.split())[:LINE_BYTES]
-        self._write(f"{self._now_text()} #{instance} {line}\n".encode("utf-8", "replace"), 1)
+        held = self._streams.get(instance)
+        shown = text if held is None else held.mask.redact(text)
+        message = " ".join(shown.split())[:LINE_BYTES]
+        process, fields = "server" if stream else "supervisor", self._fields(instance, stream)
+        self._write(f"{log_line(self._now_text(), level, process, message, fields)}\n".encode(), 1)
         self._rest()
+
+    def _fields(self, instance: InstanceId, stream: Stream) -> dict[str, str | int]:
+        return {"server": self._server, "instance": instance, "stream": stream}
 
     # --- the file -----------------------------------------------------------------------------------------
 

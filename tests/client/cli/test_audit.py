@@ -1,16 +1,13 @@
 """The verb `audit`: which lines are meant, and what people are shown of them."""
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
-from carpool.cli.audit import AuditFilter, moment, parsed, read_all, table
+from carpool.cli.audit import AuditFilter, parsed, read_all, table
 
-NOW = datetime(2026, 11, 22, 14, 0, tzinfo=UTC)
 LINE: dict[str, Any] = {
     "at": "2026-11-22T13:00:00.000Z", "id": "c1", "session": "s1", "agent": "claude", "server": "git",
     "name": "log", "outcome": "ok", "delivered": "yes", "duration_s": 0.5, "bytes_in": 2, "bytes_out": 3,
@@ -44,24 +41,6 @@ def test_a_line_is_meant_that_fits_every_option(wanted: dict[str, str], there: b
 def test_all_that_went_wrong_is_one_word() -> None:
     failed = [{**LINE, "outcome": each} for each in ("tool_error", "cancelled", "not_permitted", "lost")]
     assert all(means(each, outcome="failed") for each in failed)
-
-
-@pytest.mark.parametrize(
-    ("text", "then"),
-    [
-        ("30m", "2026-11-22T13:30:00.000Z"),
-        ("2d", "2026-11-20T14:00:00.000Z"),
-        ("2026-11-22T10:00:00+02:00", "2026-11-22T08:00:00.000Z"),
-        ("2026-11-22T10:00:00.250Z", "2026-11-22T10:00:00.250Z"),
-    ],
-)
-def test_a_time_is_read_as_people_write_it(text: str, then: str) -> None:
-    assert moment(text, NOW) == then
-
-
-def test_what_is_no_time_is_refused_with_examples() -> None:
-    with pytest.raises(click.UsageError, match="30m"):
-        moment("yesterday", NOW)
 
 
 def test_half_a_line_is_passed_over_and_older_files_come_first(tmp_path: Path) -> None:

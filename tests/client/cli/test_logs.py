@@ -1,77 +1,87 @@
-"""Reading logs: tails, rotation, and a daemon that is dead."""
+"""The verb `logs`: by time, chosen, for people and programs, also when the daemon is dead."""
 
 import json
 import select
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from carpool.cli.logs import LogTail
+from carpool_protocol.files.log_format import log_line
+from tests.behaviours import behaviour
 from tests.kit.private_daemon import PrivateDaemon, until
 
-
-def test_the_last_lines_are_whole_and_in_order(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
-    log.write_text("".join(f"line {n}\n" for n in range(10_000)) + "unfinished")
-    tail = LogTail(str(log))
-    assert tail.last_lines(3) == ["line 9997", "line 9998", "line 9999"]
-    assert tail.new_lines() == []
-    with log.open("a") as file:
-        file.write(" business\nmore\n")
-    assert tail.new_lines() == ["unfinished business", "more"]
-
-
-def test_a_short_file_is_completed_from_the_one_before(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
-    (tmp_path / "a.log.1").write_text("dropped\nold 1\nold 2\n")
-    log.write_text("new\n")
-    assert LogTail(str(log)).last_lines(3) == ["old 1", "old 2", "new"]
-    assert LogTail(str(log)).last_lines(0) == []
-
-
-def test_following_goes_on_over_a_rotation_and_a_file_that_comes_late(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
-    tail = LogTail(str(log))
-    assert tail.last_lines(5) == []
-    log.write_text("one\n")
-    assert tail.new_lines() == ["one"]
-    with log.open("a") as file:
-        file.write("two\nha")
-    log.rename(tmp_path / "a.log.1")
-    assert tail.new_lines() == []
-    log.write_text("lf\nthree\n")
-    assert tail.new_lines() == ["two", "half", "three"]
-    log.write_text("4\n")  # emptied and written again, shorter
-    assert tail.new_lines() == ["4"]
-
-
-def test_a_line_that_never_ends_does_not_grow_for_ever(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
-    log.write_text("")
-    tail = LogTail(str(log))
-    tail.last_lines(1)
-    log.write_text("x" * 100_000)
-    assert tail.new_lines() == ["x" * 100_000]
+ONE, TWO, THREE = (f"2026-11-21T22:00:0{second}.123Z" for second in (1, 2, 3))
 
 
 @pytest.fixture
 def logs(house: PrivateDaemon) -> Path:
     house.logs.mkdir(parents=True)
     (house.logs / "server-git.log").write_text("fatal: \x1b[2Jgone\n\xe9\n", encoding="latin-1")
-    (house.logs / "broker.log").write_text("up\n")
+    (house.logs / "broker.log").write_text(line(TWO, "warning", "broker", "up\nand running", {}))
+    (house.logs / "launcher.log").write_text(
+        line(ONE, "info", "launcher", "starts", {}) + line(THREE, "info", "launcher", "ready \x1b[2J", {})
+    )
     return house.logs
+
+
+def line(*parts: Any) -> str:
+    return log_line(*parts) + "\n"
 
 
 def test_a_dead_daemons_logs_are_read_and_made_safe(house: PrivateDaemon, logs: Path) -> None:
     done = house.run("logs", "git")
-    assert (done.returncode, done.stdout) == (0, "fatal: \\x1b[2Jgone\n\ufffd\n")
+    assert (done.returncode, done.stdout) == (0, "git | fatal: \\x1b[2Jgone\ngit | \ufffd\n")
 
 
-def test_logs_without_a_name_tell_which_line_is_whose(house: PrivateDaemon, logs: Path) -> None:
-    assert house.run("logs").stdout.splitlines()[0] == "(broker) | up"
-    assert house.run("logs", "--daemon").stdout == "up\n"
-    found = json.loads(house.run("logs", "--json").stdout)
-    assert [(each["log"], len(each["lines"])) for each in found] == [("(broker)", 1), ("git", 2)]
+@behaviour("logs:by-time")
+def test_all_logs_come_by_time_and_tell_which_line_is_whose(house: PrivateDaemon, logs: Path) -> None:
+    own = [
+        f"{ONE} launcher | starts",
+        f"{TWO} broker | WARNING up",
+        "    and running",
+        f"{THREE} launcher | ready \\x1b[2J",
+    ]
+    assert house.run("logs", "--daemon").stdout.splitlines() == own
+    assert house.run("logs").stdout.splitlines()[2:] == own
+    assert house.run("logs", "-n", "1").stdout.splitlines() == own[3:]
+
+
+def test_logs_are_chosen_by_level_and_time(house: PrivateDaemon, logs: Path) -> None:
+    assert house.run("logs", "--level", "warning").stdout.splitlines()[0] == f"{TWO} broker | WARNING up"
+    since = house.run("logs", "--since", THREE).stdout
+    assert since == f"{THREE} launcher | ready \\x1b[2J\n"
+    assert house.run("logs", "--since", "1m").stdout == ""
+    done = house.run("logs", "--since", "tomorrow")
+    assert done.returncode == 2
+    assert "is no time; say 2026-11-22T14:00, 14:00, 30m" in done.stderr
+
+
+def test_as_json_each_line_is_an_object(house: PrivateDaemon, logs: Path) -> None:
+    (logs / "server-git.log").write_text(
+        line(ONE, "info", "server", "hello", {"server": "git", "instance": 2, "stream": "stderr"})
+    )
+    assert json.loads(house.run("logs", "--json", "-n", "2").stdout) == [
+        {
+            "at": TWO,
+            "level": "warning",
+            "process": "broker",
+            "message": "up\nand running",
+            "log": "broker",
+        },
+        {"at": THREE, "level": "info", "process": "launcher", "message": "ready \x1b[2J", "log": "launcher"},
+    ]
+    (found,) = json.loads(house.run("logs", "git", "--json").stdout)
+    assert found == {
+        "at": ONE,
+        "level": "info",
+        "process": "server",
+        "server": "git",
+        "instance": 2,
+        "stream": "stderr",
+        "message": "hello",
+        "log": "server-git",
+    }
 
 
 @pytest.mark.parametrize("name", ["gti", "../broker", "server-git", "(broker"])
@@ -96,7 +106,7 @@ def test_following_shows_what_is_added(house: PrivateDaemon, logs: Path) -> None
 
     try:
         until(shown, "it shows what is added")
-        assert process.stdout.readline() == b"more\n"
+        assert process.stdout.readline() == b"git | more\n"
     finally:
         process.terminate()
         process.communicate(timeout=20)

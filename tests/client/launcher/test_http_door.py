@@ -69,8 +69,8 @@ def test_what_starting_again_cannot_help_waits_for_another_file(status: int, aga
 
 def test_the_same_complaint_is_told_once() -> None:
     watch = HttpDoorWatch("", "/none", {})
-    said = "2026 http: something else\n2026 http: the port is taken"
-    assert [watch.new_problem(said), watch.new_problem(said), watch.new_problem("2026 http: other")] == [
+    said = "something else\nthe port is taken"
+    assert [watch.new_problem(said), watch.new_problem(said), watch.new_problem("other")] == [
         "the port is taken",
         "",
         "other",
@@ -128,15 +128,15 @@ def test_a_lock_file_without_a_pid_names_nobody(tmp_path: Path, pid: str) -> Non
 @pytest.mark.parametrize(
     ("status", "words", "problem"),
     [
-        (EXIT_TAKEN, "2026 http: earlier\n2026 http: the port is taken", "the port is taken"),
-        (EXIT_CONFIG, "2026 http: no tokens", "no tokens"),
+        (EXIT_TAKEN, "earlier\nthe port is taken", "the port is taken"),
+        (EXIT_CONFIG, "no tokens", "no tokens"),
         (
             EXIT_CONFIG,
             "the HTTP door needs more than is installed",
             "the HTTP door needs more than is installed",
         ),
-        (-9, "2026 http: MCP is spoken", "the HTTP door ended with SIGKILL; see `carpool logs --daemon`"),
-        (EXIT_TAKEN, "2026 http: \x1b[2Jgone", "?[2Jgone"),
+        (-9, "MCP is spoken", "the HTTP door ended with SIGKILL; see `carpool logs --daemon`"),
+        (EXIT_TAKEN, "\x1b[2Jgone", "?[2Jgone"),
     ],
 )
 def test_why_a_door_is_not_open_is_told_until_it_listens(

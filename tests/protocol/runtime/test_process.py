@@ -1,25 +1,34 @@
 """The lines of our own logs."""
 
+import json
 import logging
+import re
+from typing import Any
 
-from carpool_protocol.runtime.process import LINE, _Format
+from carpool_protocol.runtime.process import _Format
 
 
-def written(text: str, *, error: BaseException | None = None) -> str:
+def written(text: str, *, error: BaseException | None = None, **fields: Any) -> str:
     about = (type(error), error, None) if error else None
     record = logging.LogRecord("carpool.test", logging.WARNING, "x", 1, "git #1 %s", (text,), about)
-    return _Format(LINE).format(record)
+    record.__dict__.update(fields)
+    return _Format("broker").format(record)
 
 
 def test_what_a_peer_said_forges_no_line_and_moves_no_cursor() -> None:
-    forged = "no\n2026-11-22T00:00:00.000Z INFO carpool.broker well\x1b[2J\r\x9b31m\u2028\ud83d"
-    first, second = written(forged).split("\n")
-    assert first.endswith("WARNING carpool.test git #1 no")
-    assert (
-        second == "    2026-11-22T00:00:00.000Z INFO carpool.broker well\\x1b[2J\\x0d\\x9b31m\\u2028\\ud83d"
-    )
+    forged = 'no\n{"at":"2026-11-22T00:00:00.000Z"}\x1b[2J\r\x7f\x9b31m\u2028\u202e\ud83d'
+    line = written(forged)
+    assert line.isprintable()
+    assert json.loads(line)["message"] == f"git #1 {forged[:-1]}\ufffd"
 
 
 def test_what_people_can_read_stays_as_it_is() -> None:
-    assert written("naïve 日本 \tx").endswith(" git #1 naïve 日本 \tx")
-    assert written("x", error=ValueError("wrong")).endswith("\nValueError: wrong")
+    assert written("naïve 日本").endswith('"message":"git #1 naïve 日本"}')
+    assert json.loads(written("x", error=ValueError("wrong")))["message"].endswith("\nValueError: wrong")
+
+
+def test_a_line_says_when_how_important_and_of_which_process() -> None:
+    line = json.loads(written("x", server="git", instance=7, session="", unknown="no"))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("at"))
+    told = {"level": "warning", "process": "broker", "server": "git", "instance": 7, "message": "git #1 x"}
+    assert line == told

@@ -1,5 +1,6 @@
 """The log of a server's stderr: format, bounds, rotation, tails, and a disk that fails."""
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from carpool_protocol.ids import InstanceId
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_protocol.runtime.wallclock import unix_s, wallclock
 from carpool_supervisor.stdio.stderr_log import LINE_BYTES, TAIL_LINES, StderrLog
+from tests.behaviours import behaviour
 from tests.kit.leaks import no_leaks
 
 NOW = "2026-11-21T22:00:01.123Z"
@@ -25,7 +27,12 @@ class Bench:
         self.troubles: list[str] = []
         self.ends: dict[InstanceId, int] = {}
         self.log = StderrLog(
-            self.ready, path, on_trouble=self.troubles.append, now_text=lambda: NOW, file_bytes=file_bytes
+            self.ready,
+            path,
+            server="git",
+            on_trouble=self.troubles.append,
+            now_text=lambda: NOW,
+            file_bytes=file_bytes,
         )
 
     def attach(self, instance: InstanceId) -> None:
@@ -68,17 +75,44 @@ def start(tmp_path: Path) -> Iterator[Start]:
             bench.close()
 
 
+def told(bench: Bench) -> list[tuple[int, str]]:
+    """Instance and text of each line in the file."""
+    lines = [json.loads(line) for line in bench.log.path.read_text().splitlines()]
+    own = {"at": NOW, "level": "info", "process": "server", "server": "git", "stream": "stderr"}
+    assert all(own.items() <= line.items() for line in lines)
+    return [(line["instance"], line["message"]) for line in lines]
+
+
+@behaviour("logs:format")
 def test_each_line_tells_when_and_of_whom_and_nobody_can_forge_the_beginning_of_a_line(start: Start) -> None:
     bench = start()
     bench.attach(TWO)
     bench.says(ONE, b"hello\nhalf ")
     bench.says(TWO, b"\x1b[31mred\x1b[0m\n\n")
-    bench.says(ONE, b"line\nno newline at the end")
+    bench.says(ONE, b'line\n{"at": "forged"}\r\nno newline at the end')
     bench.ends_speech(ONE)
-    assert bench.log.path.read_text() == (
-        f"{NOW} #1 hello\n{NOW} #2 \x1b[31mred\x1b[0m\n{NOW} #2 \n"
-        f"{NOW} #1 half line\n{NOW} #1 no newline at the end\n"
-    )
+    assert told(bench) == [
+        (1, "hello"),
+        (2, "\x1b[31mred\x1b[0m"),
+        (2, ""),
+        (1, "half line"),
+        (1, '{"at": "forged"}\r'),
+        (1, "no newline at the end"),
+    ]
+    assert "\x1b" not in bench.log.path.read_text()
+
+
+def test_a_line_of_carpools_own_names_no_stream_and_a_server_cannot_write_one(start: Start) -> None:
+    bench = start()
+    bench.log.write_line(ONE, "git #1 starts", level="warning")
+    bench.log.write_line(ONE, "a\nbanner", "stdout")
+    bench.says(ONE, b"[carpool] starts\n")
+    lines = [json.loads(line) for line in bench.log.path.read_text().splitlines()]
+    assert [(each["process"], each.get("stream"), each["level"], each["message"]) for each in lines] == [
+        ("supervisor", None, "warning", "git #1 starts"),
+        ("server", "stdout", "info", "a banner"),
+        ("server", "stderr", "info", "[carpool] starts"),
+    ]
 
 
 def test_the_file_and_its_directory_are_the_users_alone(start: Start) -> None:
@@ -91,7 +125,7 @@ def test_the_file_and_its_directory_are_the_users_alone(start: Start) -> None:
 def test_invalid_utf8_is_replaced_and_an_overlong_line_cut_once_whatever_the_chunks(start: Start) -> None:
     bench = start()
     bench.says(ONE, b"bad \xff\xfe\n" + b"y" * (5 * LINE_BYTES) + b"\nafter\n" + b"z" * LINE_BYTES + b"\n")
-    lines = [line.removeprefix(f"{NOW} #1 ") for line in bench.log.path.read_text().splitlines()]
+    lines = [text for _, text in told(bench)]
     assert lines == ["bad \ufffd\ufffd", "y" * LINE_BYTES + " [cut]", "after", "z" * LINE_BYTES]
 
 
@@ -119,15 +153,15 @@ def test_the_file_is_rotated_and_at_most_three_are_kept(start: Start) -> None:
     assert names == ["git.log", "git.log.1", "git.log.2"]
     assert all(path.stat().st_size <= 1000 for path in bench.log.path.parent.iterdir())
     kept = "".join((bench.log.path.parent / name).read_text() for name in reversed(names))
-    numbers = [int(found) for found in re.findall(r"#1 (\d{3})x", kept)]
+    numbers = [int(found) for found in re.findall(r'"(\d{3})x', kept)]
     assert numbers == list(range(numbers[0], 100))
     assert bench.log.lost_lines == 0
 
 
 def test_a_new_life_appends_to_the_file_and_counts_what_it_holds(start: Start) -> None:
-    first = start(file_bytes=200)
+    first = start(file_bytes=400)
     first.says(ONE, b"x" * 100 + b"\n")
-    second = start(file_bytes=200)
+    second = start(file_bytes=400)
     second.says(ONE, b"second\n")
     second.says(ONE, b"y" * 100 + b"\n")
     assert (second.log.path.parent / "git.log.1").read_text().count("\n") == 2

@@ -38,7 +38,7 @@ def record_ambiguous_ask(instance: Instance, method: str, sessions: int, out: Em
             f"{pool.server} #{instance.id} asked ({method}) while calls of {sessions} sessions were open, "
             f"and did not say for which call: refused. See `carpool why {pool.server}`."
         )
-        out(WriteLogLine("warning", text))
+        out(WriteLogLine("warning", text, pool.server, instance.id))
 
 
 def known_to_ask(pool: Pool) -> bool:

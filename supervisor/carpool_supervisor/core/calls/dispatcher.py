@@ -369,7 +369,10 @@ class Dispatcher:
         """Log calls that end badly by the names that agents, audit and story use."""
         named = ", ".join(call_name(each.call.call) for each in calls[:NAMED_CALLS])
         more = f" and {len(calls) - NAMED_CALLS} more" if len(calls) > NAMED_CALLS else ""
-        self._emit(WriteLogLine("warning", f"{instance.pool.server} #{instance.id}: {what}: {named}{more}"))
+        server = instance.pool.server
+        self._emit(
+            WriteLogLine("warning", f"{server} #{instance.id}: {what}: {named}{more}", server, instance.id)
+        )
 
     def _requeue(self, pool_call: PoolCall, now: float) -> None:
         """Put a call that was never delivered back at the head of its session."""

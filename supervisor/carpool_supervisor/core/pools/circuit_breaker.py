@@ -85,7 +85,7 @@ class CircuitBreakers:
         pool.restart = after_success(pool.policy, pool.restart)
         pool.set_trial(None)
         pool.target = max(pool.target, pool.policy.min_instances)
-        self._emit(WriteLogLine("info", f"{pool.server} is healthy again"))
+        self._emit(WriteLogLine("info", f"{pool.server} is healthy again", pool.server))
         self._dispatcher.place_waiting(pool, now)
         self._start_queue.enqueue(pool)
         self._start_queue.start_queued(now)

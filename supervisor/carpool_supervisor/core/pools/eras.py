@@ -91,7 +91,7 @@ class EraGreetings:
         pool.died_on_discover = True
         if by_itself:
             text = f"{pool.server} #{instance.id} ended when it was asked server/discover; initialize is next"
-            self._emit(WriteLogLine("info", text))
+            self._emit(WriteLogLine("info", text, pool.server, instance.id))
         return by_itself
 
     def end_silence(self, instances: Iterable[InstanceId]) -> None:

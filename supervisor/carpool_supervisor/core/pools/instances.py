@@ -134,6 +134,7 @@ class Instances:
         if instance.is_stdin_closed:  # it has answered everything that it had read, and can be given no more
             self._end_within(instance, STDOUT_GRACE_S, now)
         self.start_queue.greeting_turns.disarm(instance.id)
+        self._log(instance, f"has greeted ({catalog.era} era) and serves")
         self.update_catalog(pool, catalog, now)
         self.breakers.instance_greeted(instance, now)
         if pool.active_count() > max(pool.target, 1):
@@ -291,6 +292,8 @@ class Instances:
         forgiven = self.era_greetings.instance_ended(
             instance, by_itself=instance.failure is None and not asked
         )
+        if failure is None or failure is instance.failure:
+            self._log(instance, f"{event.how}{'' if failure else ', as carpool asked it to'}")
         if failure is not None and not forgiven:
             pool.stderr = event.stderr.splitlines()[-20:]
             words = telling_stderr_line(event.stderr) if never_fit else ""
@@ -303,6 +306,10 @@ class Instances:
         if not self.start_queue.closed:
             self.breakers.instance_failed(instance, event.text, event.jitter, now, hopeless=not event.passing)
         self._after_exit(instance.pool, now)
+
+    def _log(self, instance: Instance, text: str) -> None:
+        server = instance.pool.server
+        self._emit(WriteLogLine("info", f"{server} #{instance.id} {text}", server, instance.id))
 
     def _after_exit(self, pool: Pool, now: float) -> None:
         self.start_queue.enqueue(pool)

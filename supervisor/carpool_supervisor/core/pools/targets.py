@@ -29,7 +29,7 @@ from carpool_supervisor.core.calls.dispatcher import Dispatcher
 from carpool_supervisor.core.calls.leases import LeaseEnded, Leases
 from carpool_supervisor.core.calls.placement import self_blocked_sessions, stranded_sessions, successors
 from carpool_supervisor.core.calls.refusals import POOL_REPLACED, SELF_BLOCKED, start_refusal
-from carpool_supervisor.core.model.effects import AnyEffect, RereadLists
+from carpool_supervisor.core.model.effects import AnyEffect, RereadLists, WriteLogLine
 from carpool_supervisor.core.model.events import PoolKnowledgeChanged
 from carpool_supervisor.core.model.lifecycle import ENDING, InstanceState
 from carpool_supervisor.core.model.loss_causes import LossCause
@@ -241,6 +241,7 @@ class PoolTargets:
             )
             return
         operator_state.begin_operation(pool, command)
+        self._emit(WriteLogLine("info", f"{pool.server}: an operator asked for: {command.verb}", pool.server))
         self._start_queue.backoffs.disarm(pool.key)
         if command.verb == "stop":
             self._dispatcher.fail_waiting(pool, "stopped", "")

@@ -17,6 +17,7 @@ from msgspec import Struct
 from carpool_broker.core import invariants
 from carpool_broker.core.calls import lost_state
 from carpool_broker.core.calls.audit import AuditTrail
+from carpool_broker.core.calls.call_counting import CallCounting
 from carpool_broker.core.calls.call_table import CallTable
 from carpool_broker.core.calls.input_required import ParkedCalls
 from carpool_broker.core.calls.server_requests import AgentAsks
@@ -107,11 +108,13 @@ class BrokerCore:
         secret: bytes = b"",
         life: int = 0,
         audits: bool = False,
+        counts: bool = True,
     ) -> None:
         """`mark` begins the cursors of lists, which tells them from those of an earlier broker.
 
         `secret` is known to nobody outside; without one no call of the stateless era can be parked. `life` is
-        the number of brokers before this one, with the same secret. `audits`: see `LimitsRead`.
+        the number of brokers before this one, with the same secret. `audits`, `counts`: see
+        `LimitsRead`.
         """
         self._effects: list[AnyEffect] = []
         self.timers: BrokerTimers = Timers(ORDER)
@@ -173,13 +176,13 @@ class BrokerCore:
             strays=second_look.is_unclear_resource,
         )
         self.audit(audits)
+        self.count_calls(counts)
 
     def handle(self, event: AnyEvent, now: float) -> list[AnyEffect]:
         """Handle one event; return the effects in order."""
         effects: list[AnyEffect] = []
         self._effects = effects
-        if self._audit_trail is not None:
-            self._audit_trail.now = now
+        self.call_table.now = now
         # The two events of every call come first.
         if type(event) is CallAnswered:
             self.call_table.call_answered(event, now)
@@ -205,8 +208,7 @@ class BrokerCore:
         """Fire the timers that are due; return the effects in order."""
         effects: list[AnyEffect] = []
         self._effects = effects
-        if self._audit_trail is not None:
-            self._audit_trail.now = now
+        self.call_table.now = now
         for kind, keys in self.timers.due(now):
             self._time_out(kind, keys, now)
         self._say_what_follows(now)
@@ -289,6 +291,16 @@ class BrokerCore:
             self._audit_trail = AuditTrail(self._emit, self.call_table.before) if on else None
             self.call_table.audit_trail = self.recovery.record.trail = self._audit_trail
 
+    def count_calls(self, on: bool) -> None:
+        """Count calls, or no longer. What was counted before is dropped."""
+        table = self.call_table
+        if on != (table.counting is not None):
+            table.counting = CallCounting(table.before, table.now) if on else None
+            for open_call in table.calls.values():
+                open_call.counts = None
+            for session in self.sessions.values():
+                session.counters = None
+
     def _emit(self, effect: AnyEffect) -> None:
         self._effects.append(effect)
 
@@ -338,6 +350,7 @@ class BrokerCore:
             case LimitsRead():
                 self.call_table.bounds = event.bounds
                 self.audit(event.audits)
+                self.count_calls(event.counts)
                 self.admission.quotas.set_limits(event.bounds.profiles)
                 self.requests.list_wait_s = event.list_wait_s
                 for each in self.sessions.values():

@@ -13,7 +13,7 @@ the supervisor's record brings whose it was and what it was; its times and sizes
 Knows nothing of: files, the time of day, what is in an answer (its bytes go along for whoever writes).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from carpool_broker.core.model.effects import AnyEffect, WriteAudit
 from carpool_broker.core.model.session import OpenCall, Session, Stage
 from carpool_protocol.ids import (
-    ABSENT,
     EMPTY_OBJECT,
     CallId,
     PoolKey,
@@ -47,7 +46,6 @@ Delivered = Literal["yes", "no", "maybe"]
 UNKNOWN: Final = -1.0
 """The start of a call that an earlier broker has opened."""
 
-_DELIVERED: Final[Mapping[Stage, Delivered]] = {"sent": "maybe", "told": "yes"}
 _NAMED: Final = frozenset({"tools/call", "prompts/get"})
 
 
@@ -62,27 +60,12 @@ class AuditTrail:
         """Calls of earlier brokers that have a record already: after the link was down they can
         come again.
         """
-        self.now = 0.0
-        """The time of the event that is handled."""
-
-    def call_opened(self, open_call: OpenCall) -> None:
-        """A call was opened."""
-        open_call.since = self.now
 
     def name_call(self, open_call: OpenCall, call: Call) -> Call:
         """Return the call as it is sent: its server gets the call's name, and a later broker its session."""
         return replace(
             call, meta=with_call_id(call.meta, call_name(call.call)), caller=self._caller_of(open_call)
         )
-
-    def call_answered(self, open_call: OpenCall, body: RawJson, *, is_error: bool) -> None:
-        """The call ends with the server's own answer."""
-        self.call_ended(open_call, "error" if is_error else "ok", "yes", body)
-
-    def call_dropped(self, open_call: OpenCall) -> None:
-        """The call ends because no request waits for it."""
-        delivered = _DELIVERED.get(open_call.stage, "no")
-        self.call_ended(open_call, "cancelled", delivered, ABSENT)
 
     def call_released(self, call: RecordedCall) -> None:
         """A recorded call of an earlier broker ends unclaimed. Calls of this broker have their record
@@ -94,14 +77,16 @@ class AuditTrail:
             target = audit_subject(call.method, call.target)
             self._emit(WriteAudit(caller, call.call, call.method, server, call.key, target, outcome, "maybe"))
 
-    def call_ended(self, open_call: OpenCall, outcome: str, delivered: Delivered, body: RawJson) -> None:
+    def call_ended(
+        self, open_call: OpenCall, outcome: str, delivered: Delivered, body: RawJson, now: float
+    ) -> None:
         """The call ends. `outcome` is a fault's code, or one of the words of `effects.WriteAudit`."""
         asked = open_call.asked
         method = asked.method
         target = open_call.target
         if method not in _NAMED or not target:
             target = audit_subject(method, target or asked.name)
-        duration_s = self.now - open_call.since if open_call.since >= 0 else UNKNOWN
+        duration_s = now - open_call.since
         if open_call.call < self._before:
             duration_s = UNKNOWN
             if not self._is_new(open_call.call):
@@ -140,6 +125,11 @@ class AuditTrail:
     def forget_caller(self, session: Session) -> None:
         """The session has closed or moved: what is known of the caller is found anew."""
         self._callers.pop(session.id, None)
+
+
+def delivered_at(stage: Stage) -> Delivered:
+    """Return what is known of the delivery of a call that ends in this stage without an answer."""
+    return "maybe" if stage == "sent" else "yes" if stage == "told" else "no"
 
 
 def _caller(session: Session, agent: str) -> CallOrigin:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from carpool_broker.core.calls import lost_state
-from carpool_broker.core.calls.audit import AuditTrail, Delivered
+from carpool_broker.core.calls.audit import AuditTrail, Delivered, delivered_at
+from carpool_broker.core.calls.call_counting import CallCounting
 from carpool_broker.core.calls.call_listeners import CallResult, HookPoints, StatelessCallListener
 from carpool_broker.core.calls.resource_cache import ResourceCache
 from carpool_broker.core.calls.stateless_call_message import stateless_call_message
@@ -76,6 +77,10 @@ class CallTable:
         """Acts on calls of the stateless era. `BrokerCore` sets it, because the listener needs this table."""
         self.audit_trail: AuditTrail | None = None
         """The audit, if one is kept."""
+        self.counting: CallCounting | None = None
+        """The counters, if calls are counted."""
+        self.now = 0.0
+        """The time of the event that is handled. `BrokerCore` sets it."""
         self.arguments = ArgumentBudget()
         self.unread = UnreadBudget(out)
         self.hook_points: HookPoints | None = None
@@ -113,8 +118,7 @@ class CallTable:
         call = CallId(self.before + self.opened)
         open_call = self.calls[call] = session.open_calls[request.id] = OpenCall(call, session, request)
         session.calls += 1
-        if self.audit_trail is not None:
-            self.audit_trail.call_opened(open_call)
+        open_call.since = self.now
         self.arguments.call_opened(open_call)
         return open_call
 
@@ -125,7 +129,9 @@ class CallTable:
         asked = open_call.asked
         session = open_call.session
         open_call.stage = "sent"
-        open_call.sent_at = self.resource_cache.change_count
+        open_call.sent_at, open_call.cache_version = now, self.resource_cache.change_count
+        if self.counting is not None:
+            self.counting.call_sent(open_call, now)
         session.sent += 1
         if session.quota is not None:
             session.quota.sent += 1
@@ -165,6 +171,8 @@ class CallTable:
             use = session.servers.get(open_call.server)
             if use is None or not use.has_run:
                 session.server_use(open_call.server).has_run = True
+            if self.counting is not None and open_call.stage == "sent":  # `told`: hooks have had it
+                self.counting.server_answered(open_call, now)
             if self.hook_points is not None and self.hook_points.hold_answer(open_call, answer, now):
                 return
             if (
@@ -182,8 +190,7 @@ class CallTable:
                 self.fail(open_call, "needs_url")
                 self.admission.send_queued(session, now)
                 return
-            if self.audit_trail is not None:
-                self.audit_trail.call_answered(open_call, answer.body, is_error=answer.is_error)
+            self.note_end(open_call, "error" if answer.is_error else "ok", "yes", answer.body)
             self.close(open_call)
             if open_call.edit or asked.own:
                 self._emit(answer_to(open_call, is_error=answer.is_error, body=answer.body))
@@ -220,7 +227,7 @@ class CallTable:
             ttl_ms = 0 if open_call.session.anonymous and not public else answer.ttl_ms
             self.resource_cache.store(
                 open_call.key, open_call.target, session, answer.body, now,
-                ttl_ms=ttl_ms, public=public, since=open_call.sent_at,
+                ttl_ms=ttl_ms, public=public, since=open_call.cache_version,
             )  # fmt: skip
 
     def _stateless_answered(self, open_call: OpenCall, answer: CallAnswered, now: float) -> None:
@@ -232,11 +239,10 @@ class CallTable:
             if begun is None:
                 self.fail(open_call, "bad_answer", "It is a task, and the agent knows of no tasks.")
             else:
-                self.audit_end(open_call, "task", "yes", begun.body)
+                self.note_end(open_call, "task", "yes", begun.body)
                 self.end(open_call, begun)
         elif not answer.urls_first:
-            if self.audit_trail is not None:
-                self.audit_trail.call_answered(open_call, answer.body, is_error=answer.is_error)
+            self.note_end(open_call, "error" if answer.is_error else "ok", "yes", answer.body)
             self.end(open_call, CallResult(answer.is_error, answer.body, answer.ttl_ms, answer.public))
         elif not asked.by.capabilities.url or not answer.urls:
             self.fail(open_call, "needs_url")
@@ -268,7 +274,7 @@ class CallTable:
                 failure, server=open_call.server, tool=open_call.tool, call=call_name(open_call.call)
             )
             outcome = CallResult(*fault_answer(said, open_call.asked.agent_method))
-            self.audit_end(open_call, said.slug, said.delivered, outcome.body)
+            self.note_end(open_call, said.slug, said.delivered, outcome.body)
             self.end(open_call, outcome)
         self.admission.send_queued(open_call.session, now)
 
@@ -304,15 +310,17 @@ class CallTable:
             call=call,
         )
         outcome = CallResult(*fault_answer(said, open_call.asked.agent_method))
-        self.audit_end(open_call, slug, said.delivered, outcome.body)
+        self.note_end(open_call, slug, said.delivered, outcome.body)
         self.end(open_call, outcome)
 
-    def audit_end(
+    def note_end(
         self, open_call: OpenCall, outcome: str, delivered: Delivered, body: RawJson = ABSENT
     ) -> None:
-        """Tell the audit how a call ends. Of a server's own answer it is told elsewhere."""
+        """Count the end of a call, and tell the audit of it. `outcome`: see `effects.WriteAudit`."""
+        if self.counting is not None:
+            self.counting.call_ended(open_call, outcome, body, self.now)
         if self.audit_trail is not None:
-            self.audit_trail.call_ended(open_call, outcome, delivered, body)
+            self.audit_trail.call_ended(open_call, outcome, delivered, body, self.now)
 
     def end(self, open_call: OpenCall, outcome: CallResult) -> None:
         """End a call with this result, which the audit knows."""
@@ -345,8 +353,7 @@ class CallTable:
         """Cancel a call that no request waits for. `leaves`: its session is closed, which makes the
         supervisor forget the call; then the cancel does not (`CallRecord.call_ended`).
         """
-        if self.audit_trail is not None:
-            self.audit_trail.call_dropped(open_call)
+        self.note_end(open_call, "cancelled", delivered_at(open_call.stage))
         if open_call.stage == "sent":
             open_call.session.server_use(open_call.server).has_run = True
             self._emit(CancelCall(open_call.call, reason, answered=leaves))
@@ -377,6 +384,8 @@ class CallTable:
             self.stateless_listener.call_leaving(open_call)
             if session.shared:
                 open_call.speaker = part_of(session.id, call)
+        if self.counting is not None:
+            self.counting.call_resumed(open_call)
         self._sent_timers.arm(call, now, self.backstop_s.get(open_call.key, 1800.0))
         self._emit(ResumeCall(call))
 

@@ -173,7 +173,7 @@ class ParkedCalls:
         if waits:
             self._timers.disarm("gathered_round", open_call.call)
             self._call_table.park(open_call)
-        self._call_table.audit_end(open_call, "input_required", "yes")
+        self._call_table.note_end(open_call, "input_required", "yes")
         self._call_table.close(open_call)  # takes the questions of the call along
         found = self._round_of(open_call)
         found.again = True

@@ -184,6 +184,8 @@ class LimitsRead(BrokerEvent, frozen=True):
     list_wait_s: float
     audits: bool = False
     """Each call that ends is put down (`audit`)."""
+    counts: bool = True
+    """Calls are counted (docs/counters.md)."""
 
 
 class HookRule(Struct, frozen=True, kw_only=True):

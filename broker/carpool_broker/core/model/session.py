@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from carpool_broker.core.counters.counter_table import AgentCounters
 from carpool_broker.core.model.bounds import ProfileLimits
 from carpool_broker.core.model.capabilities import Capabilities
 from carpool_broker.core.model.effects import SendResourceUpdated
@@ -21,6 +22,7 @@ from carpool_broker.core.model.events import (
 )
 from carpool_broker.core.model.pagination import Family, Listable
 from carpool_broker.core.model.scope import Scope
+from carpool_protocol.counters.call_counts import CallCounts
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.wire.downgrade import NEWEST
 
@@ -54,9 +56,9 @@ class OpenCall:
     """One call of an agent, until it is answered or cancelled."""
 
     __slots__ = (
-        "asked", "call", "edit", "instance", "is_listening", "is_parked", "key", "latest", "rounds",
-        "sent_at", "server", "session", "since", "size_bytes", "speaker", "stage", "target", "task",
-        "tasks",
+        "asked", "cache_version", "call", "counts", "edit", "instance", "is_listening", "is_parked", "key",
+        "latest", "rounds", "sent_at", "server", "session", "since", "size_bytes", "speaker", "stage",
+        "target", "task", "tasks",
     )  # fmt: skip
 
     def __init__(self, call: CallId, session: "Session", request: CallRequested) -> None:
@@ -65,15 +67,17 @@ class OpenCall:
         self.asked = request
         """The request that waits for the answer; of a call with rounds the last one."""
         self.stage: Stage = "unresolved"
-        self.since = -1.0
-        """The time at which its request came; negative if no audit is kept."""
+        self.since = 0.0
+        """The time at which its request came, to this broker."""
         self.key = _NO_KEY
         self.server = _NO_SERVER
         self.target = ""
-        self.sent_at = -1
-        """The resource cache's count of changes when the call was sent; -1 if it was not sent, or by an
-        earlier broker.
-        """
+        self.sent_at = -1.0
+        """The time at which the call was sent; negative if it was not, or by an earlier broker."""
+        self.cache_version = -1
+        """The resource cache's count of changes at that time; else -1."""
+        self.counts: CallCounts | None = None
+        """The counters of the call, from when it is sent; None where calls are not counted."""
         self.edit = False
         """True if the answer may have to be rewritten for this agent."""
         self.size_bytes = len(request.rest) + len(request.meta)
@@ -162,6 +166,7 @@ class Session:
         "carrier",
         "carrier_keeps_lines",
         "control",
+        "counters",
         "follows_roots",
         "given_up",
         "greeted",
@@ -214,6 +219,8 @@ class Session:
         """See `SessionOpened`."""
         self.profile = ""
         """See `SessionOpened`."""
+        self.counters: AgentCounters | None = None
+        """The counters of its last call's agent."""
         self.principal = ""
         """See `SessionOpened`."""
         self.quota: Quota | None = None

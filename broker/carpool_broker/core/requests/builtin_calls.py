@@ -48,11 +48,11 @@ class BuiltinToolCalls:
             problem = asked.own[0].problem if asked.own else ""
             said = fault("bad_params", detail=problem or f"{tool.qualified} calls tools of servers.")
             outcome = CallResult(False, as_tool_result(said))
-            self._call_table.audit_end(open_call, said.slug, said.delivered, outcome.body)
+            self._call_table.note_end(open_call, said.slug, said.delivered, outcome.body)
             self._call_table.end(open_call, outcome)
             return
         self._list_freshness.request_renewal(view, now)
-        self._call_table.audit_end(open_call, "ok", "no")
+        self._call_table.note_end(open_call, "ok", "no")
         self._call_table.close(open_call)
         self._emit(
             AnswerBuiltin(

@@ -295,7 +295,7 @@ class RequestDispatch:
         if current is None:
             return False
         open_call.edit = needs_rewrite(view, open_call.key, open_call.version)
-        self._call_table.audit_end(open_call, "kept", "no", current.body)
+        self._call_table.note_end(open_call, "kept", "no", current.body)
         self._call_table.end(open_call, CallResult(False, current.body, current.ttl_ms, current.public))
         return True
 

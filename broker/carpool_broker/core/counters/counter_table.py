@@ -1,0 +1,97 @@
+"""All counters of calls of one broker, by agent, server and tool.
+
+Owns the rows and their bound. Names are chosen by agents and servers, so the number of rows is
+bounded (docs/counters.md): of one holder of rights at most `MAX_NAMES` agents have rows of their own, and one
+agent has at most `MAX_ROWS_OF_AGENT`. What has no row of its own counts in a row `(other)`. A row stays until
+the broker ends, so that a count never falls.
+
+Invariant (`check`): the bounds. Refuses to know: what is a call, when it ends, the time.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from carpool_protocol.counters.call_counts import OTHER, CallCounts
+from carpool_protocol.counters.snapshot import CountedAgent, CounterRow
+
+MAX_ROWS: Final = 2048
+"""The number of rows of all agents together; rows `(other)` come on top."""
+MAX_ROWS_OF_AGENT: Final = 512
+MAX_NAMES: Final = 32
+"""The number of agent names with rows of their own, for one profile, token and door."""
+MAX_OTHER_ROWS: Final = 256
+"""The number of servers with a row `(other)`."""
+MAX_NAME_CHARS: Final = 128
+
+
+class AgentCounters:
+    """The rows of one agent, by server and tool."""
+
+    __slots__ = ("agent", "rows")
+
+    def __init__(self, agent: CountedAgent) -> None:
+        self.agent = agent
+        self.rows: dict[tuple[str, str], CallCounts] = {}
+
+
+class CounterTable:
+    """The counters of one broker."""
+
+    def __init__(self) -> None:
+        self.agents: dict[CountedAgent, AgentCounters] = {}
+        self._names: dict[tuple[str, str, str], int] = {}
+        """The number of agent names for each profile, token and door."""
+        self._rows = 0
+        self._other = AgentCounters(CountedAgent(OTHER, OTHER, OTHER, OTHER))
+
+    def agent_counters(self, agent: str, profile: str, token: str, door: str) -> AgentCounters:
+        """Return the rows of this agent. Beyond the bound all further names of its holder share some."""
+        known = CountedAgent(agent[:MAX_NAME_CHARS], profile, token, door)
+        found = self.agents.get(known)
+        if found is not None:
+            return found
+        holder = (profile, token, door)
+        names = self._names.get(holder, 0)
+        if names >= MAX_NAMES:
+            known = CountedAgent(OTHER, profile, token, door)
+            if known in self.agents:
+                return self.agents[known]
+        if len(self.agents) >= MAX_ROWS:
+            return self._other
+        self._names[holder] = names + 1
+        found = self.agents[known] = AgentCounters(known)
+        return found
+
+    def row(self, of: AgentCounters, server: str, tool: str) -> CallCounts:
+        """Return the row of this server and tool, a new one if there is none."""
+        found = of.rows.get((server, tool))
+        return self._new_row(of, server, tool) if found is None else found
+
+    def _new_row(self, of: AgentCounters, server: str, tool: str) -> CallCounts:
+        key = (server[:MAX_NAME_CHARS], tool[:MAX_NAME_CHARS])
+        if key in of.rows:  # a long name
+            return of.rows[key]
+        if of is self._other or self._rows >= MAX_ROWS or len(of.rows) >= MAX_ROWS_OF_AGENT:
+            rows = self._other.rows
+            key = (key[0], OTHER)
+            if key not in rows and len(rows) >= MAX_OTHER_ROWS:
+                key = (OTHER, OTHER)
+            return rows.setdefault(key, CallCounts())
+        self._rows += 1
+        found = of.rows[key] = CallCounts()
+        return found
+
+    def rows(self) -> Iterator[CounterRow]:
+        """Yield all rows. Their counts are the live ones: use them before the next event."""
+        for each in (*self.agents.values(), self._other):
+            for (server, tool), counts in each.rows.items():
+                yield CounterRow(each.agent, server, tool, counts)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        sizes = [len(each.rows) for each in self.agents.values()]
+        assert sum(sizes) == self._rows <= MAX_ROWS
+        assert all(size <= MAX_ROWS_OF_AGENT for size in sizes)
+        assert len(self._other.rows) <= MAX_OTHER_ROWS + 1
+        assert sum(self._names.values()) == len(self.agents) <= MAX_ROWS
+        assert all(count <= MAX_NAMES + 1 for count in self._names.values())

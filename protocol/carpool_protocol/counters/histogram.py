@@ -1,0 +1,65 @@
+"""A histogram of durations with fixed buckets, and the percentiles that can be read from it.
+
+Owns the bounds of the buckets (docs/counters.md), which all histograms share, so that any two can be added
+or subtracted. Refuses to know: which durations are counted.
+"""
+
+from bisect import bisect_left
+from itertools import accumulate
+from operator import add, sub
+from typing import Final
+
+from msgspec import Struct, field
+
+BUCKETS_S: Final = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+    1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0,
+)  # fmt: skip
+"""The upper bounds of the buckets in seconds, each inclusive. One more bucket is above the last."""
+
+_NONE: Final = [0] * (len(BUCKETS_S) + 1)
+
+
+class DurationHistogram(Struct, gc=False):
+    """Counts of durations by bucket, and their sum."""
+
+    counts: list[int] = field(default_factory=_NONE.copy)
+    """One number for each bucket, not cumulative, and the last for durations above all bounds."""
+    sum_s: float = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
+        self.sum_s += seconds
+
+    def merge(self, other: "DurationHistogram") -> None:
+        """Add the counts of another histogram to this one."""
+        self.counts = list(map(add, self.counts, other.counts))
+        self.sum_s += other.sum_s
+
+    def minus(self, earlier: "DurationHistogram") -> "DurationHistogram":
+        """Return what was counted after an earlier state of this histogram."""
+        return DurationHistogram(
+            list(map(sub, self.counts, earlier.counts)), max(self.sum_s - earlier.sum_s, 0.0)
+        )
+
+    @property
+    def count(self) -> int:
+        """The number of durations."""
+        return sum(self.counts)
+
+    def percentile(self, fraction: float) -> float | None:
+        """Return the duration that this fraction of all stays below; None if there are none.
+
+        Within a bucket durations count as evenly spread. Above the last bound that bound is returned.
+        """
+        reached = list(accumulate(self.counts))
+        rank = fraction * reached[-1]
+        if rank <= 0:
+            return None
+        number = bisect_left(reached, rank)
+        if number == len(BUCKETS_S):
+            return BUCKETS_S[-1]
+        lower = BUCKETS_S[number - 1] if number else 0.0
+        within = self.counts[number]
+        return lower + (BUCKETS_S[number] - lower) * (rank - (reached[number] - within)) / within

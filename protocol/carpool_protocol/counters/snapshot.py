@@ -1,0 +1,66 @@
+"""A snapshot of all counters, as it leaves the broker.
+
+Owns the shape: rows of calls by agent, server and tool, and the counts of servers that the supervisor
+reports. It is the answer to `carpool/counters`, and what `carpool stats` and `/metrics` read. Refuses to
+know: how rows are summed (`summary`), how they are shown.
+"""
+
+from msgspec import Struct
+
+from carpool_protocol.counters.call_counts import CallCounts
+
+
+class CountedAgent(Struct, frozen=True):
+    """The agents that count as one: the bounded part of what is known of an agent."""
+
+    agent: str
+    """The name that it gives itself."""
+    profile: str
+    """Empty: none."""
+    token: str
+    """The name of its bearer token; empty: none."""
+    door: str
+    """The kind of its carrier: `shim`, `run`, `client`, `http` or `cli`."""
+
+
+class CounterRow(Struct, frozen=True):
+    """The counts of one tool of one server, as one kind of agent calls it."""
+
+    agent: CountedAgent
+    server: str
+    """`carpool`: its own tools; `(unknown)`: the name is no known server's."""
+    tool: str
+    """The server's own name of the tool, or in parentheses a method or a group."""
+    counts: CallCounts
+
+
+class ServerCounts(Struct, kw_only=True):
+    """What the supervisor counts of one server."""
+
+    starts: int = 0
+    """Processes that were started."""
+    deaths: int = 0
+    """Processes that ended without being stopped, or could not be started."""
+    restarts: int = 0
+    """Starts that followed a failure."""
+    asks: int = 0
+    """Asks to agents: sampling, elicitation and roots."""
+    lease_waits: int = 0
+    """Calls that waited because each instance was leased to another session."""
+
+
+class CountersSnapshot(Struct, frozen=True, kw_only=True):
+    """All counters of one broker at one moment."""
+
+    enabled: bool
+    """False: `counters` is off in the configuration, and nothing is counted."""
+    run: str
+    """The broker that has counted. Another value means that all counts began anew."""
+    since: str
+    """The UTC time at which the counts began."""
+    age_s: float
+    """Seconds since then."""
+    rows: list[CounterRow]
+    servers_run: str = ""
+    """The supervisor that has counted `servers`; empty: none has answered."""
+    servers: dict[str, ServerCounts] = {}

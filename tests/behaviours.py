@@ -111,6 +111,22 @@ _AUDIT: Final = {
     ),
 }
 
+_COUNTERS: Final = {
+    "counters:every-call": Behaviour(
+        "docs/counters.md",
+        "Each call counts once for its agent, server and tool, and once for how it ended.",
+    ),
+    "counters:bounded": Behaviour(
+        "docs/counters.md",
+        "However many names agents and servers make up, the number of counters is bounded, and no call is "
+        "left out.",
+    ),
+    "counters:broker-death": Behaviour(
+        "docs/counters.md",
+        "The next broker counts from nothing under another run id; calls that go on there count as resumed.",
+    ),
+}
+
 _PINS: Final = {
     "pins:first-use": Behaviour(
         "docs/decisions/0036", "What a pinned server lists first is approved, as a whole."
@@ -1614,6 +1630,7 @@ _HOOKS: Final = {
 BEHAVIOURS: Final[dict[str, Behaviour]] = (
     _CONFIG
     | _AUDIT
+    | _COUNTERS
     | _PINS
     | _PROFILES
     | _SEARCH

@@ -105,6 +105,10 @@ _AUDIT: Final = {
     "audit:story": Behaviour(
         "docs/audit.md", "What happened to one call is told by its id, over all processes."
     ),
+    "audit:summary": Behaviour(
+        "docs/audit.md",
+        "The audit is summed by agent, tool or outcome: calls, errors, refusals, times and sizes.",
+    ),
     "audit:broken-disk": Behaviour(
         "docs/audit.md",
         "An audit that cannot be written holds up no call; what it misses is counted and said.",

@@ -15,12 +15,14 @@ import click
 import msgspec
 
 from carpool.cli.logs import LINES, typed_moment
-from carpool.cli.main import json_option
+from carpool.cli.main import environment, json_option
 from carpool.control.place import runtime_place
+from carpool.logs.audit_summary import AuditSummary, CallGroup, Grouping
 from carpool.logs.log_tail import FOLLOW_S, LogTail, all_lines
 from carpool.terminal import display
 from carpool.terminal.verb_output import fail, print_json
 from carpool_protocol.bootstrap import paths
+from carpool_protocol.config.reading.load import find_config_file, load_config
 
 Line = dict[str, Any]
 
@@ -40,20 +42,45 @@ _GOOD = ("ok", "kept", "task")
 )
 @click.option("--since", default="", metavar="TIME", help="From then on: 2026-11-22T14:00, 14:00, 30m, 2d.")
 @click.option(
-    "-n", "count", type=click.IntRange(0), default=LINES, show_default=True, help="The last N of them."
+    "--by",
+    type=click.Choice(["agent", "tool", "outcome"]),
+    help="Sums: calls, errors, times and sizes of each.",
+)
+@click.option(
+    "-n",
+    "count",
+    type=click.IntRange(0),
+    default=LINES,
+    show_default=True,
+    help="The last N of them; with --by the N with the most calls.",
 )
 @click.option("-f", "--follow", "follow", is_flag=True, help="Go on with what is added, until Ctrl-C.")
 @json_option
 def audit(
-    *, agent: str, server: str, tool: str, outcome: str, since: str, count: int, follow: bool, as_json: bool
+    *,
+    agent: str,
+    server: str,
+    tool: str,
+    outcome: str,
+    since: str,
+    by: Grouping | None,
+    count: int,
+    follow: bool,
+    as_json: bool,
 ) -> None:
     """Show who called what, and what came of it: the last calls that have ended. PATTERN may hold * and ?."""
-    if follow and as_json:
-        raise click.UsageError("-f goes on for ever, --json prints one document: not both")
+    if follow and (as_json or by):
+        raise click.UsageError("-f goes on for ever, --json and --by print one document: not both")
     path = paths.audit_file(runtime_place().logs)
     wanted = AuditFilter(agent, server, tool, outcome, typed_moment(since) if since else "")
     if not follow and not os.path.exists(path):
-        fail(f"there is no audit at {path}: nothing has been called, or `audit.on` is false")
+        if as_json:
+            print_json([])
+        fail(_why_missing(path))
+    if by:
+        summary = AuditSummary((line for line in read_all(path) if wanted.matches(line)), by)
+        _show_summary(summary, by, count, as_json=as_json)
+        return
     tail = LogTail(path)
     tail.last_lines(0)
     found = [*deque((line for line in read_all(path) if wanted.matches(line)), maxlen=count)]
@@ -66,6 +93,77 @@ def audit(
         for line in parsed(tail.new_lines()):
             if wanted.matches(line):
                 click.echo("  ".join(map(display.printable, row(line))))
+
+
+def _why_missing(path: str) -> str:
+    """Return why there is no audit file, and what to do."""
+    where = find_config_file(environment())
+    loaded = load_config(where)
+    if loaded.config is None:
+        return f"there is no audit at {path}, and {where.path} cannot be read; see `carpool check`"
+    if loaded.config.audit.on:
+        return (
+            f"there is no audit at {path}: carpool has not run since `audit.on` is true; see `carpool status`"
+        )
+    return (
+        f'the audit is off; to turn it on, write "audit": {{"on": true}} into {where.path}. '
+        "A running carpool takes that over at once"
+    )
+
+
+def _show_summary(summary: AuditSummary, by: Grouping, count: int, *, as_json: bool) -> None:
+    groups = summary.groups[:count]
+    if as_json:
+        print_json({"by": by, "groups": [_group_json(each) for each in groups], "missed": summary.missed})
+        return
+    click.echo(summary_table(groups, by))
+    if more := len(summary.groups) - len(groups):
+        click.echo(f"and {more} more; -n shows them")
+    if summary.missed:
+        click.echo(f"({summary.missed} calls are missing here)")
+
+
+def summary_table(groups: list[CallGroup], by: Grouping) -> str:
+    """Return the groups as a table for people."""
+    if not groups:
+        return "no call fits"
+    heads = [
+        by.upper(),
+        "CALLS",
+        "OK",
+        "TOOL ERRORS",
+        "ERRORS",
+        "REFUSED",
+        "CANCELLED",
+        "P50",
+        "P99",
+        "IN",
+        "OUT",
+    ]
+    rows = [
+        [
+            display.one_line(" ".join(filter(None, each.key.values())) or "-", 60),
+            each.calls,
+            *each.counts.values(),
+            _took(each.duration_s(0.5)),
+            _took(each.duration_s(0.99)),
+            display.size(each.bytes_in),
+            display.size(each.bytes_out),
+        ]
+        for each in groups
+    ]
+    return display.columns(heads, rows, right=set(heads[1:]))
+
+
+def _group_json(group: CallGroup) -> Line:
+    return {
+        **group.key,
+        "calls": group.calls,
+        **group.counts,
+        "duration_s": {"p50": group.duration_s(0.5), "p99": group.duration_s(0.99)},
+        "bytes_in": group.bytes_in,
+        "bytes_out": group.bytes_out,
+    }
 
 
 class AuditFilter:

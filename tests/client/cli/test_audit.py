@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from carpool.cli.audit import AuditFilter, parsed, read_all, table
+from tests.kit.private_daemon import PrivateDaemon
 
 LINE: dict[str, Any] = {
     "at": "2026-11-22T13:00:00.000Z", "id": "c1", "session": "s1", "agent": "claude", "server": "git",
@@ -59,3 +60,58 @@ def test_nothing_that_an_agent_calls_itself_plays_with_the_terminal() -> None:
     assert "\u202e" not in shown
     assert "500.0 ms" in shown
     assert "3 calls are missing" in shown
+
+
+def test_sums_are_a_table_for_people_and_an_object_for_programs(house: PrivateDaemon) -> None:
+    house.logs.mkdir(parents=True)
+    lines = [
+        {**LINE, "method": "tools/call"},
+        {**LINE, "id": "c2", "outcome": "not_permitted", "agent": "x\x1b"},
+    ]
+    (house.logs / "audit.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    shown = house.run("audit", "--by", "agent").stdout.splitlines()
+    assert shown[0].split()[:3] == ["AGENT", "CALLS", "OK"]
+    assert shown[1].split() == [
+        "claude",
+        "1",
+        "1",
+        "0",
+        "0",
+        "0",
+        "0",
+        "500.0",
+        "ms",
+        "500.0",
+        "ms",
+        "2",
+        "B",
+        "3",
+        "B",
+    ]
+    assert shown[2].startswith("x\\x1b ")
+    found = json.loads(house.run("audit", "--by", "tool", "--json", "--outcome", "ok").stdout)
+    assert found == {
+        "by": "tool",
+        "groups": [
+            {
+                "server": "git", "tool": "log", "calls": 1, "answers": 1, "tool_errors": 0, "errors": 0,
+                "refusals": 0, "cancelled": 0,
+                "duration_s": {"p50": 0.5, "p99": 0.5}, "bytes_in": 2, "bytes_out": 3,
+            }
+        ],
+        "missed": 0,
+    }  # fmt: skip
+    assert house.run("audit", "--by", "tool", "-n", "0").stdout == "no call fits\nand 2 more; -n shows them\n"
+    assert house.run("audit", "--by", "tool", "-f").returncode == 2
+
+
+def test_an_audit_that_is_off_says_so_and_how_to_turn_it_on(house: PrivateDaemon) -> None:
+    done = house.run("audit", "--json")
+    assert (done.returncode, done.stdout) == (1, "[]\n")
+    assert 'the audit is off; to turn it on, write "audit": {"on": true} into ' in done.stderr
+    file = house.base / ".config" / "carpool" / "carpool.json"
+    file.parent.mkdir(parents=True)
+    file.write_text('{"audit": {"on": true}}')
+    done = house.run("audit")
+    assert done.returncode == 1
+    assert "carpool has not run since `audit.on` is true" in done.stderr

@@ -19,7 +19,7 @@ DOCS = ROOT / "docs"
 CODE = ("broker", "supervisor", "protocol", "client")
 FOLDERS = (*CODE, "bench", "tests", "docs")
 SUFFIXES = frozenset({".py", ".md", ".toml"})
-EARLIER = ("docs/renames.md", "docs/decisions/", "CHANGELOG.md")
+EARLIER = ("docs/renames.md", "CHANGELOG.md")
 """Pages that speak of the repository as it was: modules that they name need not exist."""
 
 _PAGE = re.compile(r"\bdocs/(?!decisions)[\w./-]+\.(?:md|json|svg)\b")
@@ -30,6 +30,7 @@ _OUTSIDE = re.compile(
     re.IGNORECASE,
 )
 _DOTTED = re.compile(r"\bcarpool(?:_broker|_supervisor|_protocol)?(?:\.[A-Za-z_]\w*)+")
+_CLASS = re.compile(r"`([A-Z][a-z]+(?:[A-Z][a-z0-9]*)+)(?:\.\w+)?`")
 _FILE = re.compile(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.py)(?:::(\w+))?`")
 
 
@@ -146,6 +147,22 @@ def missing_files(path: str, text: str) -> Iterator[str]:
             yield f"{name}::{test}"
 
 
+def missing_classes(path: str, text: str) -> Iterator[str]:
+    """Names of classes in backticks on pages: `InstanceExited`, `SetPools.complete`."""
+    if path.startswith("docs/") and not path.startswith(EARLIER):
+        yield from (name for name in _CLASS.findall(text) if name not in _words())
+
+
+@cache
+def _words() -> frozenset[str]:
+    return frozenset(
+        word
+        for path, text in texts().items()
+        if path.endswith(".py")
+        for word in re.findall(r"\b[A-Z]\w+", text)
+    )
+
+
 @cache
 def python_files() -> tuple[str, ...]:
     return tuple(each for each in [*texts(), str(Path(__file__).relative_to(ROOT))] if each.endswith(".py"))
@@ -164,7 +181,15 @@ NO_FILES: frozenset[str] = frozenset()
 
 @pytest.mark.parametrize(
     "wrong",
-    [missing_pages, missing_decisions, broken_links, outside_pages, missing_modules, missing_files],
+    [
+        missing_pages,
+        missing_decisions,
+        broken_links,
+        outside_pages,
+        missing_modules,
+        missing_files,
+        missing_classes,
+    ],
     ids=lambda each: each.__name__,
 )
 def test_every_reference_resolves(wrong: Callable[[str, str], Iterator[str]]) -> None:
@@ -210,6 +235,7 @@ def test_every_decision_is_cited_where_it_is_kept() -> None:
         (outside_pages, "as issue 7\n    # asks"),
         (missing_modules, "`carpool_broker.core.nowhere`"),
         (missing_modules, "`carpool_broker.core.broker.NoClassHere`"),
+        (missing_classes, "by `NoClassHere.field`"),
         (missing_files, "in `core/calls/nowhere.py`"),
         (missing_files, "in `tests/test_references.py::test_nothing`"),
     ],

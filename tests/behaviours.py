@@ -129,6 +129,15 @@ _COUNTERS: Final = {
         "docs/counters.md",
         "The next broker counts from nothing under another run id; calls that go on there count as resumed.",
     ),
+    "counters:failing": Behaviour(
+        "docs/counters.md",
+        "A server whose last calls have mostly failed or been refused is named by status, for some minutes.",
+    ),
+    "counters:servers": Behaviour(
+        "docs/counters.md",
+        "Starts, deaths, restarts, asks and waits for leases are counted for each server, also after its "
+        "pools are gone.",
+    ),
 }
 
 _PINS: Final = {

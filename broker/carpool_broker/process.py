@@ -87,6 +87,7 @@ def _core(configuration: Configuration, incarnation: Incarnation, epoch: Epoch) 
         life=incarnation.epoch,
         secret=incarnation.derive_key("core"),
         audits=config.audit.on,
+        counts=config.counters,
     )
 
 
@@ -173,6 +174,8 @@ class BrokerShell:
             audit=self._audit_log,
             carriers=self._connections.carriers,
             told_at=self._catalog_cache.told_at,
+            run=f"{self._audit_log.run}.{incarnation.epoch}",
+            clock=self._clock,
         )
         return ControlMethods(
             self.core,
@@ -422,6 +425,7 @@ class BrokerShell:
             await trio.sleep(CHECK_S)
             self._report_written()
             self._audit_log.retry()
+            self._control_methods.counters.note_moment()
             if not self.core.recovery.may_return:
                 self._control_methods.override_commands.sessions_known(self.core.sessions)
                 if self._lifeline is not None:
@@ -457,7 +461,7 @@ class BrokerShell:
         self._audit_log.max_bytes = config.audit.max_bytes
         self._audit_log.set_enabled(on=config.audit.on)
         bounds, patience_s = self._configuration.bounds(), config.list_wait_s
-        self._pump.feed(events.LimitsRead(bounds, patience_s, audits=config.audit.on))
+        self._pump.feed(events.LimitsRead(bounds, patience_s, audits=config.audit.on, counts=config.counters))
         self._send_now(UseLoginShell(config.login_shell))
         self._read_hooks()
         self._apply_changes(readings)

@@ -46,6 +46,7 @@ from carpool_protocol.link.messages import (
     SetResourceSubscriptions,
     SetTaskSubscriptions,
     Survey,
+    Surveyed,
     UseLoginShell,
 )
 from carpool_protocol.link.peer import BROKER, LinkEvent, PeerDown, PeerRefused, PeerUp
@@ -327,11 +328,16 @@ class SupervisorShell:
         assert self._nursery is not None
 
         async def answer() -> None:
-            reports = self.core.pool_reports()
-            surveyed = await self._surveyor.survey(asked, reports, self._processes.spawner_pid)
+            surveyed = Surveyed(asked.token, [], [])
+            if not asked.counts_only:
+                reports = self.core.pool_reports()
+                surveyed = await self._surveyor.survey(asked, reports, self._processes.spawner_pid)
             path = self._server_path
             surveyed = msgspec.structs.replace(
-                surveyed, search_path=path.directories, login_shell=path.login_shell
+                surveyed,
+                search_path=path.directories,
+                login_shell=path.login_shell,
+                counts=self.core.targets.counters.report(),
             )
             self._link.send(BROKER, surveyed)
             self._link.flush()

@@ -114,7 +114,9 @@ def keys(value: Any) -> Any:
     return None
 
 
-BY_NAME: Final = frozenset({"servers", "switched", "arguments", "properties", "_meta", "definition"})
+BY_NAME: Final = frozenset(
+    {"servers", "errors", "refusals", "switched", "arguments", "properties", "_meta", "definition"}
+)
 """Keys of objects whose own keys are names, not part of the contract."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from carpool_broker.admin import profile_report
 from carpool_broker.admin.approval_commands import ApprovalCommands
 from carpool_broker.admin.call_story import FindStory, Stories
+from carpool_broker.admin.counter_report import CounterReport
 from carpool_broker.admin.methods import Methods
 from carpool_broker.admin.override_commands import OverrideCommands, Reload
 from carpool_broker.admin.pool_commands import PoolCommands
@@ -43,7 +44,9 @@ class ControlMethods:
         self.override_commands.register(methods, core, reload)
         pinning = ApprovalCommands(core.registry, approvals, lambda event: follow([event]))
         pinning.register(methods)
-        StatusQuery(core, configuration, inquiries, pinning, process).register(methods)
+        self.counters = CounterReport(core, process.run, process.clock)
+        status = StatusQuery(core, configuration, inquiries, pinning, process, counters=self.counters)
+        status.register(methods)
         Stories(inquiries, story, process.audit).register(methods)
         SessionQueries(core, inquiries).register(methods)
         PoolCommands(core, configuration, inquiries, process.told_at).register(methods)

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from carpool_broker.admin.counter_report import CounterFacts, counters_section
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.hooks.hook_points import CallHooks
 from carpool_broker.core.model.scope import ScopeEntry
@@ -163,6 +164,8 @@ class StatusFacts(Struct, frozen=True, kw_only=True):
     """`{on, file, problem, missed}`."""
     disabled_in: Mapping[ServerName, list[str]] = {}
     """The files that disable a server."""
+    counters: CounterFacts | None = None
+    """What was counted of calls; None: it is not known."""
     hooks: list[dict[str, Any]] = []
     """Rows of `hook_rows`, in the order of the file."""
     doors: Sequence[int] = ()
@@ -212,6 +215,7 @@ def status_page(facts: StatusFacts) -> dict[str, Any]:
         "workspaces": facts.workspaces,
         "hooks": facts.hooks,
         "audit": dict(facts.audit),
+        "counters": None if facts.counters is None else counters_section(facts.counters),
         "path": _search_path(facts.surveyed),
     }
 
@@ -274,6 +278,8 @@ def _health(facts: StatusFacts, servers: Mapping[str, Any]) -> tuple[bool, str]:
         return True, "config_broken"
     if not all(server["well"] for server in servers.values()):
         return True, "servers_failing"
+    if facts.counters is not None and any(each.mostly_failed for each in facts.counters.recent.values()):
+        return True, "calls_failing"
     return True, "ok"
 
 

@@ -1,4 +1,4 @@
-"""The method `carpool/status`, which `carpool status` and `/health` use.
+"""The methods `carpool/status`, which `carpool status` and `/health` use, and `carpool/counters`.
 
 Owns the collection of the facts on the page, and the limit on waiting for the supervisor: if its answer
 does not arrive in time, its last answer is shown. A file of its own because `status`, which has the keys of
@@ -15,6 +15,7 @@ import trio
 from msgspec import Struct
 
 from carpool_broker.admin.approval_commands import ApprovalCommands
+from carpool_broker.admin.counter_report import CounterReport
 from carpool_broker.admin.methods import Methods
 from carpool_broker.admin.status import StatusFacts, freshness_by_pool, status_page
 from carpool_broker.admin.supervisor_queries import SupervisorQueries
@@ -23,6 +24,7 @@ from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model.session import Session
 from carpool_broker.storage.audit_log import AuditLog
 from carpool_protocol.config.schema.model import ServerConfig
+from carpool_protocol.counters.snapshot import CountersSnapshot
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.link.messages import PoolState, Survey, Surveyed
 
@@ -50,6 +52,10 @@ class Process(Struct, frozen=True):
     """Returns the pids of carriers that have many sessions on one connection."""
     told_at: Callable[[PoolKey], str] = lambda _: ""
     """Returns the time at which a pool last sent its catalog."""
+    run: str = ""
+    """Names this broker among all, for its counters."""
+    clock: Callable[[], float] = trio.current_time
+    """The clock of the core."""
 
 
 class StatusQuery:
@@ -62,8 +68,11 @@ class StatusQuery:
         inquiries: SupervisorQueries,
         pinning: ApprovalCommands,
         process: Process,
+        *,
+        counters: CounterReport,
     ) -> None:
         self._core = core
+        self._counters = counters
         self._configuration = configuration
         self._inquiries = inquiries
         self._pinning = pinning
@@ -76,8 +85,9 @@ class StatusQuery:
         """The time of the first survey that the supervisor has not answered."""
 
     def register(self, methods: Methods) -> None:
-        """Put `carpool/status` into the table."""
+        """Put `carpool/status` and `carpool/counters` into the table."""
         methods.add("carpool/status", StatusParams, lambda _, params: self.status(params))
+        methods.add("carpool/counters", StatusParams, lambda _, params: self.counters(params))
 
     async def status(self, params: StatusParams) -> dict[str, Any]:
         """The page, with the supervisor's answer if it arrives in time."""
@@ -89,6 +99,13 @@ class StatusQuery:
         surveyed, silent_s = await self._survey(pids, max(0.0, min(params.within_s, SURVEY_TIMEOUT_S)))
         sessions = [each for each in sessions if each.id in core.sessions]  # some may have ended meanwhile
         return status_page(self._facts(sessions, surveyed, silent_s))
+
+    async def counters(self, params: StatusParams) -> CountersSnapshot:
+        """All counters, with those of the supervisor if its answer arrives in time."""
+        limit_s = max(0.0, min(params.within_s, SURVEY_TIMEOUT_S))
+        found = await self._inquiries.query(lambda token: Survey(token, [], counts_only=True), limit_s)
+        surveyed = found if isinstance(found, Surveyed) else None
+        return self._counters.snapshot(surveyed)
 
     def _facts(
         self, sessions: list[Session], surveyed: Surveyed | None, silent_s: float | None
@@ -130,6 +147,7 @@ class StatusQuery:
             hooks=process.hooks(),
             doors=process.carriers(),
             audit=self._audit_facts(),
+            counters=self._counters.facts(surveyed),
             pinned=self._pinning.summary(),
         )
 

@@ -41,6 +41,7 @@ NOTHING: Facts = {
     "workspaces": [],
     "hooks": [],
     "audit": None,
+    "counters": None,
     "path": None,
     "door": None,
 }
@@ -304,6 +305,9 @@ def _health_line(facts: Facts) -> str:
                 if not server["well"]
             ]
             return f"serving; not well: {display.printable(', '.join(names))}"
+        case "calls_failing":
+            failing = _failing_calls(facts["counters"]["recent"])
+            return f"serving; most calls fail: {failing}; see `carpool stats`"
         case "config_broken":
             problem = (facts.get("config") or {}).get("problem", "")
             text = display.printable(problem, lines=True)
@@ -318,6 +322,16 @@ def _health_line(facts: Facts) -> str:
             return "no server can be reached: the supervisor is away and is started again by itself"
         case reason:
             return f"not well: {display.printable(str(reason or '?'))}"
+
+
+def _failing_calls(recent: Facts) -> str:
+    """Return the servers whose calls have mostly failed lately, with their numbers."""
+    failing = [
+        f"{display.printable(name)} ({each['failed']} of {each['ended']})"
+        for name, each in recent["servers"].items()
+        if each["mostly_failed"]
+    ]
+    return f"{', '.join(failing)} in the last {display.duration(recent['window_s'])}"
 
 
 def _count(number: int, what: str, plural: str = "s") -> str:

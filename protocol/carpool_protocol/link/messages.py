@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from carpool_protocol.counters.snapshot import ServerCounts
 from carpool_protocol.ids import (
     ABSENT,
     AskId,
@@ -331,6 +332,8 @@ class Survey(Message, frozen=True, tag=15):
     token: int
     pids: list[int]
     """Other processes of carpool to measure: only the supervisor measures."""
+    counts_only: bool = False
+    """Wanted is `Surveyed.counts` alone, so no process is measured."""
 
 
 class SetLevel(Message, frozen=True, tag=16):
@@ -690,6 +693,8 @@ class Surveyed(Message, frozen=True, tag=36):
     """The directories in which programs of servers are looked up, in order."""
     login_shell: str = ""
     """`asked`, `off`, `asking`, or why the login shell did not give its PATH."""
+    counts: dict[ServerName, ServerCounts] = {}
+    """What the supervisor has counted of each server since it started."""
 
 
 class LogForSession(Message, frozen=True, tag=37):

@@ -19,6 +19,11 @@ def wallclock() -> str:
     return f"{_text}.{rest_ns // 1_000_000:03d}Z"
 
 
+def utc_text(seconds: float) -> str:
+    """The time so many seconds after 1970 in UTC, in whole seconds: `2026-11-21T22:00:01Z`."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
 def unix_s() -> float:
     """Seconds since 1970, for comparison with system values in this unit (start times of processes)."""
     return time.time_ns() / 1e9

@@ -247,6 +247,7 @@ class Config(Struct, frozen=True, kw_only=True):
     receive_budget_bytes: int
     argument_budget_bytes: int
     unread_budget_bytes: int
+    counters: bool
     session: SessionSettings
     audit: AuditConfig
     http: HttpConfig

@@ -196,6 +196,13 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         64 * MiB,
         "Maximum size of all audit files together; the oldest is removed first.",
     ),
+    Setting(
+        key="counters",
+        field="counters",
+        kind="switch",
+        default=True,
+        text="Count calls, errors and times by agent, server and tool (docs/counters.md).",
+    ),
     *HTTP_SETTINGS,
 )
 """Settings of the file as a whole. `mcpServers` is not one: it holds servers."""

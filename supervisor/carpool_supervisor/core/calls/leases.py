@@ -50,6 +50,9 @@ class LeaseLost(Struct, frozen=True):
 class LeaseQueued(Struct, frozen=True):
     """No instance is free: the call waits, and the pool should grow."""
 
+    is_new: bool = True
+    """The session has not waited before this call."""
+
 
 class LeaseEnded(Struct, frozen=True):
     """This lease is over: end its instance."""
@@ -116,8 +119,10 @@ class Leases:
             del self._pool_of_spare[instance]
             self._begin(instance, pool, session, now)
             return LeaseHeld(instance, fresh=True)
-        self._waiting.setdefault(pool, OrderedDict()).setdefault(session, None)
-        return LeaseQueued()
+        waiting = self._waiting.setdefault(pool, OrderedDict())
+        is_new = session not in waiting
+        waiting[session] = None
+        return LeaseQueued(is_new)
 
     def take_loss(self, session: SessionId, server: ServerName) -> LeaseLost | None:
         """Take the untold loss of this session at this server, if there is one."""

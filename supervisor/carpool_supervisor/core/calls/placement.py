@@ -11,7 +11,7 @@ Refuses to know: queues and time-outs (`dispatcher`), how instances start and en
 
 from carpool_protocol.ids import PoolKey, ServerName, SessionId
 from carpool_protocol.link.messages import Call, CallFailed
-from carpool_supervisor.core.calls.leases import LeaseHeld, LeaseLost, Leases
+from carpool_supervisor.core.calls.leases import LeaseHeld, LeaseLost, LeaseQueued, Leases
 from carpool_supervisor.core.calls.refusals import refused_call
 from carpool_supervisor.core.model.attribution import CAN_ASK
 from carpool_supervisor.core.model.lifecycle import InstanceState
@@ -67,6 +67,7 @@ def find_instance(
         return instance_with_free_slot(pool, can_ask=call.method in CAN_ASK)
     found = leases.acquire(session, pool.key, now)
     if not isinstance(found, LeaseHeld):
+        pool.counts.lease_waits += isinstance(found, LeaseQueued) and found.is_new
         return None
     mark_not_plain(pool.server, pools)
     instance = pool.instances[found.instance]

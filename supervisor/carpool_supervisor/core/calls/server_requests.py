@@ -197,6 +197,7 @@ class ServerAsks:
 
     def _ask(self, instance: Instance, event: ServerAsked, found: Attributed, now: float) -> None:
         self._asked += 1
+        instance.pool.counts.asks += 1
         calls = [instance.in_flight[wire] for wire in found.wires]
         ask = OpenAsk(AskId(f"{self._prefix}-{self._asked}"), instance, event, calls)
         self._open[ask.id] = ask

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from carpool_protocol.counters.snapshot import ServerCounts
 from carpool_protocol.ids import CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId, WireId
 from carpool_protocol.link.messages import Call, Catalog, Era, EraWish, Mode, Policy, PoolChanged, PoolState
 from carpool_supervisor.core.model.attribution import CAN_ASK, InFlight
@@ -211,9 +212,13 @@ class Instance:
 class Pool:
     """The instances of one server and pool key, with the policy for their number."""
 
-    def __init__(self, key: PoolKey, server: ServerName, policy: Policy) -> None:
+    def __init__(
+        self, key: PoolKey, server: ServerName, policy: Policy, counts: ServerCounts | None = None
+    ) -> None:
         self.key = key
         self.server = server
+        self.counts = counts or ServerCounts()
+        """The counts of the server, which all its pools share."""
         self.policy = policy
         self.max_in_flight = policy.max_in_flight
         """The most unanswered calls of an instance; 1 during a trial (`circuit_breaker`)."""

@@ -44,9 +44,12 @@ class CircuitBreakers:
         pool = instance.pool
         lived_s = 0.0 if instance.fit_at is None else now - instance.fit_at
         pool.record_error(why, words)
+        restarts = pool.restart.restarts
         pool.restart, pause_s = after_failure(
             pool.policy, pool.restart, lived_s=lived_s, jitter=jitter, hopeless=hopeless
         )
+        pool.counts.deaths += 1
+        pool.counts.restarts += pool.restart.restarts - restarts
         pool.not_before = now + pause_s
         self._emit(WriteLogLine("warning", f"{pool.server} #{instance.id} {why}", pool.server, instance.id))
         if pool.restart.breaker != "open":

@@ -102,6 +102,7 @@ class Instances:
 
     def _start(self, pool: Pool, now: float) -> Instance:
         pool.generations += 1
+        pool.counts.starts += 1
         instance = Instance(InstanceId(self._next_id), pool, pool.generations, now)
         self._next_id += 1
         self.by_id[instance.id] = instance

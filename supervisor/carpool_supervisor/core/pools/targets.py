@@ -35,6 +35,7 @@ from carpool_supervisor.core.model.lifecycle import ENDING, InstanceState
 from carpool_supervisor.core.model.loss_causes import LossCause
 from carpool_supervisor.core.model.pool import Pool, Pools, mark_not_plain
 from carpool_supervisor.core.model.restart_policy import FRESH
+from carpool_supervisor.core.model.server_counters import ServerCounters
 from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 from carpool_supervisor.core.pools import demand, operator_state
 from carpool_supervisor.core.pools.eras import first_greeting
@@ -67,6 +68,8 @@ class PoolTargets:
         self._leases = leases
         self._emit = out
         self._timers = timers
+        self.counters = ServerCounters()
+        """The counts of all servers, also of those without a pool."""
 
     # --- the configuration -----------------------------------------------------------------------------
 
@@ -77,7 +80,9 @@ class PoolTargets:
         for spec in set_pools.pools:
             pool = self._pools.get(spec.key)
             if pool is None:
-                pool = self._pools[spec.key] = Pool(spec.key, spec.server, spec.policy)
+                pool = self._pools[spec.key] = Pool(
+                    spec.key, spec.server, spec.policy, self.counters.counts_of(spec.server)
+                )
                 pool.asking, pool.era_wish = spec.asking, spec.era
                 pool.era = first_greeting(pool)
                 pool.target = max(spec.policy.min_instances, 1 if spec.policy.auto_connect else 0)

@@ -57,7 +57,7 @@ def test_who_waits_longest_gets_the_next_instance() -> None:
     table = empty()
     assert table.acquire(A, WEB, 0.0) == LeaseQueued()
     assert table.acquire(B, WEB, 0.0) == LeaseQueued()
-    assert table.acquire(A, WEB, 0.0) == LeaseQueued()
+    assert table.acquire(A, WEB, 0.0) == LeaseQueued(is_new=False)
     assert table.waiting_sessions(WEB) == (A, B), "asking again keeps the place"
     assert table.instance_offered(I1, WEB, 1.0) == A
     assert table.acquire(A, WEB, 1.0) == LeaseHeld(I1, fresh=False)

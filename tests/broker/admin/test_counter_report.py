@@ -1,0 +1,117 @@
+"""`carpool/counters`, and what `carpool/status` says of the counters."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from carpool_broker.admin.counter_report import CounterReport
+from carpool_broker.core.counters.recent_failures import STEP_S
+from carpool_broker.core.model import events as ev
+from carpool_broker.core.model.bounds import SessionBounds
+from carpool_protocol.counters.snapshot import CountersSnapshot, ServerCounts
+from carpool_protocol.ids import CallId, RawJson, ServerName
+from carpool_protocol.link.messages import AnyMessage, CallAnswered, CallFailed, Survey, Surveyed
+from tests.behaviours import behaviour
+from tests.broker.admin.test_control import ControlRig
+from tests.broker.core.test_broker import TwoServersRig
+
+BODY = RawJson(b'{"content":[]}')
+
+
+class CounterRig(TwoServersRig):
+    """A broker's core with two servers, and the report of its counters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready()
+        self.report = CounterReport(self.core, "r.0", lambda: self.now)
+        self.calls = 0
+
+    def ended(self, fault: str = "", delivered: Any = "maybe") -> None:
+        """A call to `a` comes and ends."""
+        self.calls += 1
+        self.call("a__x", str(self.calls))
+        call = CallId(self.calls)
+        self.feed(CallFailed(call, fault, delivered, "") if fault else CallAnswered(call, False, BODY))
+
+    def failing(self) -> dict[str, tuple[int, int]]:
+        facts = self.report.facts(None)
+        return {name: (each.failed, each.ended) for name, each in facts.recent.items() if each.mostly_failed}
+
+
+@behaviour("counters:failing")
+def test_after_time_outs_and_refusals_the_calls_of_a_server_are_failing() -> None:
+    rig = CounterRig()
+    for _ in range(3):
+        rig.ended()
+    assert rig.failing() == {}
+    for _ in range(2):
+        rig.ended("timed_out")
+    for _ in range(5):
+        rig.ended("waiting_line_full", "no")
+    assert rig.failing() == {"a": (7, 10)}
+    for _ in range(8):
+        rig.ended()
+    assert rig.failing() == {}, "most of the last calls have ended well"
+
+
+def test_failures_of_the_past_are_forgotten_without_a_call() -> None:
+    rig = CounterRig()
+    rig.ended("timed_out")
+    for _ in range(2):
+        assert rig.failing() == {"a": (1, 1)}
+        rig.now += STEP_S
+        rig.report.note_moment()
+    assert rig.failing() == {}
+
+
+def test_the_age_grows_and_the_run_and_the_start_stay() -> None:
+    rig = CounterRig()
+    first = rig.report.snapshot()
+    rig.now += 2.5
+    later = rig.report.snapshot()
+    assert later.age_s - first.age_s == 2.5
+    assert (later.run, later.since) == (first.run, first.since) == ("r.0", first.since)
+
+
+def test_counters_that_were_switched_off_and_on_have_another_run() -> None:
+    rig = CounterRig()
+    rig.ended()
+    rig.feed(ev.LimitsRead(SessionBounds(), 10.0, counts=False))
+    off = rig.report.snapshot()
+    assert (off.enabled, off.rows, off.run) == (False, [], "")
+    rig.report.note_moment()
+    rig.now += 1.0
+    rig.feed(ev.LimitsRead(SessionBounds(), 10.0))
+    rig.now += 2.0
+    again = rig.report.snapshot()
+    assert (again.enabled, again.rows, again.age_s) == (True, [], 2.0)
+    assert again.run != "r.0"
+
+
+@behaviour("counters:servers")
+async def test_the_snapshot_has_the_counts_that_the_supervisor_reports(tmp_path: Path) -> None:
+    rig = ControlRig(tmp_path)
+    counts = {ServerName("git"): ServerCounts(starts=3, restarts=1, deaths=1, asks=4, lease_waits=2)}
+    asked: list[Survey] = []
+
+    def answer(message: AnyMessage) -> None:
+        assert isinstance(message, Survey)
+        asked.append(message)
+        rig.inquiries.answer_received(Surveyed(message.token, [], [], counts=counts))
+
+    rig.answer = answer
+    found = msgspec.convert(await rig.ask("carpool/counters"), CountersSnapshot)
+    assert asked[0].counts_only, "no process is measured for it"
+    assert found.servers == {"git": counts[ServerName("git")]}
+    status = await rig.ask("carpool/status")
+    assert status["counters"]["servers"]["git"]["processes"] == {
+        "starts": 3, "restarts": 1, "deaths": 1, "asks": 4, "lease_waits": 2,
+    }  # fmt: skip
+
+
+async def test_without_a_supervisor_the_snapshot_has_the_calls_all_the_same(tmp_path: Path) -> None:
+    rig = ControlRig(tmp_path, linked=False)
+    found = msgspec.convert(await rig.ask("carpool/counters", within_s=0.0), CountersSnapshot)
+    assert (found.enabled, found.servers, found.servers_run) == (True, {}, "")

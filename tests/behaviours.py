@@ -129,6 +129,11 @@ _COUNTERS: Final = {
         "docs/counters.md",
         "The next broker counts from nothing under another run id; calls that go on there count as resumed.",
     ),
+    "counters:stats": Behaviour(
+        "docs/counters.md",
+        "`carpool stats` shows counts and percentiles since counting began, and with --watch the rates of "
+        "each interval.",
+    ),
     "counters:failing": Behaviour(
         "docs/counters.md",
         "A server whose last calls have mostly failed or been refused is named by status, for some minutes.",

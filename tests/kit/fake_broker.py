@@ -158,6 +158,21 @@ STATUS: Json = {
     "workspaces": [],
     "hooks": [],
     "audit": {"on": False, "file": "", "problem": "", "missed": 0},
+    "counters": {
+        "enabled": True,
+        "run": "0a1b2c3d.0",
+        "since": "2026-11-22T10:00:00Z",
+        "age_s": 60.0,
+        "total": {},
+        "servers": {},
+        "recent": {
+            "window_s": 60.0,
+            "servers": {
+                "time": {"ended": 7, "failed": 7, "mostly_failed": True},
+                "git": {"ended": 7, "failed": 1, "mostly_failed": False},
+            },
+        },
+    },
     "path": {"directories": ["/usr/bin", "/bin"], "login_shell": "asked"},
 }
 

@@ -35,6 +35,7 @@ VERBS: Final = (
     Verb("prompts --json"),
     Verb("prompt docs__tell --json"),
     Verb("status --json"),
+    Verb("stats --json"),
     Verb("ps --json"),
     Verb("why git --json"),
     Verb("audit --json"),

@@ -34,6 +34,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "down": ("carpool.cli.daemon:down", "End carpool and every server it runs."),
     "status": ("carpool.cli.status:status", "Show whether all is well, the servers and the sessions."),
     "ps": ("carpool.cli.status:ps", "Show every running process: instances and carpool's own."),
+    "stats": ("carpool.cli.stats:stats", "Show calls, errors and times by server, tool or agent."),
     "tools": ("carpool.cli.tools:tools", "List the tools agents see, or explain one name."),
     "resources": ("carpool.cli.resources_prompts:resources", "List the resources that servers offer."),
     "read": ("carpool.cli.resources_prompts:read", "Read a resource."),

@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from carpool_broker.admin.counter_report import CounterFacts
 from carpool_broker.admin.status import SLOW_START_AFTER_S, Lists, StatusFacts, status_page
+from carpool_broker.core.counters.recent_failures import RecentCalls
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.session import Session
+from carpool_protocol.counters.snapshot import CountersSnapshot
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
 from carpool_protocol.link.messages import InstanceReport, PoolReport, PoolState, ProcessReport, Surveyed
 from tests.behaviours import behaviour
@@ -207,3 +210,16 @@ def test_a_session_is_shown_with_its_workspace() -> None:
     place = {"name": "shop", "root": "/w/shop"}
     one, two = status(sessions=[session(1), session(2)], places={SessionId("s1"): place})["sessions"]
     assert (one["workspace"], two["workspace"]) == (place, {"name": "", "root": ""})
+
+
+@behaviour("counters:failing")
+def test_calls_that_mostly_fail_are_a_reason_and_leave_carpool_healthy() -> None:
+    def reason(ended: int, failed: int, **more: Any) -> tuple[bool, str]:
+        snapshot = CountersSnapshot(enabled=True, run="r.0", since=T, age_s=5.0, rows=[])
+        recent = {"a": RecentCalls(ended, failed)}
+        said = status(counters=CounterFacts(snapshot=snapshot, recent=recent, window_s=5.0), **more)
+        return said["healthy"], said["reason"]
+
+    assert reason(7, 7) == (True, "calls_failing")
+    assert reason(7, 2) == (True, "ok")
+    assert reason(7, 7, supervisors=[]) == (False, "supervisor_away"), "the cause is named, not its effect"

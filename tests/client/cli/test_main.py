@@ -391,7 +391,7 @@ def test_wrong_usage_exits_2(house: PrivateDaemon, arguments: tuple[str, ...]) -
 
 
 def test_an_unknown_verb_is_answered_with_a_guess(house: PrivateDaemon) -> None:
-    assert "did you mean `carpool status`?" in house.run("stauts").stderr
+    assert "did you mean `carpool reload`?" in house.run("relaod").stderr
 
 
 def test_every_verb_has_a_line_and_help(house: PrivateDaemon) -> None:
@@ -471,3 +471,11 @@ def test_status_says_which_projects_wait_for_trust_and_what_was_passed_over() ->
     assert f"{prefix}/p/.mcp.json:2: it ends\nw" in lost
     assert "/p/.mcp.json:2: it ends" in kept
     assert prefix not in kept
+
+
+@behaviour("counters:failing")
+def test_status_names_servers_whose_calls_fail_and_no_others() -> None:
+    facts = {**NOTHING, "healthy": True, "reason": "calls_failing", "counters": STATUS["counters"]}
+    head = status_page({**facts, "broker": STATUS["broker"]}).splitlines()[0]
+    assert "all is well" not in head
+    assert "most calls fail: time (7 of 7) in the last 60 s; see `carpool stats`" in head

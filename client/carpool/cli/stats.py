@@ -1,0 +1,251 @@
+"""The verb `stats`: calls, errors and times by server, tool, agent, profile, token or door.
+
+Owns the layout of the counters for people, and the document for programs; with `--watch` what came between
+two snapshots. Refuses to know: what is counted (docs/counters.md), how rows are summed
+(`carpool_protocol.counters`).
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import click
+import msgspec
+from msgspec.structs import asdict
+
+from carpool.cli.main import broker_request_or_fail, json_option, open_session
+from carpool.terminal import display
+from carpool.terminal.verb_output import fail, print_json
+from carpool_protocol.counters.call_counts import HISTOGRAMS, CallCounts
+from carpool_protocol.counters.histogram import BUCKETS_S, DurationHistogram
+from carpool_protocol.counters.snapshot import CountersSnapshot
+from carpool_protocol.counters.summary import (
+    DIMENSIONS,
+    PERCENTILES,
+    changes,
+    seconds_between,
+    shown_counts,
+    sum_all,
+    sum_by,
+)
+
+WATCH_S: Final = 2.0
+"""Seconds between two snapshots, unless `--watch` says so."""
+ALL: Final = "all"
+"""The name of the last row, the sum of all."""
+
+
+@click.command()
+@click.option(
+    "--by",
+    type=click.Choice(list(DIMENSIONS)),
+    default="server",
+    show_default=True,
+    help="Sum the calls by this.",
+)
+@click.option(
+    "--watch",
+    "watch_s",
+    is_flag=False,
+    flag_value=WATCH_S,
+    type=click.FloatRange(0.1),
+    metavar="[SECONDS]",
+    help=f"Go on with what came in each interval of {WATCH_S:g} s, or of SECONDS, until Ctrl-C.",
+)
+@json_option
+def stats(*, by: str, watch_s: float | None, as_json: bool) -> None:
+    """Show calls, errors, refusals and times since the broker started."""
+    first = take_snapshot()
+    if watch_s is None:
+        if as_json:
+            print_json(stats_document(first, by))
+        else:
+            click.echo(stats_page(first, by))
+        return
+    for earlier, later in snapshots(first, watch_s):
+        if as_json:
+            click.echo(json.dumps(interval_document(later, earlier, by)))
+        else:
+            click.echo(interval_page(later, earlier, by) + "\n")
+
+
+def take_snapshot() -> CountersSnapshot:
+    """Return all counters of the running carpool. Ends the verb if they are off."""
+    with open_session(control=True) as broker:
+        answer = broker_request_or_fail(broker, "carpool/counters", {})
+    snapshot = msgspec.convert(answer, CountersSnapshot)
+    if not snapshot.enabled:
+        fail("carpool counts nothing: `counters` is false in the configuration")
+    return snapshot
+
+
+def snapshots(first: CountersSnapshot, pause_s: float) -> Iterator[tuple[CountersSnapshot, CountersSnapshot]]:
+    """Yield each snapshot and the next one, after a pause."""
+    earlier = first
+    while True:
+        time.sleep(pause_s)
+        later = take_snapshot()
+        yield earlier, later
+        earlier = later
+
+
+# --- for programs ---------------------------------------------------------------------------------------
+
+
+def stats_document(snapshot: CountersSnapshot, by: str) -> dict[str, Any]:
+    """Return what `--json` prints."""
+    return {
+        **_origin(snapshot),
+        "by": by,
+        "buckets_s": list(BUCKETS_S),
+        "total": shown_counts(sum_all(snapshot.rows), buckets=True),
+        "groups": _groups(sum_by(snapshot.rows, by)),
+        "servers_run": snapshot.servers_run,
+        "servers": {name: asdict(counts) for name, counts in sorted(snapshot.servers.items())},
+    }
+
+
+def interval_document(later: CountersSnapshot, earlier: CountersSnapshot, by: str) -> dict[str, Any]:
+    """Return what `--json --watch` prints for one interval."""
+    return {
+        **_origin(later),
+        "by": by,
+        "interval_s": round(seconds_between(later, earlier), 3),
+        "groups": _groups(changes(later, earlier, by)),
+    }
+
+
+def _origin(snapshot: CountersSnapshot) -> dict[str, Any]:
+    return {"run": snapshot.run, "since": snapshot.since, "age_s": snapshot.age_s}
+
+
+def _groups(sums: Mapping[str, CallCounts]) -> list[dict[str, Any]]:
+    return [{"name": name, **shown_counts(counts, buckets=True)} for name, counts in sums.items()]
+
+
+# --- for people -----------------------------------------------------------------------------------------
+
+
+def stats_page(snapshot: CountersSnapshot, by: str) -> str:
+    """Return the counts, the times and the codes since counting began."""
+    sums = _with_total(sum_by(snapshot.rows, by))
+    head = f"since {snapshot.since} ({display.duration(snapshot.age_s)}), run {snapshot.run}"
+    if not sums:
+        return f"{head}: no calls"
+    return "\n\n".join(
+        part for part in (head, _counts_table(sums, by), times_table(sums, by), _codes(sums)) if part
+    )
+
+
+def interval_page(later: CountersSnapshot, earlier: CountersSnapshot, by: str) -> str:
+    """Return the rates and the times of one interval."""
+    interval_s = seconds_between(later, earlier)
+    new = "" if later.run == earlier.run else f"; another broker counts since {later.since}"
+    came = {name: counts for name, counts in changes(later, earlier, by).items() if counts != CallCounts()}
+    head = f"in {interval_s:.1f} s{new}"
+    if not came or not interval_s:
+        return f"{head}: no calls"
+    in_flight = {name: counts.in_flight for name, counts in sum_by(later.rows, by).items()}
+    in_flight[ALL] = sum(in_flight.values())
+    sums = _with_total(came)
+    return "\n\n".join(
+        part
+        for part in (head, _rates_table(sums, in_flight, interval_s, by), times_table(sums, by), _codes(sums))
+        if part
+    )
+
+
+def _with_total(sums: dict[str, CallCounts]) -> dict[str, CallCounts]:
+    """Return the groups with their sum as the last one, if there are several."""
+    if len(sums) < 2:
+        return sums
+    total = CallCounts()
+    for counts in sums.values():
+        total.merge(counts)
+    return {**sums, ALL: total}
+
+
+def _counts_table(sums: Mapping[str, CallCounts], by: str) -> str:
+    heads = ["CALLS", "IN FLIGHT", "ANSWERS", "TOOL ERRORS", "ERRORS", "REFUSED", "CANCELLED", "IN", "OUT"]
+    rows = [
+        [
+            name or "-",
+            counts.calls,
+            counts.in_flight,
+            counts.answers,
+            counts.tool_errors,
+            sum(counts.errors.values()),
+            sum(counts.refusals.values()),
+            counts.cancelled,
+            display.size(counts.bytes_in),
+            display.size(counts.bytes_out),
+        ]
+        for name, counts in sums.items()
+    ]
+    return display.columns([by.upper(), *heads], rows, right=set(heads))
+
+
+def _rates_table(
+    sums: Mapping[str, CallCounts], in_flight: Mapping[str, int], interval_s: float, by: str
+) -> str:
+    heads = ["IN FLIGHT", "CALLS/S", "ANSWERS/S", "ERRORS/S", "REFUSED/S", "IN/S", "OUT/S"]
+    rows = [
+        [
+            name or "-",
+            in_flight.get(name, 0),
+            *(
+                f"{count / interval_s:.1f}"
+                for count in (
+                    counts.calls,
+                    counts.answers,
+                    sum(counts.errors.values()),
+                    sum(counts.refusals.values()),
+                )
+            ),
+            display.size(counts.bytes_in / interval_s),
+            display.size(counts.bytes_out / interval_s),
+        ]
+        for name, counts in sums.items()
+    ]
+    return display.columns([by.upper(), *heads], rows, right=set(heads))
+
+
+def times_table(sums: Mapping[str, CallCounts], by: str) -> str:
+    """Return the percentiles of the three times, for groups that have any."""
+    heads = [
+        at if number else f"{name.upper()} {at}"
+        for name in HISTOGRAMS
+        for number, (at, _) in enumerate(PERCENTILES)
+    ]
+    rows = [
+        [name or "-", *(cell for each in HISTOGRAMS for cell in _percentiles(getattr(counts, each)))]
+        for name, counts in sums.items()
+        if any(getattr(counts, each).count for each in HISTOGRAMS)
+    ]
+    return display.columns([by.upper(), *heads], rows, right=set(heads))
+
+
+def _percentiles(times: DurationHistogram) -> list[str]:
+    found = (times.percentile(fraction) for _, fraction in PERCENTILES)
+    return ["-" if at is None else short_duration(at) for at in found]
+
+
+def short_duration(seconds: float) -> str:
+    """Return a duration with about two digits: `0.3ms`, `45ms`, `2.5s`, `90s`."""
+    if seconds < 0.01:
+        return f"{seconds * 1000:.1f}ms"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
+
+
+def _codes(sums: Mapping[str, CallCounts]) -> str:
+    """Return a line for each group with errors or refusals: how often which code."""
+    lines = []
+    for name, counts in sums.items():
+        for what, codes in (("errors", counts.errors), ("refusals", counts.refusals)):
+            if codes and name != ALL:
+                ordered = sorted(codes.items(), key=lambda each: (-each[1], each[0]))
+                lines.append(f"{what} of {name or '-'}: {', '.join(f'{code} {n}' for code, n in ordered)}")
+    return "\n".join(map(display.printable, lines))

@@ -29,6 +29,7 @@ from carpool_protocol.machine.journal import Journal
 from carpool_protocol.machine.machine import Ticked
 from tests.kit.broker_rig import broker_core
 from tests.world.sim.carriers import WrittenLine
+from tests.world.sim.oracles.counters import CounterBook
 from tests.world.sim.oracles.lists import ListBook
 from tests.world.sim.oracles.violation import Violation
 from tests.world.sim.process import SimProcess, SimProcessHost, hello
@@ -69,6 +70,7 @@ class SimBroker(SimProcess):
         self.heritage = Incarnation(self.secret, life, since)
         self.core = broker_core(BOUNDS, LIST_WAIT_S, secret=self.secret, life=life, audits=True)
         self.lists = ListBook()
+        self.counters = CounterBook()
         self._losses: set[CallId] = set()
         self._soon: list[Callable[[], None]] = []
         """What the link is told once everything that an event has caused is done."""
@@ -114,6 +116,7 @@ class SimBroker(SimProcess):
         if self.journal is not None:
             self.journal.record(self.clock, event, effects)
         self.world.look(self.core, event, effects)
+        self.counters.look(event, effects)
         self._depth += 1
         self._perform_all(effects)
         self._depth -= 1

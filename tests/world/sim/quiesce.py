@@ -69,6 +69,7 @@ def _nothing_is_left(world: World) -> None:
         ledger.calls,
         *(broker.timers.keys(kind) for kind in CALL_TIMERS),
     )
+    world.broker.counters.compare(broker)
     _lists_are_no_older_than_said(world)
     _subscriptions_hold(world)
     _empty("supervisor's calls", desk.calls, desk.timeouts, desk.queue_timeouts)

@@ -119,7 +119,7 @@ class StatelessAgents:
         declared = self.rng.choice(CAPABILITIES)
         if self.rng.random() < 0.5:
             declared = msgspec.structs.replace(declared, roots=True)
-        return StatelessAgent(declared, "sim", self.rng.choice(("", "", "info")))
+        return StatelessAgent(declared, "people", self.rng.choice(("", "", "info")))
 
     # --- what they say ----------------------------------------------------------------------------------
 

@@ -312,7 +312,7 @@ class World:
         self.agents[session] = group
         if asker is not None:
             group.by = dict.fromkeys(group.persons, asker)
-        came = bv.SessionOpened(session=session, source=source, agent="sim", pid=1, carrier="shim")
+        came = bv.SessionOpened(session=session, source=source, agent="people", pid=1, carrier="shim")
         if count > 1:
             came = replace(came, carrier="door", shared=True, anonymous=anonymous, max_open_calls=12)
         self._comes(StatelessCarrier(group, self.profiles.brought(came)))

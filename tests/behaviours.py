@@ -1168,6 +1168,13 @@ _DOOR: Final = {
     "cli:output": Behaviour(
         "docs/json.md", "A verb whose output cannot be written says so in one line and ends with 1."
     ),
+    "cli:tables": Behaviour(
+        "docs/terminal.md", "A table fits the terminal; in a pipe or a file nothing of it is cut."
+    ),
+    "cli:colours": Behaviour(
+        "docs/terminal.md",
+        "Only a terminal gets colours, unless NO_COLOR, TERM=dumb or FORCE_COLOR say otherwise.",
+    ),
     "logs:format": Behaviour(
         "docs/files.md#logs",
         "Each log line is one printable line of JSON; no peer's text forges a line or plays with a terminal.",

@@ -104,9 +104,9 @@ def page(facts: Facts) -> str:
         ]
         for each in facts["servers"]
     ]
-    said.append(
-        display.columns(["SERVER", "COMMAND", "VARIABLES"], rows) or "nothing that can be run as it is"
-    )
+    # What is trusted is shown whole, however wide the terminal is.
+    table = display.columns(["SERVER", "COMMAND", "VARIABLES"], rows, whole=True)
+    said.append(table or "nothing that can be run as it is")
     notes = [f"{each['name']} runs in {each['cwd']}" for each in facts["servers"] if each["cwd"] != _HERE]
     notes += [
         f"{each['name']} is given your {', '.join(each['uses'])}" for each in facts["servers"] if each["uses"]

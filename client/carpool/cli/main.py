@@ -18,7 +18,7 @@ from carpool import launcher_lock
 from carpool.control.control_client import ATTACH_S, AnsweredError, ControlClient, ControlClientError, release
 from carpool.control.place import runtime_place
 from carpool.launcher.up import RuntimePlace, bring_up, environment_in_force
-from carpool.terminal import display
+from carpool.terminal import display, screen
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_NO_BROKER, EXIT_USAGE, fail
 from carpool_protocol.bootstrap import trusted_places
 
@@ -125,7 +125,8 @@ def main() -> int:
     """Run the command line. Returns its exit code."""
     try:
         _refuse_untrusted_places(sys.argv[1:])
-        code = verbs.main(prog_name="carpool", standalone_mode=False)
+        forced = screen.colour_forced(os.environ)
+        code = verbs.main(prog_name="carpool", standalone_mode=False, color=forced)
     except click.exceptions.Exit as stop:
         code = stop.exit_code
     except click.ClickException as error:

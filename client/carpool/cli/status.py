@@ -16,6 +16,7 @@ from carpool.control.control_client import ControlClientError
 from carpool.control.place import runtime_place
 from carpool.launcher.http_door import HttpDoorStatus, read_door_status
 from carpool.terminal import display
+from carpool.terminal.table import Colour
 from carpool.terminal.verb_output import print_json
 
 Facts = dict[str, Any]
@@ -178,7 +179,8 @@ def ps_page(facts: Facts, rows: list[Facts]) -> str:
             row["pid"],
             row["server"] or f"({row['role']})",
             row["id"],
-            *(_or_dash(row[key]) for key in ("generation", "state")),
+            _or_dash(row["generation"]),
+            display.state(row["state"] or "-"),
             _sharing(row),
             *(_or_dash(row[key]) for key in ("era", "in_flight", "calls")),
             *([_or_dash(row["asks"])] if asks else []),
@@ -218,7 +220,8 @@ def status_page(facts: Facts) -> str:
     """Return all of `carpool status` for people."""
     broker, totals = facts.get("broker") or {}, facts.get("totals") or {}
     up = display.duration(broker.get("uptime_s", 0))
-    parts = [f"carpool {display.printable(str(broker.get('version', '?')))}, up {up}: {_health_line(facts)}"]
+    health = display.coloured(_health_line(facts), _health_colour(facts))
+    parts = [f"carpool {display.printable(str(broker.get('version', '?')))}, up {up}: {health}"]
     if deaths := broker.get("restarts", 0):
         parts.append(f"the broker has died {_count(deaths, 'time')} (`carpool logs --daemon` tells how)")
     servers = facts.get("servers") or {}
@@ -232,12 +235,13 @@ def status_page(facts: Facts) -> str:
         if server.get("last_error")
     ]
     if shut := _breakers(facts):
-        parts.append(shut)
+        parts.append(display.coloured(shut, "yellow"))
     if off := _switches(facts):
         parts.append(off)
     if errors:
         parts.append(
-            "\n".join(["last errors (`carpool logs SERVER` has more):", *(f"  {e}" for e in errors)])
+            "last errors (`carpool logs SERVER` has more):\n"
+            + display.coloured("\n".join(f"  {each}" for each in errors), "red")
         )
     if held := _held_back(servers):
         parts.append(held)
@@ -324,6 +328,13 @@ def _health_line(facts: Facts) -> str:
             return f"not well: {display.printable(str(reason or '?'))}"
 
 
+def _health_colour(facts: Facts) -> Colour:
+    """Return green where all is well, yellow where carpool serves, red where it cannot."""
+    if with_verdict(facts).get("healthy"):
+        return "green" if facts.get("reason") == "ok" else "yellow"
+    return "red"
+
+
 def _failing_calls(recent: Facts) -> str:
     """Return the servers whose calls have mostly failed lately, with their numbers."""
     failing = [
@@ -356,7 +367,7 @@ def _servers_table(servers: Facts) -> str:
         rows.append(
             [
                 name,
-                server["state"],
+                display.state(server["state"]),
                 _sharing(server),
                 len(instances),
                 sum(instance["in_flight"] for instance in instances),

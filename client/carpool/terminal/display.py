@@ -1,12 +1,17 @@
-"""The layout of text for a terminal: safe text, aligned columns, sizes and durations.
+"""Text for a terminal: safe text, tables, colours, sizes and durations.
 
-Pure. Invariant: nothing that a server, an agent or a log says can move the cursor,
-change colours, retitle the window or reverse the reading direction: every control
-character is shown as an escape (`\\x1b`).
+Pure, but that `columns` and `coloured` heed what the terminal on stdout can show (`screen`).
+
+Invariant: nothing that a server, an agent or a log says can move the cursor, change colours, retitle the
+window or reverse the reading direction: every control character is shown as an escape (`\\x1b`).
 """
 
 import re
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from carpool.terminal import screen, table
+from carpool.terminal.table import Cell, Colour
 
 _DIRECTION = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C}
 """Marks that change the reading direction: they can make a line read as another one."""
@@ -69,30 +74,56 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def one_line(text: str, width: int = 80) -> str:
-    """The first line of `text`, printable and at most `width` characters."""
-    first = text.strip().split("\n", 1)[0]
-    shown = printable(first)
-    return shown if len(shown) <= width else shown[: width - 1] + "…"
+    """The first line of `text`, printable and at most `width` columns wide."""
+    return table.cut(printable(text.strip().split("\n", 1)[0]), width)
 
 
-def columns(heads: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[str] = ()) -> str:
-    """An aligned table. The columns of the heads in `right` are aligned to the right.
+def columns(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    right: Collection[str] = (),
+    *,
+    whole: bool = False,
+) -> str:
+    """An aligned table that fits the terminal. The columns of the heads in `right` are aligned to the right.
 
-    Cells are made printable here, so no caller can forget it. Nothing at all for no rows.
+    Cells are made printable here, so no caller can forget it; a `Cell` has a colour. Nothing at all for no
+    rows. Where stdout is no terminal, or with `whole`, nothing is cut.
     """
-    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    cells = [[_cell(cell) for cell in row] for row in rows]
     if not cells:
         return ""
-    table = [list(heads), *cells]
-    widths = [max(len(row[i]) for row in table) for i in range(len(heads))]
-    rights = [head in right for head in heads]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(row, widths, rights, strict=True)
-        ).rstrip()
-        for row in table
+    return table.lay_out(
+        heads,
+        cells,
+        [head in right for head in heads],
+        width=None if whole else screen.width(),
+        colours=screen.has_colours(),
     )
+
+
+def _cell(value: object) -> Cell:
+    cell = value if isinstance(value, Cell) else Cell(str(value))
+    return cell._replace(text=printable(cell.text).replace("\t", " "))
+
+
+def coloured(text: str, colour: Colour) -> str:
+    """`text`, printable, in a colour where stdout has any."""
+    shown = printable(text, lines=True)
+    return table.coloured(shown, colour) if screen.has_colours() else shown
+
+
+_STATES: Final[dict[str, Colour]] = {
+    "serving": "green",
+    **dict.fromkeys(("starting", "backing_off", "half_open", "draining", "unset", "untrusted"), "yellow"),
+    **dict.fromkeys(("breaker_open", "given_up", "misconfigured"), "red"),
+    **dict.fromkeys(("cold", "stopped", "disabled"), "dim"),
+}
+
+
+def state(state: str) -> Cell:
+    """The cell for a server's or an instance's state: green, yellow where one waits, red where it failed."""
+    return Cell(state, _STATES.get(state, ""))
 
 
 def size(size_bytes: float) -> str:

@@ -7,11 +7,12 @@ Knows nothing of: verbs, the daemon.
 """
 
 import json
+import sys
 from typing import Any, NoReturn
 
 import click
 
-from carpool.terminal import display
+from carpool.terminal import display, screen, table
 
 EXIT_FAILED, EXIT_USAGE, EXIT_NO_BROKER = 1, 2, 69
 
@@ -23,5 +24,7 @@ def print_json(value: Any) -> None:
 
 def fail(text: str, code: int = EXIT_FAILED) -> NoReturn:
     """End the verb with a sentence on stderr."""
-    click.echo(f"carpool: {display.printable(text, lines=True)}", err=True)
+    has_colours = screen.has_colours(sys.stderr)
+    name = table.coloured("carpool:", "red") if has_colours else "carpool:"
+    click.echo(f"{name} {display.printable(text, lines=True)}", err=True, color=has_colours)
     raise click.exceptions.Exit(code)

@@ -45,10 +45,7 @@ class CounterReport:
         self._counted_by = core.call_table.counting
 
     def snapshot(self, surveyed: Surveyed | None = None) -> CountersSnapshot:
-        """Return all counters. The counts in it are the live ones: use them before the next event.
-
-        `surveyed`: the supervisor's answer, if there is one.
-        """
+        """Return all counters. `surveyed`: the supervisor's answer, if there is one."""
         counting = self._core.call_table.counting
         servers = {} if surveyed is None else {str(name): each for name, each in surveyed.counts.items()}
         servers_run = "" if surveyed is None else self._core.recovery.epoch
@@ -62,7 +59,7 @@ class CounterReport:
             run=self._run if not counting.began_at else f"{self._run}-{counting.began_at:.0f}",
             since=self._since(counting, began_at),
             age_s=round(self._clock() - began_at, 3),
-            rows=list(counting.table.rows()),
+            rows=counting.snapshot(),
             servers_run=servers_run,
             servers=servers,
         )
@@ -88,7 +85,7 @@ class CounterReport:
         if counting is not self._counted_by:
             self._counted_by, self._recent = counting, RecentFailures(now)
         if counting is not None and self._recent.is_due(now):
-            self._recent.note(sums_by_server(counting.table.rows()), now)
+            self._recent.note(sums_by_server(counting.snapshot()), now)
 
 
 def counters_section(facts: CounterFacts) -> dict[str, Any]:

@@ -295,9 +295,7 @@ class BrokerCore:
         """Count calls, or no longer. What was counted before is dropped."""
         table = self.call_table
         if on != (table.counting is not None):
-            table.counting = CallCounting(table.before, table.now) if on else None
-            for open_call in table.calls.values():
-                open_call.counts = None
+            table.counting = CallCounting(table) if on else None
             for session in self.sessions.values():
                 session.counters = None
 

@@ -45,7 +45,7 @@ def check(call_table: CallTable, sessions: Mapping[SessionId, Session], timers: 
     for call in call_table.calls:
         check_call(call, call_table, timers)
     if call_table.counting is not None:
-        call_table.counting.check(call_table.calls.values())
+        call_table.counting.check()
     for kind, stage in _STAGES:
         expected = {call for call, open_call in call_table.calls.items() if open_call.stage == stage}
         assert timers.keys(kind) == expected, f"{kind}: a timer that no call has, or none"

@@ -21,7 +21,7 @@ class CallCounts(Struct, kw_only=True):
     """The counts of one group of calls."""
 
     calls: int = 0
-    """Calls that were sent to a server, or have ended without that."""
+    """Calls that are at the supervisor, or have ended."""
     resumed: int = 0
     """Those of `calls` that an earlier broker had received. Their times are not known."""
     answers: int = 0
@@ -35,11 +35,11 @@ class CallCounts(Struct, kw_only=True):
     cancelled: int = 0
     """Calls that the agent cancelled or left behind."""
     bytes_in: int = 0
-    """Bytes of the params of `calls`, without the name."""
+    """Bytes of the params of calls that have ended, without the name."""
     bytes_out: int = 0
     """Bytes of the results and errors in which calls ended."""
     waiting: DurationHistogram = field(default_factory=DurationHistogram)
-    """From the request to its way to the supervisor."""
+    """From the request to its way to the supervisor, of calls that were sent and have ended."""
     server: DurationHistogram = field(default_factory=DurationHistogram)
     """From there to the answer of the server."""
     total: DurationHistogram = field(default_factory=DurationHistogram)

@@ -1,22 +1,23 @@
-"""Counts calls where the call table sends and ends them.
+"""Counts calls when they end.
 
-Owns which row a call counts in, and which field each of its ends is. A call has its row from the moment it is
-sent; one that ends earlier is counted then, and under `(unknown)` unless a server was found for it. So every
-call counts as one of `calls`, and as one end. Invariant (`check`): a row's `calls` are its ends and the open
-calls that have it. Refuses to know: how many rows there are (`counters`), what an answer says to its agent.
+Owns which row a call counts in, and which field each of its ends is. Nothing is done for a call before it
+ends: a snapshot adds the open ones. A call that was never sent counts under `(unknown)` unless a server was
+found for it. Invariant (`check`): every call of the table that has ended was counted once. Refuses to know:
+how many rows there are (`counters`), what an answer says to its agent.
 """
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Struct
 
-from carpool_broker.core.counters.counter_table import AgentCounters, CounterTable
-from carpool_broker.core.model.session import OpenCall
+from carpool_broker.core.counters.call_counters import CallCounters
+from carpool_broker.core.counters.counter_table import CounterTable
+from carpool_broker.core.model.session import AT_SERVER, OpenCall
 from carpool_broker.core.registry.builtin_tools import CARPOOL_SERVER
-from carpool_protocol.counters.call_counts import CallCounts, add_code
+from carpool_protocol.counters.call_counts import add_code
+from carpool_protocol.counters.snapshot import CounterRow
 from carpool_protocol.faults.faults import TOOLS_CALL
 from carpool_protocol.faults.kinds import KINDS
 from carpool_protocol.ids import CallId, RawJson
@@ -28,41 +29,63 @@ BUILTIN: Final = "(built-in)"
 """The tool of a call that carpool itself has answered."""
 _ANSWERS: Final = frozenset({"ok", "kept", "task", "input_required"})
 """The outcomes of an audit record that are a result for the agent."""
+_GOOD_END: Final = b'"isError":false}'
+"""The end of most results: a search through them is not needed then."""
+
+
+class OpenCalls(Protocol):
+    """What is needed of the call table."""
+
+    before: CallId
+    calls: dict[CallId, OpenCall]
+    opened: int
+    withdrawn: int
+    now: float
 
 
 class CallCounting:
-    """Counts the calls of one broker. Calls with numbers below `before` are those of earlier brokers."""
+    """Counts the calls of one broker."""
 
-    def __init__(self, before: CallId, began_at: float) -> None:
-        self.table = CounterTable()
-        self.began_at = began_at
+    def __init__(self, call_table: OpenCalls) -> None:
+        self._call_table = call_table
+        self._before = call_table.before
+        """Calls with smaller numbers are those of earlier brokers."""
+        self._table = CounterTable()
+        self.began_at = call_table.now
         """The time at which the counts began; 0 if they began with the broker."""
-        self._before = before
-
-    def call_sent(self, open_call: OpenCall, now: float) -> None:
-        """A call goes to the supervisor."""
-        self._count_call(open_call).waiting.observe(now - open_call.since)
-
-    def call_resumed(self, open_call: OpenCall) -> None:
-        """A call that an earlier broker has sent goes on here."""
-        self._count_call(open_call)
-
-    def server_answered(self, open_call: OpenCall, now: float) -> None:
-        """The server has answered a call that was sent."""
-        counts = open_call.counts
-        if counts is not None and open_call.sent_at >= 0:
-            counts.server.observe(now - open_call.sent_at)
+        self._ended_before = self._ended()
 
     def call_ended(self, open_call: OpenCall, outcome: str, body: RawJson, now: float) -> None:
         """A call ends. `outcome`: see `effects.WriteAudit`."""
-        counts = open_call.counts
-        if counts is None:
-            counts = self._count_call(open_call, is_answered=outcome in _ANSWERS)
-        open_call.counts = None
-        if outcome in _ANSWERS:
+        rows = open_call.session.counters
+        if (
+            outcome == "ok"
+            and rows is not None
+            and open_call.sent_at == open_call.since
+            and open_call.stage == "sent"
+            and open_call.asked.method == TOOLS_CALL
+            and (counters := rows.get((open_call.server, open_call.target))) is not None
+        ):
+            counters.answered(now - open_call.since, open_call.size_bytes, len(body))
+            if not body.endswith(_GOOD_END) and is_failed_result(body):
+                counters.tool_errors += 1
+        else:
+            self._count(open_call, outcome, body, now)
+
+    def _count(self, open_call: OpenCall, outcome: str, body: RawJson, now: float) -> None:
+        is_answered = outcome in _ANSWERS
+        counts = self._counters_of(open_call, is_answered=is_answered).rest
+        is_resumed = open_call.call < self._before
+        counts.resumed += is_resumed
+        counts.bytes_in += open_call.size_bytes
+        if open_call.sent_at >= 0:
+            counts.waiting.observe(open_call.sent_at - open_call.since)
+            answered_at = now if open_call.answered_at < 0 else open_call.answered_at
+            if is_answered or outcome == "error" or open_call.answered_at >= 0:
+                counts.server.observe(answered_at - open_call.sent_at)
+        if is_answered:
             counts.answers += 1
-            if open_call.asked.method == TOOLS_CALL and is_failed_result(body):
-                counts.tool_errors += 1
+            counts.tool_errors += open_call.asked.method == TOOLS_CALL and is_failed_result(body)
         elif outcome == "cancelled":
             counts.cancelled += 1
             return
@@ -74,40 +97,33 @@ class CallCounting:
         else:
             add_code(counts.errors, outcome)
         counts.bytes_out += len(body)
-        if open_call.call > self._before:
+        if not is_resumed:
             counts.total.observe(now - open_call.since)
 
-    def _count_call(self, open_call: OpenCall, *, is_answered: bool = False) -> CallCounts:
-        session = open_call.session
-        agent = session.counters
-        if agent is None or session.shared or agent.agent.agent != session.agent:
-            agent = self._agent_of(open_call)
-        counts = self.table.row(agent, *_subject(open_call, is_answered=is_answered))
-        open_call.counts = counts
-        counts.calls += 1
-        counts.bytes_in += open_call.size_bytes
-        if open_call.call < self._before:
-            counts.resumed += 1
-        return counts
-
-    def _agent_of(self, open_call: OpenCall) -> AgentCounters:
+    def _counters_of(self, open_call: OpenCall, *, is_answered: bool = False) -> CallCounters:
         session, by = open_call.session, open_call.asked.by
         name = session.agent if not session.shared or by is None else by.agent or session.agent
-        found = self.table.agent_counters(name, session.profile, session.principal, session.carrier)
-        session.counters = found
-        return found
+        agent = self._table.agent_counters(name, session.profile, session.principal, session.carrier)
+        if not session.shared:
+            session.counters = agent.rows
+        return self._table.row(agent, *_subject(open_call, is_answered=is_answered))
 
-    def check(self, calls: Iterable[OpenCall]) -> None:
+    def snapshot(self) -> list[CounterRow]:
+        """Return all rows, with the calls that are at servers now."""
+        calls = [each for each in self._call_table.calls.values() if each.stage in AT_SERVER]
+        in_flight = Counter(map(self._counters_of, calls))
+        resumed = Counter(self._counters_of(each) for each in calls if each.call < self._before)
+        return list(self._table.snapshot(in_flight, resumed))
+
+    def check(self) -> None:
         """Assert every invariant."""
-        self.table.check()
-        open_calls = Counter(id(each.counts) for each in calls if each.counts is not None)
-        rows = [row.counts for row in self.table.rows()]
-        for row in rows:
-            assert row.in_flight == open_calls[id(row)], "a call was counted twice, or its end was not"
-            assert row.waiting.count <= row.calls
-            assert row.server.count <= row.calls
-            assert row.total.count <= row.ended
-        assert open_calls.keys() <= {id(row) for row in rows}, "an open call has a row of another table"
+        self._table.check()
+        ended = self._ended() - self._ended_before
+        assert self._table.ended == ended, f"{self._table.ended} calls were counted, {ended} have ended"
+
+    def _ended(self) -> int:
+        table = self._call_table
+        return table.opened - table.withdrawn - len(table.calls)
 
 
 def _subject(open_call: OpenCall, *, is_answered: bool) -> tuple[str, str]:

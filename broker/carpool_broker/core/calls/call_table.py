@@ -88,6 +88,8 @@ class CallTable:
         self.calls: dict[CallId, OpenCall] = {}
         self.opened = 0
         """The number of calls that this broker has opened."""
+        self.withdrawn = 0
+        """Those of them that stood for requests which were opened anew."""
         self.backstop_s: dict[PoolKey, float] = {}
         self.admission = Admission(sessions, bounds, self.arguments, self, timers)
 
@@ -130,8 +132,6 @@ class CallTable:
         session = open_call.session
         open_call.stage = "sent"
         open_call.sent_at, open_call.cache_version = now, self.resource_cache.change_count
-        if self.counting is not None:
-            self.counting.call_sent(open_call, now)
         session.sent += 1
         if session.quota is not None:
             session.quota.sent += 1
@@ -171,8 +171,6 @@ class CallTable:
             use = session.servers.get(open_call.server)
             if use is None or not use.has_run:
                 session.server_use(open_call.server).has_run = True
-            if self.counting is not None and open_call.stage == "sent":  # `told`: hooks have had it
-                self.counting.server_answered(open_call, now)
             if self.hook_points is not None and self.hook_points.hold_answer(open_call, answer, now):
                 return
             if (
@@ -384,8 +382,6 @@ class CallTable:
             self.stateless_listener.call_leaving(open_call)
             if session.shared:
                 open_call.speaker = part_of(session.id, call)
-        if self.counting is not None:
-            self.counting.call_resumed(open_call)
         self._sent_timers.arm(call, now, self.backstop_s.get(open_call.key, 1800.0))
         self._emit(ResumeCall(call))
 
@@ -424,6 +420,11 @@ class CallTable:
             self.hook_points.call_closed(open_call)
         if open_call.asked.by is not None:
             self._stateless_closed(open_call)
+
+    def withdraw(self, open_call: OpenCall) -> None:
+        """Remove a call that was never sent. Its request is opened anew."""
+        self.withdrawn += 1
+        self.close(open_call)
 
     def _stateless_closed(self, open_call: OpenCall) -> None:
         assert self.stateless_listener is not None

@@ -8,10 +8,11 @@ the broker ends, so that a count never falls.
 Invariant (`check`): the bounds. Refuses to know: what is a call, when it ends, the time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from carpool_protocol.counters.call_counts import OTHER, CallCounts
+from carpool_broker.core.counters.call_counters import CallCounters
+from carpool_protocol.counters.call_counts import OTHER
 from carpool_protocol.counters.snapshot import CountedAgent, CounterRow
 
 MAX_ROWS: Final = 2048
@@ -31,7 +32,7 @@ class AgentCounters:
 
     def __init__(self, agent: CountedAgent) -> None:
         self.agent = agent
-        self.rows: dict[tuple[str, str], CallCounts] = {}
+        self.rows: dict[tuple[str, str], CallCounters] = {}
 
 
 class CounterTable:
@@ -62,12 +63,12 @@ class CounterTable:
         found = self.agents[known] = AgentCounters(known)
         return found
 
-    def row(self, of: AgentCounters, server: str, tool: str) -> CallCounts:
+    def row(self, of: AgentCounters, server: str, tool: str) -> CallCounters:
         """Return the row of this server and tool, a new one if there is none."""
         found = of.rows.get((server, tool))
         return self._new_row(of, server, tool) if found is None else found
 
-    def _new_row(self, of: AgentCounters, server: str, tool: str) -> CallCounts:
+    def _new_row(self, of: AgentCounters, server: str, tool: str) -> CallCounters:
         key = (server[:MAX_NAME_CHARS], tool[:MAX_NAME_CHARS])
         if key in of.rows:  # a long name
             return of.rows[key]
@@ -76,16 +77,27 @@ class CounterTable:
             key = (key[0], OTHER)
             if key not in rows and len(rows) >= MAX_OTHER_ROWS:
                 key = (OTHER, OTHER)
-            return rows.setdefault(key, CallCounts())
+            return rows.setdefault(key, CallCounters())
         self._rows += 1
-        found = of.rows[key] = CallCounts()
+        found = of.rows[key] = CallCounters()
         return found
 
-    def rows(self) -> Iterator[CounterRow]:
-        """Yield all rows. Their counts are the live ones: use them before the next event."""
+    def snapshot(
+        self, in_flight: Mapping[CallCounters, int], resumed: Mapping[CallCounters, int]
+    ) -> Iterator[CounterRow]:
+        """Yield a copy of all rows. `in_flight`: the number of open calls by row; `resumed`: those of them
+        that an earlier broker has sent.
+        """
         for each in (*self.agents.values(), self._other):
-            for (server, tool), counts in each.rows.items():
-                yield CounterRow(each.agent, server, tool, counts)
+            for (server, tool), counters in each.rows.items():
+                open_calls = in_flight.get(counters, 0), resumed.get(counters, 0)
+                yield CounterRow(each.agent, server, tool, counters.counts(*open_calls))
+
+    @property
+    def ended(self) -> int:
+        """The number of calls that were counted."""
+        agents = (*self.agents.values(), self._other)
+        return sum(counters.ended for each in agents for counters in each.rows.values())
 
     def check(self) -> None:
         """Assert every invariant."""
@@ -95,3 +107,6 @@ class CounterTable:
         assert len(self._other.rows) <= MAX_OTHER_ROWS + 1
         assert sum(self._names.values()) == len(self.agents) <= MAX_ROWS
         assert all(count <= MAX_NAMES + 1 for count in self._names.values())
+        for each in (*self.agents.values(), self._other):
+            for counters in each.rows.values():
+                counters.check()

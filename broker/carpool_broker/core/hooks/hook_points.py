@@ -168,7 +168,7 @@ class CallHooks:
         if not names:
             return False
         self._timers.disarm("sent_call", open_call.call)
-        open_call.stage = "told"
+        open_call.stage, open_call.answered_at = "told", now
         held = self._held[open_call.call] = HeldCall(open_call, names, answer)
         self.held_bytes += len(answer.body)
         if self.held_bytes > MAX_HELD_BYTES:

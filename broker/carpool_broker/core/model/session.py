@@ -5,12 +5,12 @@ Refuses to know: effects, views, the link.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from msgspec import Struct
 
-from carpool_broker.core.counters.counter_table import AgentCounters
+from carpool_broker.core.counters.call_counters import CallCounters
 from carpool_broker.core.model.bounds import ProfileLimits
 from carpool_broker.core.model.capabilities import Capabilities
 from carpool_broker.core.model.effects import SendResourceUpdated
@@ -22,7 +22,6 @@ from carpool_broker.core.model.events import (
 )
 from carpool_broker.core.model.pagination import Family, Listable
 from carpool_broker.core.model.scope import Scope
-from carpool_protocol.counters.call_counts import CallCounts
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.wire.downgrade import NEWEST
 
@@ -56,8 +55,8 @@ class OpenCall:
     """One call of an agent, until it is answered or cancelled."""
 
     __slots__ = (
-        "asked", "cache_version", "call", "counts", "edit", "instance", "is_listening", "is_parked", "key",
-        "latest", "rounds", "sent_at", "server", "session", "since", "size_bytes", "speaker", "stage",
+        "answered_at", "asked", "cache_version", "call", "edit", "instance", "is_listening", "is_parked",
+        "key", "latest", "rounds", "sent_at", "server", "session", "since", "size_bytes", "speaker", "stage",
         "target", "task", "tasks",
     )  # fmt: skip
 
@@ -76,8 +75,8 @@ class OpenCall:
         """The time at which the call was sent; negative if it was not, or by an earlier broker."""
         self.cache_version = -1
         """The resource cache's count of changes at that time; else -1."""
-        self.counts: CallCounts | None = None
-        """The counters of the call, from when it is sent; None where calls are not counted."""
+        self.answered_at = -1.0
+        """The time at which the server's answer came, if hooks have had it since."""
         self.edit = False
         """True if the answer may have to be rewritten for this agent."""
         self.size_bytes = len(request.rest) + len(request.meta)
@@ -219,8 +218,8 @@ class Session:
         """See `SessionOpened`."""
         self.profile = ""
         """See `SessionOpened`."""
-        self.counters: AgentCounters | None = None
-        """The counters of its last call's agent."""
+        self.counters: Mapping[tuple[str, str], CallCounters] | None = None
+        """The counters of its agent's calls, by server and tool; None: they must be looked up."""
         self.principal = ""
         """See `SessionOpened`."""
         self.quota: Quota | None = None

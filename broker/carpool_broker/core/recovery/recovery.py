@@ -323,7 +323,7 @@ class Recovery:
             elif call is not None and is_certain and self.record.get(session.id, call.call) is not None:
                 self._adopt_call(open_call, call, None, now)
             elif call is None and known:
-                self._call_table.close(open_call)
+                self._call_table.withdraw(open_call)
                 if not self._requests.call_requested(asked, now):
                     self.retry_received(session, asked, now)
             else:

@@ -57,7 +57,7 @@ class Initialization:
             return
         session.greeted = True
         session.version = event.version if event.version in VERSIONS else VERSIONS[0]
-        session.agent = event.agent or session.agent
+        session.agent, session.counters = event.agent or session.agent, None
         session.capabilities = event.capabilities
         if event.capabilities.asking:
             self._join_asking_class(session)
@@ -70,7 +70,7 @@ class Initialization:
     def first_request(self, session: Session, by: StatelessAgent, *, settles: bool) -> None:
         """Note a request of the stateless era. `settles`: it is more than a look at what is there."""
         if by.agent and not session.agent:
-            session.agent = by.agent
+            session.agent, session.counters = by.agent, None
         if settles and not session.stateless and not session.greeted:
             session.stateless = True
             self._class_changed(session)

@@ -30,7 +30,7 @@ def rows(one: Any) -> dict[tuple[str, str], CallCounts]:
     counting = one.core.call_table.counting
     assert counting is not None
     one.core.check()
-    return {(row.server, row.tool): row.counts for row in counting.table.rows()}
+    return {(row.server, row.tool): row.counts for row in counting.snapshot()}
 
 
 @behaviour("counters:every-call")
@@ -53,7 +53,7 @@ def test_the_agent_of_a_row_is_what_is_bounded_of_it() -> None:
     one.call("a__x")
     counting = one.core.call_table.counting
     assert counting is not None
-    assert [row.agent for row in counting.table.rows()] == [CountedAgent("x", "", "", "shim")]
+    assert [row.agent for row in counting.snapshot()] == [CountedAgent("x", "", "", "shim")]
 
 
 def test_two_sessions_of_one_program_share_a_row() -> None:
@@ -155,7 +155,7 @@ def test_switched_off_nothing_is_counted_and_switched_on_it_begins_anew() -> Non
     one.feed(CallAnswered(CallId(1), is_error=False, body=BODY))
     one.feed(CallAnswered(CallId(2), is_error=False, body=BODY))
     counts = rows(one)["a", "x"]
-    assert (counts.calls, counts.answers, counts.waiting.count) == (2, 2, 0)
+    assert (counts.calls, counts.answers, counts.total.count) == (2, 2, 2)
 
 
 @behaviour("counters:broker-death")

@@ -16,18 +16,18 @@ from tests.behaviours import behaviour
 
 
 def count(table: CounterTable, agent: str = "x", server: str = "git", tool: str = "log") -> None:
-    table.row(table.agent_counters(agent, "", "", "shim"), server, tool).calls += 1
+    table.row(table.agent_counters(agent, "", "", "shim"), server, tool).answered(0.0, 0, 0)
 
 
 def total(table: CounterTable) -> int:
-    return sum(row.counts.calls for row in table.rows())
+    return sum(row.counts.calls for row in table.snapshot({}, {}))
 
 
 def test_the_same_agent_server_and_tool_have_one_row() -> None:
     table = CounterTable()
     for agent, server, tool in [("x", "git", "log"), ("x", "git", "log"), ("y", "git", "log")]:
         count(table, agent, server, tool)
-    rows = {(row.agent.agent, row.server, row.tool): row.counts.calls for row in table.rows()}
+    rows = {(row.agent.agent, row.server, row.tool): row.counts.calls for row in table.snapshot({}, {})}
     assert rows == {("x", "git", "log"): 2, ("y", "git", "log"): 1}
 
 
@@ -38,7 +38,7 @@ def test_a_hostile_server_with_endless_tools_gets_one_row_for_the_rest() -> None
         count(table, tool=f"tool {number}")
     count(table, "y")
     table.check()
-    rows = {(row.agent.agent, row.server, row.tool): row.counts.calls for row in table.rows()}
+    rows = {(row.agent.agent, row.server, row.tool): row.counts.calls for row in table.snapshot({}, {})}
     assert len(rows) == MAX_ROWS_OF_AGENT + 2
     assert rows[OTHER, "git", OTHER] == 2 * MAX_ROWS_OF_AGENT
     assert rows["y", "git", "log"] == 1, "another agent has its own row all the same"
@@ -49,9 +49,9 @@ def test_one_holder_with_endless_names_takes_no_rows_of_others() -> None:
     table = CounterTable()
     for number in range(3 * MAX_ROWS):
         count(table, f"agent {number}")
-    table.row(table.agent_counters("x", "ci", "token", "http"), "git", "log").calls += 1
+    table.row(table.agent_counters("x", "ci", "token", "http"), "git", "log").answered(0.0, 0, 0)
     table.check()
-    rows = list(table.rows())
+    rows = list(table.snapshot({}, {}))
     assert len(rows) == MAX_NAMES + 2
     assert any(row.agent.token == "token" for row in rows)
     assert total(table) == 3 * MAX_ROWS + 1
@@ -62,9 +62,9 @@ def test_all_names_are_bounded_in_number_and_length() -> None:
     table = CounterTable()
     for number in range(2 * MAX_ROWS):
         holder = table.agent_counters("a" * 1000 + str(number), f"profile {number}", "", "shim")
-        table.row(holder, f"server {number}", "t" * 1000).calls += 1
+        table.row(holder, f"server {number}", "t" * 1000).answered(0.0, 0, 0)
     table.check()
-    rows = list(table.rows())
+    rows = list(table.snapshot({}, {}))
     assert len(rows) <= MAX_ROWS + MAX_OTHER_ROWS + 1
     assert max(len(row.tool) for row in rows) == MAX_NAME_CHARS
     assert total(table) == 2 * MAX_ROWS

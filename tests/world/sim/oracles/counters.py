@@ -75,7 +75,7 @@ class CounterBook:
         """Raise if the broker has counted something else."""
         counting = core.call_table.counting
         assert counting is not None
-        counts = sum_by(counting.table.rows(), "agent").get(HANDSHAKE, CallCounts())
+        counts = sum_by(counting.snapshot(), "agent").get(HANDSHAKE, CallCounts())
         counted = Counter({("answers", ""): counts.answers, ("cancelled", ""): counts.cancelled})
         for kind, codes in (("errors", counts.errors), ("refusals", counts.refusals)):
             for code, count in codes.items():

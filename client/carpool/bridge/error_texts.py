@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from carpool.terminal.extras import install_command
+from carpool_protocol.bootstrap.extras import install_command
 from carpool_protocol.carrier.remote import UNFIT_CODE
 from carpool_protocol.faults.faults import fault, fault_answer
 from carpool_protocol.faults.kinds import KINDS

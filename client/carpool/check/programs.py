@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from carpool.check.server_path import comparison
-from carpool.terminal.extras import Extra, install_command, is_installed
+from carpool_protocol.bootstrap.extras import Extra, install_command, is_installed
 from carpool_protocol.config.schema.expand import from_home
 from carpool_protocol.config.schema.model import Config, ServerConfig
 from carpool_protocol.config.text.problems import ConfigProblem, render_path

@@ -24,8 +24,8 @@ from carpool.cli.main import broker_request_or_fail, environment, fail_at, json_
 from carpool.control.control_client import ControlClientError
 from carpool.control.place import runtime_place
 from carpool.terminal import display
-from carpool.terminal.extras import Extra, install_command, is_installed
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
+from carpool_protocol.bootstrap.extras import Extra, install_command, is_installed
 from carpool_protocol.config.edit.edit import (
     CannotEditError,
     append_element,

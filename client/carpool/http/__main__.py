@@ -7,7 +7,7 @@ import sys
 
 from carpool.http.log import log_line
 from carpool.launcher.http_door import EXIT_CONFIG
-from carpool.terminal.extras import install_command, is_installed
+from carpool_protocol.bootstrap.extras import install_command, is_installed
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from carpool.pymodule.load import CannotLoadError, load
 from carpool.pymodule.stdio import claim
-from carpool.terminal.extras import install_command
+from carpool_protocol.bootstrap.extras import install_command
 
 
 def log_line(text: str) -> None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from carpool.check.secret_names import is_secret_name
 from carpool.setup.clients import CLAUDE_CODE, McpClient
 from carpool.setup.secrets import without_secrets
-from carpool.terminal.extras import install_command
+from carpool_protocol.bootstrap.extras import install_command
 from carpool_protocol.config.foreign.formats import is_own_entry
 from carpool_protocol.config.reading.parse import SERVERS, read_config
 from carpool_protocol.config.schema.expand import is_usable

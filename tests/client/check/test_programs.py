@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from carpool.check.programs import ProgramLookup, command_warnings
-from carpool.terminal.extras import REQUIREMENTS, install_command
+from carpool_protocol.bootstrap.extras import REQUIREMENTS, install_command
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.expand import MissingValue, expand
 from carpool_protocol.config.schema.model import ServerConfig

@@ -11,19 +11,28 @@ import sys
 from importlib.util import find_spec
 from typing import Final, Literal
 
-Extra = Literal["http", "python", "remote"]
+Extra = Literal["http", "otel", "python", "remote"]
 
 REQUIREMENTS: Final[dict[Extra, tuple[str, ...]]] = {
     "http": ("httptools>=0.6.4", "uvloop>=0.21"),
+    "otel": ("opentelemetry-sdk>=1.30", "opentelemetry-exporter-otlp-proto-http>=1.30"),
     "python": ("mcp>=2.3,<3",),
     "remote": ("mcp>=2.3,<3",),
 }
-_MODULES: Final[dict[Extra, str]] = {"http": "httptools", "python": "mcp", "remote": "mcp"}
+_MODULES: Final[dict[Extra, str]] = {
+    "http": "httptools",
+    "otel": "opentelemetry.exporter.otlp.proto.http",
+    "python": "mcp",
+    "remote": "mcp",
+}
 
 
 def is_installed(extra: Extra) -> bool:
     """True where this Python has what the part needs."""
-    return find_spec(_MODULES[extra]) is not None
+    try:
+        return find_spec(_MODULES[extra]) is not None
+    except ModuleNotFoundError:  # not even the package around it
+        return False
 
 
 def install_command(extra: Extra, interpreter: str = sys.executable) -> str:

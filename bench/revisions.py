@@ -4,7 +4,8 @@ Clones the revision into a temporary directory, starts a private carpool of each
 that tree's source first on the path) with the same echo server, and loads both in turns with `carpool bench`.
 A ratio is taken within a round, so that a slow moment of the machine hits both. Bounded; ends
 what it started. Prints the ratio per process and scenario: the median over the rounds, and its 95 % interval
-(bootstrap over the rounds; with fewer than nine of them it is too narrow).
+(bootstrap over the rounds; with fewer than nine of them it is too narrow). With `--trace 1.0` this tree
+exports traces of that part of the calls to a sink in this process; `HEAD --trace 1.0` shows what that costs.
 
 Knows nothing of: what is measured (`carpool bench`), which ratio is good enough.
 """
@@ -17,7 +18,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -65,25 +69,54 @@ def median_interval(ratios: Sequence[float], level: float = 0.95) -> tuple[float
     return medians[cut], medians[-1 - cut]
 
 
-def compare(revision: str, scenarios: list[str], rounds: int, seconds: float) -> None:
+class _Sink(BaseHTTPRequestHandler):
+    """A collector that takes spans and reads none of them."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def traced(sample: float | None) -> Iterator[dict[str, Any]]:
+    """The setting that exports this part of the calls to a sink, until the end of the block."""
+    if sample is None:
+        yield {}
+        return
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Sink) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+        yield {"trace": {"on": True, "sample": sample, "endpoint": endpoint}}
+        server.shutdown()
+
+
+def compare(
+    revision: str, scenarios: list[str], rounds: int, seconds: float, sample: float | None = None
+) -> None:
     """Print a line per scenario and process."""
-    with tempfile.TemporaryDirectory(prefix="cp") as scratch:
+    with tempfile.TemporaryDirectory(prefix="cp") as scratch, traced(sample) as settings:
         place = Path(scratch)
         then_source = place / "then"
         subprocess.run(["git", "clone", "--quiet", str(HERE), str(then_source)], check=True)
         subprocess.run(["git", "-C", str(then_source), "checkout", "--quiet", revision], check=True)
-        config = place / "carpool.json"
+        configs = {"then": place / "then.json", "now": place / "now.json"}
         echo = {
             "command": sys.executable,
             "args": ["-m", "carpool.demo.echo_server"],
             "sharing": "concurrent",
             "env": {"PYTHONPATH": str(HERE / "client")},
         }
-        config.write_text(json.dumps({"mcpServers": {"echo": echo}}))
+        configs["then"].write_text(json.dumps({"mcpServers": {"echo": echo}}))
+        configs["now"].write_text(json.dumps({"mcpServers": {"echo": echo}, **settings}))
         trees = {"then": Tree(then_source, place / "a"), "now": Tree(HERE, place / "b")}
         try:
-            for tree in trees.values():
-                tree.carpool("up", "--detach", "--config", str(config))
+            for name, tree in trees.items():
+                tree.carpool("up", "--detach", "--config", str(configs[name]))
             for scenario in scenarios:
                 agents, in_flight = map(int, scenario.split("x"))
                 taken = [
@@ -110,8 +143,9 @@ def main() -> None:
     parser.add_argument("--scenarios", default="64x1,1x64", help="agents x in flight, with commas")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--trace", type=float, metavar="SAMPLE", help="export traces of this part of calls")
     asked = parser.parse_args()
-    compare(asked.revision, asked.scenarios.split(","), asked.rounds, asked.seconds)
+    compare(asked.revision, asked.scenarios.split(","), asked.rounds, asked.seconds, asked.trace)
 
 
 if __name__ == "__main__":

@@ -145,6 +145,31 @@ _COUNTERS: Final = {
     ),
 }
 
+_TRACES: Final = {
+    "traces:one": Behaviour(
+        "docs/traces.md", "A traced call is one trace, from its agent through carpool to a server on an SDK."
+    ),
+    "traces:errors": Behaviour(
+        "docs/traces.md", "A call that fails has its code in its spans, also one that reached no server."
+    ),
+    "traces:sampling": Behaviour(
+        "docs/traces.md",
+        "Calls without a context are sampled; an agent decides for a trace of its own.",
+    ),
+    "traces:no-values": Behaviour("docs/traces.md", "No span holds the value of an argument or of a result."),
+    "traces:variables": Behaviour(
+        "docs/traces.md", "Only an explicit `carpool up` gives variables to OpenTelemetry, no agent does."
+    ),
+    "traces:no-harm": Behaviour(
+        "docs/traces.md",
+        "A collector that is slow or gone, or refuses, costs spans, which are counted, and no call.",
+    ),
+    "traces:header": Behaviour(
+        "docs/traces.md", "Over HTTP the header `traceparent` counts where the request's `_meta` has none."
+    ),
+    "traces:off": Behaviour("docs/traces.md", "Without traces nothing of OpenTelemetry is imported."),
+}
+
 _PINS: Final = {
     "pins:first-use": Behaviour(
         "docs/decisions/0036", "What a pinned server lists first is approved, as a whole."
@@ -1657,6 +1682,7 @@ BEHAVIOURS: Final[dict[str, Behaviour]] = (
     | _AUDIT
     | _COUNTERS
     | _PINS
+    | _TRACES
     | _PROFILES
     | _SEARCH
     | _NAMES

@@ -42,6 +42,7 @@ from carpool.http.core.routing import UNKNOWN_SESSION, ExchangeTable
 from carpool.http.core.sse_2024 import SseTransport
 from carpool.http.core.streams import BrokerStream, Endpoint
 from carpool.http.core.tool_calls import HeaderCheckedCalls
+from carpool.http.core.trace_header import TRACE_HEADER, with_trace_header
 from carpool_protocol.wire.tool_names import (
     MAX_NAME_CHARS,
     MIN_NAME_CHARS,
@@ -309,6 +310,7 @@ class HttpCore:
             if stateless:
                 return refusal(x, 400, INVALID_REQUEST, "Invalid Request: one message in each POST")
             return self._batch(x, request, body, endpoint, now)
+        body = with_trace_header(body, headers.get(TRACE_HEADER))
         envelope = meta_envelope_of(body)
         if stateless or envelope.version is not None:
             return self._stateless(x, request, body, endpoint, now, envelope=envelope)

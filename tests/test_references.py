@@ -172,8 +172,11 @@ NO_MODULES = frozenset({
     "carpool.json", "carpool.schema.json", "carpool.check.order",
     "carpool.broker", "carpool.supervisor", "carpool.pump",
     "carpool.call", "carpool.tools",
+    *(f"carpool.{each}" for each in ("agent", "door", "instance", "outcome", "profile", "server", "token")),
 })  # fmt: skip
-"""Names that look like modules: files of users, loggers, methods in examples of the client."""
+"""Names that look like modules: files of users, loggers, methods in examples of the client,
+attributes of spans.
+"""
 
 NO_FILES: frozenset[str] = frozenset()
 """Files of users in examples."""

@@ -33,6 +33,7 @@ from carpool_broker.hooks.spec import rule_of
 from carpool_broker.storage.approval_store import ApprovalStore
 from carpool_broker.storage.audit_log import AuditLog
 from carpool_broker.storage.catalog_cache import CatalogCache
+from carpool_broker.tracing.trace_exporter import TraceExporter
 from carpool_broker.transport.agent_server import AgentServer
 from carpool_broker.transport.connections import Connections
 from carpool_broker.transport.inbound import AgentLines
@@ -139,6 +140,7 @@ class BrokerShell:
             clock=self._clock,
             dump_to=Path(paths.log_dir(os.environ, runtime_dir)) / "journal-broker.jsonl",
         )
+        self._trace_exporter = TraceExporter(RELEASE, configuration.operator_environment)
         self._audit_log = _audit_log(runtime_dir, configuration, incarnation)
         self._connections = Connections(self._audit_log.flush, self._clock)
         self._config_watcher = ConfigWatcher(
@@ -172,6 +174,7 @@ class BrokerShell:
             restarts=incarnation.epoch,
             hooks=lambda: hook_rows(self.core.hooks, self._hook_runner),
             audit=self._audit_log,
+            trace=self._trace_exporter.facts,
             carriers=self._connections.carriers,
             told_at=self._catalog_cache.told_at,
             run=f"{self._audit_log.run}.{incarnation.epoch}",
@@ -226,6 +229,7 @@ class BrokerShell:
             effects.BeginHook: self._hook_runner.begin_run,
             effects.EndHook: self._hook_runner.end_run,
             effects.WriteAudit: self._audit_log.add,
+            effects.ExportTrace: self._trace_exporter.add,
             effects.SaveApprovals: self._withheld.keep_approvals,
             effects.EndBroker: lambda _: self._stopped.set(),
             effects.LogLine: lambda e: log.log(logging.getLevelNamesMapping()[e.level.upper()], "%s", e.text),
@@ -245,6 +249,7 @@ class BrokerShell:
             self._nursery = nursery
             await nursery.start(self._hook_runner.run)
             self._read_hooks()  # before any call, and before any answer in the record
+            self._read_limits()
             self._pump.feed(self._configuration.resolve_source(DEFAULT_SOURCE))
             nursery.start_soon(self._ready.run, self._flush_burst)
             nursery.start_soon(self._pump.run_timers, self._flush_burst)
@@ -281,6 +286,7 @@ class BrokerShell:
             self._audit_log.flush()
             self._audit_log.close()
             with trio.CancelScope(shield=True):
+                await self._trace_exporter.close()
                 await self._catalog_cache.flush()
             nursery.cancel_scope.cancel()
 
@@ -460,12 +466,25 @@ class BrokerShell:
         self._agent_server.receive_budget.size_bytes = config.receive_budget_bytes
         self._audit_log.max_bytes = config.audit.max_bytes
         self._audit_log.set_enabled(on=config.audit.on)
-        bounds, patience_s = self._configuration.bounds(), config.list_wait_s
-        self._pump.feed(events.LimitsRead(bounds, patience_s, audits=config.audit.on, counts=config.counters))
+        self._read_limits()
         self._send_now(UseLoginShell(config.login_shell))
         self._read_hooks()
         self._apply_changes(readings)
         return problem.splitlines()
+
+    def _read_limits(self) -> None:
+        config = self._configuration.config
+        self._trace_exporter.configure(config.trace)
+        traces = config.trace.sample if self._trace_exporter.is_on else None
+        self._pump.feed(
+            events.LimitsRead(
+                self._configuration.bounds(),
+                config.list_wait_s,
+                audits=config.audit.on,
+                counts=config.counters,
+                traces=traces,
+            )
+        )
 
     def _read_hooks(self) -> None:
         self._hook_runner.hooks_read(self._configuration.hook_specs())

@@ -157,6 +157,7 @@ STATUS: Json = {
     "config": {"file": "/c.json", "problem": ""},
     "workspaces": [],
     "hooks": [],
+    "trace": {"on": False, "problem": "", "exported": 0, "dropped": 0},
     "audit": {"on": False, "file": "", "problem": "", "missed": 0},
     "counters": {
         "enabled": True,

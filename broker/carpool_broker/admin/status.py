@@ -162,6 +162,8 @@ class StatusFacts(Struct, frozen=True, kw_only=True):
     """Pinned servers: `{approved, problem, held}`."""
     audit: Mapping[str, Any] = {}
     """`{on, file, problem, missed}`."""
+    trace: Mapping[str, Any] = {}
+    """`{on, problem, exported, dropped}`."""
     disabled_in: Mapping[ServerName, list[str]] = {}
     """The files that disable a server."""
     counters: CounterFacts | None = None
@@ -216,6 +218,7 @@ def status_page(facts: StatusFacts) -> dict[str, Any]:
         "hooks": facts.hooks,
         "audit": dict(facts.audit),
         "counters": None if facts.counters is None else counters_section(facts.counters),
+        "trace": dict(facts.trace),
         "path": _search_path(facts.surveyed),
     }
 

@@ -48,6 +48,8 @@ class Process(Struct, frozen=True):
     hooks: Callable[[], list[dict[str, Any]]] = list
     """Returns the rows of `status` about hooks."""
     audit: AuditLog | None = None
+    trace: Callable[[], dict[str, Any]] = dict
+    """Returns what is known of the export of traces."""
     carriers: Callable[[], list[int]] = list
     """Returns the pids of carriers that have many sessions on one connection."""
     told_at: Callable[[PoolKey], str] = lambda _: ""
@@ -148,6 +150,7 @@ class StatusQuery:
             doors=process.carriers(),
             audit=self._audit_facts(),
             counters=self._counters.facts(surveyed),
+            trace=process.trace(),
             pinned=self._pinning.summary(),
         )
 

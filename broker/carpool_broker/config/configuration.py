@@ -90,7 +90,8 @@ class Configuration:
         }
         self._home = home_of(environ)
         self._secret = secret or os.urandom(32)
-        self._operator_environment = dict(operator or {})
+        self.operator_environment = dict(operator or {})
+        """The variables of an explicit `carpool up`."""
         self._kept = kept
         self._approvals = pins
         self._sources: dict[SourceId, SourceBasis] = {DEFAULT_SOURCE: SourceBasis({}, "", "")}
@@ -366,7 +367,7 @@ class Configuration:
             environment=basis.environment,
             base_environment=self._base_environment,
             env_file=self.user_file.env,
-            operator=self._operator_environment,
+            operator=self.operator_environment,
             project_env_file=project.env if project is not None else {},
             workspace=basis.workspace,
             cwd=basis.cwd,
@@ -404,7 +405,7 @@ class Configuration:
         holds.
         """
         yield from self.user_file.env.values()
-        yield from self._operator_environment.values()
+        yield from self.operator_environment.values()
         for project in self.layers.workspaces.projects.values():
             if not project.trust_needed():
                 yield from project.env.values()

@@ -19,6 +19,7 @@ from carpool_broker.core.calls import lost_state
 from carpool_broker.core.calls.audit import AuditTrail
 from carpool_broker.core.calls.call_counting import CallCounting
 from carpool_broker.core.calls.call_table import CallTable
+from carpool_broker.core.calls.call_tracing import CallTracing
 from carpool_broker.core.calls.input_required import ParkedCalls
 from carpool_broker.core.calls.server_requests import AgentAsks
 from carpool_broker.core.configuration.session_views import SessionViews
@@ -85,6 +86,7 @@ from carpool_protocol.link.messages import (
     CallFailed,
     CallProgressed,
     CallsRecorded,
+    CallTimed,
     Catalog,
     Credit,
     ElicitationFinished,
@@ -119,6 +121,7 @@ class BrokerCore:
         self._effects: list[AnyEffect] = []
         self.timers: BrokerTimers = Timers(ORDER)
         self._audit_trail: AuditTrail | None = None
+        self._secret = secret
         self.registry = registry = Registry(self._emit, mark=mark)
         self.sessions: dict[SessionId, Session] = {}
         self.session_views = SessionViews(registry, self._emit)
@@ -299,6 +302,16 @@ class BrokerCore:
             for session in self.sessions.values():
                 session.counters = None
 
+    def trace_calls(self, sample: float | None) -> None:
+        """Trace this part of the calls; None: no call."""
+        table = self.call_table
+        if sample is None:
+            table.tracing = None
+        elif table.tracing is None:
+            table.tracing = CallTracing(self._emit, self._secret, sample, table.before)
+        else:
+            table.tracing.set_sample(sample)
+
     def _emit(self, effect: AnyEffect) -> None:
         self._effects.append(effect)
 
@@ -308,6 +321,8 @@ class BrokerCore:
                 pass  # handled in `handle`
             case CallFailed():
                 self.call_table.call_failed(event, now)
+            case CallTimed():
+                self.call_table.call_timed(event, now)
             case CallProgressed():
                 self.call_table.call_progressed(event)
             case LogForSession():
@@ -349,6 +364,7 @@ class BrokerCore:
                 self.call_table.bounds = event.bounds
                 self.audit(event.audits)
                 self.count_calls(event.counts)
+                self.trace_calls(event.traces)
                 self.admission.quotas.set_limits(event.bounds.profiles)
                 self.requests.list_wait_s = event.list_wait_s
                 for each in self.sessions.values():

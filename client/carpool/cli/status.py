@@ -43,6 +43,7 @@ NOTHING: Facts = {
     "hooks": [],
     "audit": None,
     "counters": None,
+    "trace": None,
     "path": None,
     "door": None,
 }
@@ -153,6 +154,16 @@ DOOR_CLOSED: Final = "door_closed"
 LOST = "a project cannot be read, so its servers are not there: "
 
 
+def _trace_notes(trace: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the export of traces."""
+    problem, dropped = display.printable(str(trace.get("problem") or "")), trace.get("dropped")
+    if problem and not trace.get("on"):
+        return [f"no trace is exported: {problem}"]
+    if dropped:
+        return [f"{_count(dropped, 'span')} of traces are lost: {problem or 'they are exported again'}"]
+    return []
+
+
 def _of_workspaces(workspaces: list[Facts]) -> Iterator[str]:
     """Yield sentences about projects for their authors and users."""
     for each in workspaces:
@@ -248,6 +259,7 @@ def status_page(facts: Facts) -> str:
     if missing := (facts.get("audit") or {}).get("missed"):
         why = facts["audit"]["problem"] or "it is written again"
         parts.append(f"the audit misses {_count(missing, 'call')}: {display.printable(why)}")
+    parts += _trace_notes(facts.get("trace") or {})
     if notes := list(_of_workspaces(facts.get("workspaces") or [])):
         parts.append("\n".join(notes))
     sessions = facts.get("sessions") or []

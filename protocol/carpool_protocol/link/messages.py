@@ -304,6 +304,8 @@ class Call(Message, frozen=True, tag=12):
     """Name of the session's bearer token, for fairness, not for rights. Empty: none."""
     caller: CallOrigin | None = None
     """Kept for the audit log of a later broker; None: there is no audit log."""
+    traced: bool = False
+    """`trace` is carpool's own context of a sampled call: its server gets it, and `CallTimed` is wanted."""
 
 
 class CancelCall(Message, frozen=True, tag=13):
@@ -532,6 +534,19 @@ class CallFailed(Message, frozen=True, tag=31):
     text: str
     """What happened and what to do next; never argument or environment values."""
     retry_after_s: float | None = None
+
+
+class CallTimed(Message, frozen=True, tag=47):
+    """The server's part of a call with `traced` is over; the end of the call follows, unless it is placed
+    again.
+    """
+
+    call: CallId
+    span: str
+    """The span id in the context that the server got."""
+    served_s: float
+    """From the call's way to the server until now."""
+    instance: InstanceId
 
 
 class CallProgressed(Message, frozen=True, tag=32):
@@ -864,6 +879,7 @@ ToBroker = (
     | Credit
     | CallAnswered
     | CallFailed
+    | CallTimed
     | CallProgressed
     | Catalog
     | PoolChanged

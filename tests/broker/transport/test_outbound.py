@@ -47,6 +47,7 @@ def test_every_effect_for_agents_has_a_way_and_none_for_the_supervisor_has() -> 
         effects.BeginHook,
         effects.EndHook,
         effects.WriteAudit,
+        effects.ExportTrace,
         effects.SaveApprovals,
         effects.LogLine,
         effects.EndBroker,

@@ -91,6 +91,8 @@ class AuditTrail:
             duration_s = UNKNOWN
             if not self._is_new(open_call.call):
                 return
+        own = open_call.trace
+        trace_id = own.trace if own is not None and own.trace else asked.trace[3:35]
         self._emit(
             WriteAudit(
                 self._caller_of(open_call),
@@ -103,7 +105,7 @@ class AuditTrail:
                 delivered,
                 duration_s,
                 open_call.size_bytes,
-                asked.trace[3:35],
+                trace_id,
                 body,
             )
         )

@@ -17,6 +17,7 @@ from carpool_broker.core.calls import lost_state
 from carpool_broker.core.calls.audit import AuditTrail, Delivered, delivered_at
 from carpool_broker.core.calls.call_counting import CallCounting
 from carpool_broker.core.calls.call_listeners import CallResult, HookPoints, StatelessCallListener
+from carpool_broker.core.calls.call_tracing import CallTracing
 from carpool_broker.core.calls.resource_cache import ResourceCache
 from carpool_broker.core.calls.stateless_call_message import stateless_call_message
 from carpool_broker.core.limits.admission import Admission
@@ -38,6 +39,7 @@ from carpool_protocol.link.messages import (
     CallAnswered,
     CallFailed,
     CallProgressed,
+    CallTimed,
     CancelCall,
     CancelTask,
     PoolChanged,
@@ -79,6 +81,8 @@ class CallTable:
         """The audit, if one is kept."""
         self.counting: CallCounting | None = None
         """The counters, if calls are counted."""
+        self.tracing: CallTracing | None = None
+        """The traces, if calls are traced."""
         self.now = 0.0
         """The time of the event that is handled. `BrokerCore` sets it."""
         self.arguments = ArgumentBudget()
@@ -156,6 +160,8 @@ class CallTable:
             named = self.audit_trail.name_call(open_call, call)
             line.credit_bytes -= len(named.meta) - len(call.meta)
             call = named
+        if self.tracing is not None:
+            call = self.tracing.with_context(open_call, call)
         self._sent_timers.arm(open_call.call, now, self.backstop_s.get(open_call.key, 1800.0))
         self._emit(call)
 
@@ -276,6 +282,12 @@ class CallTable:
             self.end(open_call, outcome)
         self.admission.send_queued(open_call.session, now)
 
+    def call_timed(self, timed: CallTimed, now: float) -> None:
+        """The supervisor reports how long the server had a traced call."""
+        open_call = self.calls.get(timed.call)
+        if open_call is not None and self.tracing is not None:
+            self.tracing.call_timed(open_call, timed, now)
+
     def call_progressed(self, progress: CallProgressed) -> None:
         """Send progress to the agent under its own token, with the token's JSON type."""
         open_call = self.calls.get(progress.call)
@@ -317,6 +329,8 @@ class CallTable:
         """Count the end of a call, and tell the audit of it. `outcome`: see `effects.WriteAudit`."""
         if self.counting is not None:
             self.counting.call_ended(open_call, outcome, body, self.now)
+        if self.tracing is not None:
+            self.tracing.call_ended(open_call, outcome, body, self.now)
         if self.audit_trail is not None:
             self.audit_trail.call_ended(open_call, outcome, delivered, body, self.now)
 

@@ -33,6 +33,7 @@ from carpool_broker.core.model.agent_effects import (
 )
 from carpool_broker.core.model.approval import PinId
 from carpool_broker.core.model.events import RunId
+from carpool_broker.core.model.traces import TracedSpan
 from carpool_protocol.ids import ABSENT, CallId, Epoch, PoolKey, ServerName, SessionId
 from carpool_protocol.link.messages import (
     AnswerAsk,
@@ -71,6 +72,7 @@ __all__ = [
     "EndBroker",
     "EndHook",
     "EndListen",
+    "ExportTrace",
     "ForgetRecordedCall",
     "LinkEffect",
     "LocalEffect",
@@ -200,9 +202,17 @@ class WriteAudit(BrokerEffect, frozen=True):
     """Since its request came; below zero: not known."""
     bytes_in: int = 0
     trace: str = ""
-    """The trace id that its agent gave (W3C); empty: none."""
+    """The trace id that its agent gave (W3C), or that of its own trace; empty: none."""
     body: Payload = ABSENT
     """The answer, for its size and for whether a tool says in it that it has failed."""
+
+
+class ExportTrace(BrokerEffect, frozen=True):
+    """A traced call has ended now."""
+
+    trace: str
+    """The id of the trace, 32 hexadecimal digits."""
+    spans: tuple[TracedSpan, ...]
 
 
 class LogLine(BrokerEffect, frozen=True):
@@ -241,6 +251,7 @@ LocalEffect = (
     | BeginHook
     | EndHook
     | WriteAudit
+    | ExportTrace
     | SaveApprovals
     | LogLine
     | EndBroker

@@ -54,6 +54,7 @@ from carpool_protocol.link.messages import (
     CallFailed,
     CallProgressed,
     CallsRecorded,
+    CallTimed,
     Catalog,
     Credit,
     ElicitationFinished,
@@ -186,6 +187,8 @@ class LimitsRead(BrokerEvent, frozen=True):
     """Each call that ends is put down (`audit`)."""
     counts: bool = True
     """Calls are counted (docs/counters.md)."""
+    traces: float | None = None
+    """The part of calls that are traced (docs/traces.md); None: none is."""
 
 
 class HookRule(Struct, frozen=True, kw_only=True):
@@ -270,6 +273,7 @@ LinkEvent = (
     CallAnswered
     | CallFailed
     | CallProgressed
+    | CallTimed
     | Catalog
     | PoolChanged
     | Credit

@@ -22,6 +22,7 @@ from carpool_broker.core.model.events import (
 )
 from carpool_broker.core.model.pagination import Family, Listable
 from carpool_broker.core.model.scope import Scope
+from carpool_broker.core.model.traces import CallTrace
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.wire.downgrade import NEWEST
 
@@ -57,7 +58,7 @@ class OpenCall:
     __slots__ = (
         "answered_at", "asked", "cache_version", "call", "edit", "instance", "is_listening", "is_parked",
         "key", "latest", "rounds", "sent_at", "server", "session", "since", "size_bytes", "speaker", "stage",
-        "target", "task", "tasks",
+        "target", "task", "tasks", "trace",
     )  # fmt: skip
 
     def __init__(self, call: CallId, session: "Session", request: CallRequested) -> None:
@@ -77,6 +78,8 @@ class OpenCall:
         """The resource cache's count of changes at that time; else -1."""
         self.answered_at = -1.0
         """The time at which the server's answer came, if hooks have had it since."""
+        self.trace: CallTrace | None = None
+        """The trace of the call; None until it is decided, and where nothing is traced."""
         self.edit = False
         """True if the answer may have to be rewritten for this agent."""
         self.size_bytes = len(request.rest) + len(request.meta)

@@ -125,6 +125,8 @@ def _kind(setting: Setting) -> Schema:
             return {"type": "integer", "minimum": int(setting.low), "maximum": int(setting.high)}
         case "seconds":
             return _seconds(setting)
+        case "fraction":
+            return {"type": "number", "minimum": 0, "maximum": 1}
         case "text":
             choices = [*setting.choices, *(theirs for theirs, _ in setting.spellings)]
             return {"type": "string", **({"enum": choices} if choices else {})}

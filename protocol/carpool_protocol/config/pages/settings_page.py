@@ -25,6 +25,7 @@ _KINDS = {
     "switch": "true or false",
     "count": "whole number",
     "seconds": "seconds",
+    "fraction": "number from 0 to 1",
     "texts": "list of texts",
     "templates": "list of texts with `${VAR}`",
     "template map": "object of texts with `${VAR}`",

@@ -26,6 +26,7 @@ from carpool_protocol.config.schema.model import (
     HttpConfig,
     ServerConfig,
     SessionSettings,
+    TraceConfig,
 )
 from carpool_protocol.config.schema.server_kinds import kind_problems
 from carpool_protocol.config.schema.setting import with_defaults
@@ -208,12 +209,14 @@ class _ConfigReader:
         lines = {path: line for path, line in self.lines.items() if path[:1] != (SERVERS,)}
         bounds = SessionSettings(**_under("session", fields))
         audit = AuditConfig(**_under("audit", fields))
+        trace = TraceConfig(**_under("trace", fields))
         return Config(
             file=self.file,
             servers=servers,
             unusable=self.unusable,
             session=bounds,
             audit=audit,
+            trace=trace,
             http=http,
             workspaces=workspaces,
             profiles=profiles,

@@ -39,6 +39,18 @@ class AuditConfig(Struct, frozen=True, kw_only=True):
     max_bytes: int
 
 
+TRACE_VARIABLES = "OTEL_"
+"""The start of the names of the variables of the OpenTelemetry SDK."""
+
+
+class TraceConfig(Struct, frozen=True, kw_only=True):
+    """Settings of OpenTelemetry traces."""
+
+    on: bool
+    sample: float
+    endpoint: str | None
+
+
 class HttpToken(Struct, frozen=True):
     """A bearer token for HTTP, under its name in the file."""
 
@@ -250,6 +262,7 @@ class Config(Struct, frozen=True, kw_only=True):
     counters: bool
     session: SessionSettings
     audit: AuditConfig
+    trace: TraceConfig
     http: HttpConfig
     workspaces: dict[str, NamedWorkspace]
     """In the order of the file."""

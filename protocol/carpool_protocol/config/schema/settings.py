@@ -2,7 +2,8 @@
 
 From it come validation and "did you mean" (`parse`), the values and defaults of `model`, the page
 `docs/settings.md` (`settings_page`) and the rows of `carpool check` (`describe`). A setting that is not here,
-in `settings_server`, `settings_profile`, `settings_hooks` or `settings_http` does not exist.
+in `settings_server`, `settings_profile`, `settings_hooks`, `settings_trace` or `settings_http` does not
+exist.
 
 Knows nothing of: files, text, servers by name.
 """
@@ -24,6 +25,7 @@ from carpool_protocol.config.schema.settings_hooks import HOOK_SETTINGS
 from carpool_protocol.config.schema.settings_http import HTTP_SETTINGS
 from carpool_protocol.config.schema.settings_profile import PROFILE_SETTINGS
 from carpool_protocol.config.schema.settings_server import SERVER_SETTINGS
+from carpool_protocol.config.schema.settings_trace import TRACE_SETTINGS
 from carpool_protocol.wire.tool_names import MAX_NAME_CHARS, MIN_NAME_CHARS, SEPARATOR, check_separator
 
 __all__ = [
@@ -203,6 +205,7 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         default=True,
         text="Count calls, errors and times by agent, server and tool (docs/counters.md).",
     ),
+    *TRACE_SETTINGS,
     *HTTP_SETTINGS,
 )
 """Settings of the file as a whole. `mcpServers` is not one: it holds servers."""

@@ -67,6 +67,8 @@ def read_value(setting: Setting, value: JsonValue, refuse: Callable[[ValueProble
             return _count(setting, value, refuse)
         case "seconds":
             return _seconds(setting, value, (), refuse)
+        case "fraction":
+            return _fraction(value, refuse)
         case "text" | "template" | "url" | "secret":
             return _text(setting, value, (), refuse)
         case "texts" | "templates":
@@ -109,6 +111,15 @@ def _seconds(
     if value < 0 or (value == 0 and not setting.zero) or value > setting.high:
         least = "0 s or more" if setting.zero else "above 0 s"
         refuse(ValueProblem(at, f"must be {least} and at most {setting.high:.0f} s"))
+    return float(value)
+
+
+def _fraction(value: JsonValue, refuse: Callable[[ValueProblem], None]) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        refuse(ValueProblem((), f"must be a number from 0 to 1, found {kind_of(value)}{_unquote(value)}"))
+        return 0.0
+    if not 0 <= value <= 1:
+        refuse(ValueProblem((), "must be from 0 to 1"))
     return float(value)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
 from carpool_protocol.ids import CallId, SessionId, WireId, call_name
-from carpool_protocol.link.messages import Call, CallAnswered, CallFailed, CallProgressed, Payload
+from carpool_protocol.link.messages import Call, CallAnswered, CallFailed, CallProgressed, CallTimed, Payload
 from carpool_supervisor.core.calls.between_rounds import PendingRetries
 from carpool_supervisor.core.calls.call_timeouts import CallTimeouts
 from carpool_supervisor.core.calls.leases import LeaseLost, Leases
@@ -198,8 +198,10 @@ class Dispatcher:
             self._leases.call_started(instance.id)
         call = pool_call.call
         self.timeouts.call_started(pool_call, instance.pool.policy.max_total_s, now)
-        if instance.pool.asking and call.method in CAN_ASK and instance.era == "handshake":
-            # Only a server that may ask gets trace contexts; calls to all others stay cheap.
+        may_ask = instance.pool.asking and call.method in CAN_ASK and instance.era == "handshake"
+        if may_ask or call.traced:
+            # Only traced calls and those of a server that may ask get trace contexts; all others stay cheap.
+            pool_call.placed_at = now
             call, pool_call.trace = self._asks.with_trace(call)
         self._emit(WriteCall(instance.id, wire, call))
 
@@ -279,6 +281,8 @@ class Dispatcher:
             self._asks.call_ended(opened, now)
         if opened.awaits_retry:
             self._retries.call_ended(opened)
+        if opened.call.traced and opened.trace is not None:
+            self._emit(CallTimed(call, opened.trace.span, now - opened.placed_at, instance.id))
         return opened
 
     # --- a call ends without an answer -----------------------------------------------------------------

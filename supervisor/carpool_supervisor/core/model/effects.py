@@ -19,6 +19,7 @@ from carpool_protocol.link.messages import (
     CallFailed,
     CallProgressed,
     CallsRecorded,
+    CallTimed,
     Catalog,
     ElicitationFinished,
     Era,
@@ -229,6 +230,7 @@ LinkEffect = (
     CallAnswered
     | CallFailed
     | CallProgressed
+    | CallTimed
     | Catalog
     | PoolChanged
     | OperationEnded

@@ -35,8 +35,8 @@ class PoolCall:
     """One call from its arrival to its only end."""
 
     __slots__ = (
-        "announced_wait_s", "asks", "awaits_retry", "call", "instance", "size_bytes", "timeout_s",
-        "total_at", "trace", "url_elicitation_first", "urls", "wire",
+        "announced_wait_s", "asks", "awaits_retry", "call", "instance", "placed_at", "size_bytes",
+        "timeout_s", "total_at", "trace", "url_elicitation_first", "urls", "wire",
     )  # fmt: skip
 
     def __init__(self, call: Call, timeout_s: float) -> None:
@@ -49,7 +49,9 @@ class PoolCall:
         """None while it is queued."""
         self.wire = WireId(0)
         self.trace: TraceKey | None = None
-        """The trace context that it was written with, if its server may ask."""
+        """The trace context that it was written with, if its server may ask or the call is traced."""
+        self.placed_at = 0.0
+        """The time at which a traced call was last handed to an instance."""
         self.announced_wait_s: float | None = None
         """The seconds that it could still wait when its agent was last told; they only decrease."""
         self.url_elicitation_first = False

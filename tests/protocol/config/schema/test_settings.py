@@ -86,6 +86,7 @@ KEEPING_ORDER: dict[str, st.SearchStrategy[Any]] = {
     "pool.min": st.just(0),
     "restart.first_delay_s": st.just(0),
     "restart.max_delay_s": st.integers(1, 100),
+    "trace.endpoint": st.just("https://e.example:4318"),
     "http.path": WORD.map("/{}".format),
     "timeout_s": st.floats(0.5, 1.0),
     "tool_timeouts_s": st.dictionaries(TEXT, st.floats(0.5, 1.0), max_size=3),
@@ -108,6 +109,8 @@ def valid(setting: Setting) -> st.SearchStrategy[Any]:  # noqa: C901 - one arm f
             return st.integers(int(setting.low), int(setting.high))
         case "seconds":
             return SECONDS
+        case "fraction":
+            return st.floats(0, 1)
         case "text" | "template" | "secret":
             return TEXT
         case "url":

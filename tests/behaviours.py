@@ -1193,6 +1193,9 @@ _DOOR: Final = {
     "cli:output": Behaviour(
         "docs/json.md", "A verb whose output cannot be written says so in one line and ends with 1."
     ),
+    "cli:start-up": Behaviour(
+        "docs/terminal.md", "`--version` imports no command line, `status` and `ps` only what they use."
+    ),
     "cli:tables": Behaviour(
         "docs/terminal.md", "A table fits the terminal; in a pipe or a file nothing of it is cut."
     ),

@@ -10,7 +10,6 @@ agents (`outbound`).
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import trio
@@ -40,6 +39,7 @@ from carpool_broker.transport.inbound import AgentLines
 from carpool_broker.transport.incarnation import Incarnation
 from carpool_broker.transport.outbound import AgentOutput
 from carpool_protocol.bootstrap import paths
+from carpool_protocol.bootstrap.release import RELEASE
 from carpool_protocol.ids import CallId, Epoch
 from carpool_protocol.link.messages import (
     LINK_VERSION,
@@ -74,7 +74,6 @@ _STARTED_AGAIN = "carpool is started again"
 _STOPPED = "carpool was stopped; connect the agent again to start it"
 ENDS = {STOP: _STOPPED, STOP_FOR_RESTART: _STARTED_AGAIN, STOP_FOR_RESTART_NOW: _STARTED_AGAIN}
 """The text for carriers that keep lines, by the launcher's stop command."""
-RELEASE = version("carpool")
 FLUSH_TIMEOUT_S = 2.0
 """How long the broker waits at its end for carriers that can resume to read their lines."""
 

@@ -1,10 +1,11 @@
 """The `carpool` command's first steps: send the small processes on before anything big is imported.
 
-`connect` and `run` become shims and `up` becomes the launcher; each must stay as
-small as its own imports (rule 20). Everything else is the click command line. Before that no directory of a
+`connect` and `run` become shims and `up` becomes the launcher; each must stay as small as its own imports
+(rule 20). `--version` needs none. Everything else is the click command line. Before that no directory of a
 project stays on `sys.path`.
 """
 
+import gc
 import sys
 
 from carpool import import_path
@@ -20,13 +21,26 @@ def main() -> None:
         sys.exit(shim(verb, sys.argv[2:]))
     from carpool.terminal.output import run_to_end
 
+    if sys.argv[1:] == ["--version"]:
+        run_to_end(_print_version)
     if verb == "up":
         from carpool.launcher.up import up as launcher
 
         run_to_end(lambda: launcher(sys.argv[2:]))
+    gc.disable()  # what is imported stays: collections in between find nothing, and take their time
     from carpool.cli.main import main as command_line
 
+    gc.freeze()
+    gc.enable()
     run_to_end(command_line)
+
+
+def _print_version() -> int:
+    """Print what click prints, without it."""
+    from carpool_protocol.bootstrap.release import RELEASE
+
+    sys.stdout.write(f"carpool, version {RELEASE}\n")
+    return 0
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ Knows nothing of: agents, names, rights.
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +16,7 @@ import msgspec
 import trio
 
 from carpool_protocol.bootstrap import paths
+from carpool_protocol.bootstrap.release import RELEASE
 from carpool_protocol.ids import CallId, Epoch, InstanceId, PoolKey, RawJson
 from carpool_protocol.link.messages import (
     LINK_VERSION,
@@ -90,9 +90,8 @@ class SupervisorShell:
         self._logs = Path(paths.log_dir(os.environ, runtime_dir))
         self._name = name
         self._lifeline = lifeline
-        release = version("carpool")
         epoch = Epoch(f"{os.getpid():x}-{os.urandom(6).hex()}")
-        hello = Hello(LINK_VERSION, epoch, name, os.getpid(), release)
+        hello = Hello(LINK_VERSION, epoch, name, os.getpid(), RELEASE)
         self._ready = ReadySet()
         self._link: Link = ZmqLink(hello, paths.link_endpoint(runtime_dir), self._ready)
         self._broker = Epoch("")
@@ -100,7 +99,7 @@ class SupervisorShell:
         self._broker_away = False
         life = os.urandom(LIFE_BYTES)
         self.core = SupervisorCore(life)
-        self._instance_ios = InstanceIos(self._ready, self._logs, release, life, self._feed)
+        self._instance_ios = InstanceIos(self._ready, self._logs, RELEASE, life, self._feed)
         self._processes = Processes(
             self._ready,
             paths.runtime_id(runtime_dir),

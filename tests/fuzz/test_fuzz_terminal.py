@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from carpool.cli import call, check, daemon, logs, resources_prompts, status, tools, why
 from carpool.control.control_client import AnsweredError
-from carpool.launcher.up import RuntimePlace
+from carpool.launcher.runtime_place import RuntimePlace
 from carpool.probe.probe import conclusion
 from carpool.terminal.verb_output import print_json
 from tests.behaviours import behaviour

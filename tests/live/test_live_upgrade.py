@@ -82,6 +82,8 @@ class Installed(Daemon):
                         file.rename(file.with_name(file.stem + MOVED))
                 first = fresh / "__init__.py"
                 first.write_text(FINDER + first.read_text())
+        release = self.packages / "carpool_protocol" / "bootstrap" / ("release" + (MOVED if moved else ".py"))
+        release.write_text(f'RELEASE = "{version}"\n')
         facts = self.packages / f"carpool-{version}.dist-info"
         facts.mkdir()
         (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: carpool\nVersion: {version}\n")

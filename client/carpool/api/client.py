@@ -17,6 +17,7 @@ from carpool.api.callbacks import Ask, Callbacks, Tell, as_uris
 from carpool.api.results import Json, Outcome, Result, Server, Tool, Workspace, read, tool_of
 from carpool.api.session import AgentSession
 from carpool.errors import BadCall, Lost, Unavailable, UnknownName
+from carpool_protocol.bootstrap.release import RELEASE
 from carpool_protocol.faults.faults import as_sentence
 
 VERSION: Final = "2025-11-25"
@@ -98,7 +99,7 @@ class Carpool:
             greeting = {
                 "protocolVersion": VERSION,
                 "capabilities": self._callbacks.capabilities(),
-                "clientInfo": {"name": self._name, "version": _release()},
+                "clientInfo": {"name": self._name, "version": RELEASE},
             }
             greeted = _object(await session.request("initialize", greeting))
             self.instructions = str(greeted.get("instructions") or "")
@@ -391,9 +392,3 @@ def _object(raw: bytes) -> Json:
             whose="server",
         )
     return found
-
-
-def _release() -> str:
-    from carpool.control.control_client import release  # late: importlib.metadata is only needed for this
-
-    return release()

@@ -6,18 +6,19 @@ servers.
 """
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from carpool_protocol.bootstrap.trusted_places import is_own_place
-from carpool_protocol.config.schema.environment import scrub
-from carpool_protocol.runtime.login_path import login_path
 from carpool_protocol.runtime.search_path import merged_path, missing_program
 
 
 def path_from_here(environ: Mapping[str, str], *, login_shell: bool) -> list[str]:
     """Return the PATH directories of servers if carpool were started here now. May wait for the shell."""
+    # Late: `status` needs none of it.
+    from carpool_protocol.config.schema.environment import scrub
+    from carpool_protocol.runtime.login_path import login_path
+
     return merged_path(
         login_path(environ) if login_shell else None,
         scrub(environ).get("PATH", os.defpath),
@@ -57,6 +58,8 @@ def comparisons(
 
 def comparison(program: str, directories: Sequence[str], environ: Mapping[str, str]) -> str:
     """Return the advice about a program that the caller finds and servers do not; empty if there is none."""
+    import shutil  # late: only where a program is missing
+
     here = shutil.which(program, path=environ.get("PATH", os.defpath))
     if here is None or "/" in program:
         return ""

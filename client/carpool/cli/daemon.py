@@ -20,7 +20,8 @@ from carpool.control.place import runtime_place
 from carpool.launcher import processes
 from carpool.launcher.cleanup import CLEAR_S
 from carpool.launcher.launcher import DRAINED_S, RESTART, STOP_S
-from carpool.launcher.up import RuntimePlace, bring_up, requested_config
+from carpool.launcher.runtime_place import RuntimePlace
+from carpool.launcher.up import bring_up, requested_config
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths

@@ -15,12 +15,13 @@ import click
 import msgspec
 
 from carpool import launcher_lock
-from carpool.control.control_client import ATTACH_S, AnsweredError, ControlClient, ControlClientError, release
+from carpool.control.control_client import ATTACH_S, AnsweredError, ControlClient, ControlClientError
 from carpool.control.place import runtime_place
-from carpool.launcher.up import RuntimePlace, bring_up, environment_in_force
+from carpool.launcher.runtime_place import RuntimePlace
 from carpool.terminal import display, screen
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_NO_BROKER, EXIT_USAGE, fail
 from carpool_protocol.bootstrap import trusted_places
+from carpool_protocol.bootstrap.release import RELEASE
 
 RETURN_S = 15.0
 """Seconds that a verb waits for a broker that a launcher is about to start.
@@ -116,7 +117,7 @@ class _Verbs(click.Group):
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(release(), prog_name="carpool")
+@click.version_option(RELEASE, prog_name="carpool")
 def verbs() -> None:
     """Agents share MCP servers: each server runs once, supervised, for all of them."""
 
@@ -165,6 +166,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="For programs
 
 def environment() -> dict[str, str]:
     """Return the environment of this verb, with the configuration file that is in force here."""
+    from carpool.launcher.up import environment_in_force  # late: verbs that only look need none of it
+
     return environment_in_force(runtime_place().directory)
 
 
@@ -202,6 +205,8 @@ def open_session(
     except ControlClientError as error:
         if not (start and error.no_broker):
             fail_at(error)
+    from carpool.launcher.up import bring_up  # late: only where carpool does not run
+
     code, text = bring_up(place)
     if code:
         fail(text, code if code == EXIT_USAGE else EXIT_NO_BROKER)

@@ -17,6 +17,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from carpool_protocol.bootstrap import paths, peer_credentials
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION
+from carpool_protocol.bootstrap.release import RELEASE
 from carpool_protocol.carrier.attach import (
     Attach,
     AttachProblem,
@@ -130,7 +131,7 @@ class ControlClient:
             {
                 "protocolVersion": "2025-11-25",
                 "capabilities": {},
-                "clientInfo": {"name": "carpool", "version": release()},
+                "clientInfo": {"name": "carpool", "version": RELEASE},
             },
         )
         self._write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
@@ -258,16 +259,6 @@ class ControlClient:
     def _fail(self, text: str) -> NoReturn:
         self._socket.close()
         raise ControlClientError(text)
-
-
-def release() -> str:
-    """The version of carpool that is installed; `0` in a source tree."""
-    from importlib import metadata  # late: only those who greet or are asked need it
-
-    try:
-        return metadata.version("carpool")
-    except metadata.PackageNotFoundError:
-        return "0"
 
 
 def _number(raw_id: bytes) -> int:

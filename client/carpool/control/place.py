@@ -8,7 +8,7 @@ Knows nothing of: how the directory is found (`paths`), the broker in it (`contr
 
 import click
 
-from carpool.launcher.up import RuntimePlace
+from carpool.launcher.runtime_place import RuntimePlace
 from carpool.terminal.verb_output import EXIT_USAGE, fail
 from carpool_protocol.bootstrap import paths
 

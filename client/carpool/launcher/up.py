@@ -18,6 +18,7 @@ from carpool.launcher.http_address import split_address
 from carpool.launcher.http_door import read_door_status
 from carpool.launcher.launcher import DOOR_S, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
 from carpool.launcher.runtime_dir import RuntimeDirWatch
+from carpool.launcher.runtime_place import RuntimePlace
 from carpool_protocol.bootstrap import paths, trusted_places
 from carpool_protocol.bootstrap.paths import project_around
 from carpool_protocol.files import private_files
@@ -42,15 +43,6 @@ also an address that is none (then nothing starts) and one that all could use wi
 With --detach carpool runs without its door all the same, for agents on its socket: it opens the door as soon
 as it can, and `carpool status` tells why it is not open. Without --detach and with --http it does not start.
 """
-
-
-class RuntimePlace:
-    """The place of this carpool: the runtime directory, private, and a note if it is not the wished one."""
-
-    def __init__(self) -> None:
-        self.directory, self.note = paths.find_runtime_dir(os.environ, os.getuid())
-        paths.ensure_private(self.directory)
-        self.logs = paths.log_dir(os.environ, self.directory)
 
 
 def up(arguments: list[str]) -> int:

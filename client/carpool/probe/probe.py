@@ -15,7 +15,8 @@ import msgspec
 
 from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
 from carpool.control.place import runtime_place
-from carpool.launcher.up import RuntimePlace, environment_in_force
+from carpool.launcher.runtime_place import RuntimePlace
+from carpool.launcher.up import environment_in_force
 from carpool.probe.config import probe_config
 from carpool.probe.judge import ComparedAnswer, Outcome, Result, judge, result_of
 from carpool.probe.run import ProbeCall, ProbedTool, ProbeError, ProbeRun

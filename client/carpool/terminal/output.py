@@ -1,15 +1,18 @@
 """The end of a verb whose output cannot be written: one sentence and exit code 1, never a traceback.
 
 Owns what counts as that. A reader that has what it wants (`carpool ps | head -1`) is no failure.
-Standard library only: `up` goes through here as well.
+Standard library only, and modules that every interpreter has loaded: `up` and `--version` go through here.
 """
 
-import contextlib
+import gc
 import io
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # to import these takes longer than `--version` does
+    from collections.abc import Callable
+    from typing import Any, NoReturn
 
 EXIT_FAILED = 1
 _STDOUT = 1
@@ -20,7 +23,7 @@ class _Stdout(io.FileIO):
 
     failed: OSError | None = None
 
-    def write(self, data: Any, /) -> int:
+    def write(self, data: "Any", /) -> int:
         try:
             return super().write(data)
         except OSError as error:
@@ -28,7 +31,7 @@ class _Stdout(io.FileIO):
             raise
 
 
-def run_to_end(main: Callable[[], int]) -> NoReturn:
+def run_to_end(main: "Callable[[], int]") -> "NoReturn":
     """Run `main` and exit with its code, or with 1 where stdout does not take what it says."""
     raw = _take_stdout()
     code: int | str | None
@@ -46,8 +49,11 @@ def run_to_end(main: Callable[[], int]) -> NoReturn:
         code = 0
         if not isinstance(raw.failed, BrokenPipeError):
             code = EXIT_FAILED
-            with contextlib.suppress(OSError, AttributeError):  # a stderr that is full, or closed
+            try:
                 sys.stderr.write(f"carpool: cannot write the output: {raw.failed.strerror}\n")
+            except (OSError, AttributeError):  # a stderr that is full, or closed
+                code = EXIT_FAILED
+    gc.freeze()  # to look for cycles among all that was imported takes a tenth of `carpool status`
     sys.exit(code)
 
 

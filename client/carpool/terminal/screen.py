@@ -8,7 +8,6 @@ Refuses to know what is shown (`display`), and how a table is laid out (`table`)
 """
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from typing import TextIO
@@ -16,7 +15,11 @@ from typing import TextIO
 
 def width() -> int | None:
     """Return the columns of the terminal on stdout; None where stdout is no terminal."""
-    return shutil.get_terminal_size().columns if _is_terminal(sys.stdout) else None
+    if not _is_terminal(sys.stdout):
+        return None
+    import shutil  # late: a pipe has no width
+
+    return shutil.get_terminal_size().columns
 
 
 def colour_forced(environ: Mapping[str, str]) -> bool | None:

@@ -6,7 +6,6 @@ terminal here.
 Knows nothing of: verbs, the daemon.
 """
 
-import json
 import sys
 from typing import Any, NoReturn
 
@@ -19,6 +18,8 @@ EXIT_FAILED, EXIT_USAGE, EXIT_NO_BROKER = 1, 2, 69
 
 def print_json(value: Any) -> None:
     """One JSON document. Escaped to ASCII: nothing in it can play with the terminal."""
+    import json  # late: most output is for people
+
     click.echo(json.dumps(value, indent=2))
 
 

@@ -29,7 +29,6 @@ import msgspec
 from msgspec import Meta, Struct
 
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION
-from carpool_protocol.wire.tool_names import check_name_length
 
 Carrier = Literal["shim", "run", "cli", "client", "door"]
 """`door` is the HTTP door. Its connection is no session; it carries many (`streams`)."""
@@ -227,8 +226,11 @@ def parse_attach(line: bytes) -> Attach | AttachProblem | None:
         return AttachProblem("the attach line must say `run` with the carrier `run`, and only there")
     if (attach.carrier == "door") != attach.streams:
         return AttachProblem("the attach line must say `streams` with the carrier `door`, and only there")
-    if attach.tool_name_length and (problem := check_name_length(attach.tool_name_length)) is not None:
-        return AttachProblem(problem)
+    if attach.tool_name_length:
+        from carpool_protocol.wire.tool_names import check_name_length  # late: carriers need none of it
+
+        if (problem := check_name_length(attach.tool_name_length)) is not None:
+            return AttachProblem(problem)
     return attach
 
 

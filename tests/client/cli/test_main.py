@@ -16,7 +16,7 @@ from carpool.cli import call, main
 from carpool.cli.main import with_server_name
 from carpool.cli.status import NOTHING, status_page
 from carpool.control.control_client import ControlClientError
-from carpool.launcher.up import RuntimePlace
+from carpool.launcher.runtime_place import RuntimePlace
 from tests.behaviours import behaviour
 from tests.kit.fake_broker import POOLS, STATUS, TOOLS, FakeBroker
 from tests.kit.private_daemon import PrivateDaemon

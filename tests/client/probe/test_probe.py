@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool.cli import check
+from carpool.launcher.runtime_place import RuntimePlace
 from carpool.launcher.sandbox import PrivateCarpool
-from carpool.launcher.up import RuntimePlace
 from carpool.probe import probe
 from carpool.probe.config import ALONE, SHARED, probe_config
 from carpool.probe.judge import (

@@ -1,5 +1,6 @@
 """Traces with real processes: one for each call, from the agent through carpool to a server on the SDK."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,19 @@ async def test_a_call_is_one_trace_from_the_agent_to_a_server_on_the_sdk(
         assert request.attributes["gen_ai.tool.name"] == "echo"
         assert handed.attributes["carpool.instance"] > 0
         assert not any("hunter2" in each.text for each in (request, waiting, handed))
+
+
+@behaviour("traces:one")
+async def test_an_agent_and_a_server_on_the_sdk_share_one_trace(daemon: Make, collector: Collector) -> None:
+    made = traced(daemon, collector, endpoint=collector.url)
+    agent = [sys.executable, str(SERVER.with_name("traced_agent.py"))]
+    with trio.fail_after(LIMIT_S):
+        done = await trio.run_process(agent, env=made.environ, capture_stdout=True, stdin=b"")
+        (own,) = [each for each in json.loads(done.stdout) if each["name"].endswith("tools/call sdk__echo")]
+        found = await spans(collector, "echo", 4)
+    request, handed = found["carpool tools/call echo"], found["carpool tools/call echo by"]
+    assert (request.trace, request.parent) == (own["trace"], own["id"])
+    assert found["server tools/call echo"].parent == handed.id
 
 
 @behaviour("traces:one", "traces:errors")

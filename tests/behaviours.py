@@ -1490,6 +1490,17 @@ _CONFIG: Final = {
         "docs/names.md",
         "A kept list that is not as it was written is passed over with one line, and replaced.",
     ),
+    "operate:calls": Behaviour(
+        "docs/operating.md", "`carpool calls` lists every open call with its state, its age and its instance."
+    ),
+    "operate:cancel": Behaviour(
+        "docs/operating.md", "A call that an operator cancels gets one answer, which says if it may have run."
+    ),
+    "operate:pause": Behaviour(
+        "docs/operating.md",
+        "Calls of a paused server wait until it is resumed, for `wait_s` at most; open calls go on.",
+    ),
+    "operate:stop-all": Behaviour("docs/operating.md", "`carpool stop --all` stops every server."),
     "switch:live": Behaviour(
         "docs/json.md, rule 18",
         "A server that is disabled leaves every list at once, finishes what is open, and a call says so.",

@@ -63,8 +63,6 @@ REMAINING: Final[dict[str, str]] = {
     "protocol/carpool_protocol/machine/slices.py: result is only declared": _VALUE,
     "protocol/carpool_protocol/runtime/poller.py: entry.on_writable": _VALUE,
     "client/carpool/api/session.py: _tasks is only declared": _RUN,
-    "client/carpool/bridge/cancellation.py: response.stream": _SDK,
-    "client/carpool/bridge/notifications.py: response.stream": _SDK,
     "client/carpool/bridge/process.py: sse.sse_within_origin": _SDK,
     "client/carpool/http/core/core.py: self.gate": _VALUE,
     "client/carpool/http/server.py: self._link": _VALUE,

@@ -45,6 +45,7 @@ from carpool_protocol.link.messages import (
     LINK_VERSION,
     AnyMessage,
     CallFailed,
+    CallsLocated,
     Catalog,
     Hello,
     JournalRead,
@@ -188,6 +189,7 @@ class BrokerShell:
             follow=lambda followed: self._pump.feed_all(group_changes(followed)),
             approvals=approvals,
             story=self._pump.story,
+            clock=self._clock,
         )
 
     def _new_door(self, runtime_dir: str, incarnation: Incarnation) -> AgentServer:
@@ -249,6 +251,7 @@ class BrokerShell:
             await nursery.start(self._hook_runner.run)
             self._read_hooks()  # before any call, and before any answer in the record
             self._read_limits()
+            self._pump.feed(events.PausedServersChanged(frozenset(self._configuration.overrides.paused)))
             self._pump.feed(self._configuration.resolve_source(DEFAULT_SOURCE))
             nursery.start_soon(self._ready.run, self._flush_burst)
             nursery.start_soon(self._pump.run_timers, self._flush_burst)
@@ -381,7 +384,7 @@ class BrokerShell:
                     log.error("%s", message.text)
                     if message.superseded:
                         self._end_replaced()
-                case Surveyed() | OperationEnded() | SharingExplained() | JournalRead():
+                case Surveyed() | OperationEnded() | SharingExplained() | JournalRead() | CallsLocated():
                     self._inquiries.answer_received(message)
                 case _:
                     log.error(
@@ -468,6 +471,7 @@ class BrokerShell:
         self._read_limits()
         self._send_now(UseLoginShell(config.login_shell))
         self._read_hooks()
+        self._pump.feed(events.PausedServersChanged(frozenset(self._configuration.overrides.paused)))
         self._apply_changes(readings)
         return problem.splitlines()
 

@@ -23,14 +23,17 @@ from carpool_protocol.link.messages import (
     AnswerAsk,
     AnswersWritten,
     Call,
+    CallsLocated,
     CancelCall,
     CancelTask,
     Credit,
     DiscoverCatalog,
+    EndCall,
     ExplainSharing,
     ForwardAskProgress,
     Hello,
     JournalRead,
+    LocateCalls,
     OpenSessions,
     Operate,
     PoolSpec,
@@ -261,11 +264,12 @@ class SupervisorShell:
                 self._link.send(BROKER, explain_pool(self.core.pools, message, self._knowledge, spec))
             case ReportProbe():
                 self._probe_reported(message)
-            case ReadJournal():
-                self._read_journal(message)
+            case ReadJournal() | LocateCalls():
+                self._answer_about_calls(message)
             case (
                 DiscoverCatalog()
                 | Operate()
+                | EndCall()
                 | SetLevel()
                 | SetResourceSubscriptions()
                 | AnswerAsk()
@@ -301,7 +305,10 @@ class SupervisorShell:
     def _spec_of(self, key: PoolKey) -> PoolSpec | None:
         return self._specs.get(key)
 
-    def _read_journal(self, message: ReadJournal) -> None:
+    def _answer_about_calls(self, message: ReadJournal | LocateCalls) -> None:
+        if isinstance(message, LocateCalls):
+            self._link.send(BROKER, CallsLocated(message.token, self.core.locate_calls(message.calls)))
+            return
         entries = RawJson(msgspec.json.encode(self._pump.story(message.call, CallId)))
         running = {each.id: each.pid for each in self.core.instances.by_id.values()}
         self._link.send(BROKER, JournalRead(message.token, entries, running))

@@ -42,6 +42,9 @@ VERBS: Final = (
     Verb("logs git --json"),
     Verb("pin status --json"),
     Verb("check --json"),
+    Verb("calls --json"),
+    Verb("pause git --json"),
+    Verb("resume git --json"),
     Verb("stop git --json"),
     Verb("start git --json"),
     Verb("restart git --json"),
@@ -57,6 +60,7 @@ VERBS: Final = (
 )
 ELSEWHERE: Final = {
     "bench": "its keys may change, and it takes a minute",
+    "cancel": "it needs an open call; `tests/live/test_live_open_calls.py` reads its output",
     "demo": "its keys may change, and it downloads servers",
     "login": "it needs a server that asks for a login; `tests/live/test_live_login.py` reads its output",
     "logout": "as `login`",

@@ -11,6 +11,7 @@ from carpool_broker.admin.approval_commands import ApprovalCommands
 from carpool_broker.admin.call_story import FindStory, Stories
 from carpool_broker.admin.counter_report import CounterReport
 from carpool_broker.admin.methods import Methods
+from carpool_broker.admin.open_calls import OpenCallCommands
 from carpool_broker.admin.override_commands import OverrideCommands, Reload
 from carpool_broker.admin.pool_commands import PoolCommands
 from carpool_broker.admin.session_view import SessionQueries
@@ -18,8 +19,11 @@ from carpool_broker.admin.status_query import Process, StatusQuery
 from carpool_broker.admin.supervisor_queries import SupervisorQueries
 from carpool_broker.config.configuration import Configuration, ConfigurationChange
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.model.events import PinsApproved
+from carpool_broker.core.model.events import CallCancelledByOperator, PausedServersChanged, PinsApproved
 from carpool_broker.storage.approval_store import ApprovalStore
+
+OperatorEvent = ConfigurationChange | PinsApproved | PausedServersChanged | CallCancelledByOperator
+"""What follows for the core from an operator's request."""
 
 
 class ControlMethods:
@@ -33,11 +37,12 @@ class ControlMethods:
         process: Process,
         *,
         reload: Reload,
-        follow: Callable[[Sequence[ConfigurationChange | PinsApproved]], None],
+        follow: Callable[[Sequence[OperatorEvent]], None],
         approvals: ApprovalStore,
         story: FindStory,
+        clock: Callable[[], float],
     ) -> None:
-        """`follow` feeds changes of configuration and approvals to the core."""
+        """`follow` feeds these events to the core."""
         methods = Methods()
         self.answer = methods.answer
         self.override_commands = OverrideCommands(configuration, follow)
@@ -49,6 +54,7 @@ class ControlMethods:
         status.register(methods)
         Stories(inquiries, story, process.audit).register(methods)
         SessionQueries(core, inquiries).register(methods)
+        OpenCallCommands(core, inquiries, clock, follow).register(methods)
         PoolCommands(core, configuration, inquiries, process.told_at).register(methods)
         profile_report.register(methods, core, configuration)
 

@@ -1,4 +1,4 @@
-"""The method `carpool/switch`, which `carpool enable` and `disable` use.
+"""The methods `carpool/switch` (`carpool enable` and `disable`) and `carpool/pause` (`pause`, `resume`).
 
 Owns the rules for an override and the operator's answer: the state now, how long it lasts, and the files that
 say otherwise.
@@ -16,6 +16,7 @@ from carpool_broker.admin.methods import Methods
 from carpool_broker.config.configuration import Configuration, ConfigurationChange
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.configuration.overrides import can_run, is_on
+from carpool_broker.core.model.events import PausedServersChanged
 from carpool_protocol.config.reading.merge import cap_problem
 from carpool_protocol.config.schema.model import ServerConfig
 from carpool_protocol.config.text.problems import no_such_server
@@ -44,11 +45,21 @@ class OverrideParams(Struct):
     """True: only check if the override is allowed."""
 
 
+class PauseParams(Struct):
+    """Params of `carpool/pause`."""
+
+    servers: list[str]
+    paused: bool
+    """False: the servers are resumed."""
+
+
 class OverrideCommands:
-    """Answers `carpool/switch`. `follow`: lets the core take changes of the configuration."""
+    """Answers `carpool/switch` and `carpool/pause`. `follow`: lets the core take changes."""
 
     def __init__(
-        self, configuration: Configuration, follow: Callable[[list[ConfigurationChange]], None]
+        self,
+        configuration: Configuration,
+        follow: Callable[[Sequence[ConfigurationChange | PausedServersChanged]], None],
     ) -> None:
         self._configuration = configuration
         self._apply_changes = follow
@@ -65,6 +76,25 @@ class OverrideCommands:
                 return {"server": params.server, "refused": str(error)}
 
         methods.add("carpool/switch", OverrideParams, switch)
+        methods.add("carpool/pause", PauseParams, lambda _, params: self.pause(params))
+
+    def pause(self, params: PauseParams) -> dict[str, Any]:
+        """Pause or resume servers. Returns `{"results": [{"server", "ok", "text"}]}`, in their order."""
+        configuration = self._configuration
+        paused, known = configuration.overrides.paused, configuration.layers.server_names()
+        results: list[dict[str, Any]] = []
+        for name in map(ServerName, params.servers):
+            if name not in known:
+                text = no_such_server(name, known)
+            else:
+                is_new = (name in paused) is not params.paused
+                text = ("" if is_new else "already ") + ("paused" if params.paused else "running")
+                (paused.add if params.paused else paused.discard)(name)
+            results.append({"server": name, "ok": name in known, "text": text})
+        configuration.override_store.save()
+        self._apply_changes([PausedServersChanged(frozenset(paused))])
+        log.info("servers paused by operators: %s", ", ".join(sorted(paused)) or "none")
+        return {"results": results}
 
     def switch(
         self, params: OverrideParams, sessions: Collection[SessionId], problems: Sequence[str] = ()

@@ -156,6 +156,8 @@ class StatusFacts(Struct, frozen=True, kw_only=True):
     """Calls that wait in the broker's own queues."""
     switches: Mapping[ServerName, bool] = {}
     """Overrides for all sessions, until carpool stops."""
+    paused: Set[ServerName] = frozenset()
+    """The servers that operators have paused."""
     switches_of: Mapping[SessionId, Mapping[ServerName, bool]] = {}
     """Overrides for one session each, until it ends."""
     pinned: Mapping[ServerName, Mapping[str, Any]] = {}
@@ -306,6 +308,7 @@ def _servers(facts: StatusFacts, pools: list[PoolReport]) -> dict[str, Any]:
         server["well"] = _is_healthy(server)
         server["tags"] = list(facts.tags.get(name, ()))
         server["pinned"] = facts.pinned.get(name)
+        server["paused"] = name in facts.paused
         server["switched"] = _OVERRIDE_WORDS[facts.switches.get(name)]
         server["disabled_in"] = list(facts.disabled_in.get(name, ()))
     return found

@@ -143,6 +143,7 @@ class StatusQuery:
             config_file=self._configuration.config.file,
             config_problem=self._configuration.problem,
             switches=switches.global_overrides,
+            paused=switches.paused,
             switches_of=switches.session_overrides,
             disabled_in={name: layers.disabled_in(name) for name in known},
             waiting=_waiting(sessions),

@@ -13,9 +13,16 @@ from collections.abc import Callable
 import trio
 
 from carpool_broker.admin.methods import ControlError
-from carpool_protocol.link.messages import AnyMessage, JournalRead, OperationEnded, SharingExplained, Surveyed
+from carpool_protocol.link.messages import (
+    AnyMessage,
+    CallsLocated,
+    JournalRead,
+    OperationEnded,
+    SharingExplained,
+    Surveyed,
+)
 
-QueryAnswer = Surveyed | OperationEnded | SharingExplained | JournalRead
+QueryAnswer = Surveyed | OperationEnded | SharingExplained | JournalRead | CallsLocated
 """The supervisor's answers to queries of operators."""
 
 

@@ -32,6 +32,7 @@ from carpool_broker.core.model.events import (
     AskAnswered,
     AskProgressed,
     BadLineReceived,
+    CallCancelledByOperator,
     CallRequested,
     CarrierAnnounced,
     DiscoverRequested,
@@ -46,6 +47,7 @@ from carpool_broker.core.model.events import (
     ListenResumed,
     ListPageRequested,
     LogLevelRequested,
+    PausedServersChanged,
     PingRequested,
     PinsApproved,
     RequestCancelled,
@@ -358,6 +360,11 @@ class BrokerCore:
                 self.updates.sources_read(event.readings, now)
             case SourceDropped():
                 self.updates.source_dropped(event)
+            case CallCancelledByOperator():
+                self.requests.cancelled_by_operator(event.call, now)
+            case PausedServersChanged():
+                self.sources.paused_servers = event.servers
+                self.supervisor_sync.send_pools()
             case PinsApproved():
                 self.updates.tools_approved(event, now)
             case LimitsRead():

@@ -26,6 +26,7 @@ class OverrideStore:
         if path:
             held = read_overrides(path)
             self.overrides.global_overrides = {ServerName(name): on for name, on in held.servers.items()}
+            self.overrides.paused = {ServerName(name) for name in held.paused}
             if held.carpool == carpool:
                 self.overrides.session_overrides = {
                     SessionId(session): {ServerName(name): on for name, on in own.items()}
@@ -40,12 +41,13 @@ class OverrideStore:
         held = OverridesFile(
             dict(self.overrides.global_overrides),  # type: ignore[arg-type]
             dict(self.overrides.session_overrides),  # type: ignore[arg-type]
+            sorted(self.overrides.paused),
             self._carpool,
         )
         try:
             write_overrides(self._path, held)
         except OSError as error:
             log.error(  # noqa: TRY400 - a traceback would not help
-                "the overrides of `carpool enable` and `disable` cannot be saved: %s",
+                "the overrides of `carpool enable`, `disable` and `pause` cannot be saved: %s",
                 error.strerror or type(error).__name__,
             )

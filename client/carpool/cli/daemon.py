@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -64,11 +65,34 @@ def start(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
 
 
 @click.command()
+@click.argument("servers", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Every configured server; carpool itself stays.")
+@json_option
+def stop(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
+    """Stop SERVERS: their tools leave every list until they are started again."""
+    _operate("stop", _chosen_servers(servers, everything), as_json)
+
+
+@click.command()
 @click.argument("servers", nargs=-1, required=True)
 @json_option
-def stop(servers: tuple[str, ...], as_json: bool) -> None:
-    """Stop SERVERS: their tools leave every list until they are started again."""
-    _operate("stop", list(servers), as_json)
+def pause(servers: tuple[str, ...], as_json: bool) -> None:
+    """Pause SERVERS: new calls wait until `carpool resume`, at most for `wait_s`; open calls go on."""
+    _set_paused(servers, paused=True, as_json=as_json)
+
+
+@click.command()
+@click.argument("servers", nargs=-1, required=True)
+@json_option
+def resume(servers: tuple[str, ...], as_json: bool) -> None:
+    """Resume SERVERS that `carpool pause` has paused: waiting calls run."""
+    _set_paused(servers, paused=False, as_json=as_json)
+
+
+def _set_paused(servers: tuple[str, ...], *, paused: bool, as_json: bool) -> None:
+    with open_session(control=True) as client:
+        answer = broker_request_or_fail(client, "carpool/pause", {"servers": list(servers), "paused": paused})
+    _print_results(answer.get("results") or [], as_json)
 
 
 @click.command()
@@ -187,13 +211,18 @@ def _operate(verb: str, servers: list[str] | None, as_json: bool) -> None:
         )
         results: list[dict[str, Any]] = answer.get("results") or []
         path = missing_here(door, results)
+    _print_results(results, as_json, path)
+
+
+def _print_results(results: list[dict[str, Any]], as_json: bool, more: Sequence[str] = ()) -> None:
+    """Print one line for each server; the verb fails if one failed. `more`: lines for people."""
     if as_json:
         print_json(results)
     else:
         for each in results:
             said = display.printable(with_server_name(each["server"], each["text"]))
             click.echo(said if each["ok"] else f"carpool: {said}", err=not each["ok"])
-        for line in path:
+        for line in more:
             click.echo(display.printable(line), err=True)
     if not all(each["ok"] for each in results):
         raise click.exceptions.Exit(EXIT_FAILED)

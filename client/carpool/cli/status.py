@@ -379,7 +379,7 @@ def _servers_table(servers: Facts) -> str:
         rows.append(
             [
                 name,
-                display.state(server["state"]),
+                display.state(server["state"], paused=bool(server.get("paused"))),
                 _sharing(server),
                 len(instances),
                 sum(instance["in_flight"] for instance in instances),

@@ -121,9 +121,11 @@ _STATES: Final[dict[str, Colour]] = {
 }
 
 
-def state(state: str) -> Cell:
-    """The cell for a server's or an instance's state: green, yellow where one waits, red where it failed."""
-    return Cell(state, _STATES.get(state, ""))
+def state(state: str, *, paused: bool = False) -> Cell:
+    """The cell for a server's or an instance's state: green, yellow where one waits, red where it failed.
+    `paused`: an operator has paused the server.
+    """
+    return Cell(f"{state}, paused" if paused else state, "yellow" if paused else _STATES.get(state, ""))
 
 
 def size(size_bytes: float) -> str:

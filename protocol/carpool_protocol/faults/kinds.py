@@ -311,6 +311,13 @@ _KINDS: Final = (
         "Ask the user to run `carpool start SERVER`.",
     ),
     FaultKind(
+        "paused",
+        "unavailable",
+        5319,
+        "The server is paused by its operator, and the call waited for as long as it may.",
+        "Try again later, or ask the user to run `carpool resume SERVER`.",
+    ),
+    FaultKind(
         "disabled",
         "unavailable",
         5314,
@@ -323,6 +330,13 @@ _KINDS: Final = (
         5308,
         "The server is being stopped and takes no new calls.",
         "List the tools again in a moment; if the server is there again, try again.",
+    ),
+    FaultKind(
+        "operator_cancelled_unsent",
+        "unavailable",
+        5318,
+        "An operator cancelled this call before it was sent to the server.",
+        "Do not repeat it by yourself: tell the user that an operator cancelled it.",
     ),
     FaultKind(
         "closing",
@@ -399,6 +413,13 @@ _KINDS: Final = (
         5403,
         "The call reached its total time limit, which progress does not extend, and was cancelled.",
         "Check what the call has changed, then ask for less at once; a larger max_total_s allows more time.",
+    ),
+    FaultKind(
+        "operator_cancelled",
+        "lost",
+        5416,
+        "An operator cancelled this call after it was sent to the server.",
+        "Do not repeat it by yourself: tell the user that an operator cancelled it and that it may have run.",
     ),
     FaultKind(
         "cut_off",

@@ -1,4 +1,4 @@
-"""The overrides of `carpool enable` and `disable` in a file, so that they outlive a broker.
+"""The overrides of `carpool enable`, `disable` and `pause` in a file, so that they outlive a broker.
 
 Owns the form of the file, which lies in the runtime directory. The broker writes it; the command line reads
 it for `check`, and edits it while no broker runs. It is removed when carpool stops. An unreadable file counts
@@ -23,6 +23,8 @@ class OverridesFile(Struct, omit_defaults=True):
     """Overrides for all sessions."""
     sessions: dict[str, dict[str, bool]] = {}
     """Overrides for one session each, by session id."""
+    paused: list[str] = []
+    """The servers that are paused, for all sessions."""
     carpool: str = ""
     """The launcher under which these session ids were given out. A later launcher gives the same ids to
     others.
@@ -43,7 +45,7 @@ def read_overrides(path: str) -> OverridesFile:
 
 def write_overrides(path: str, held: OverridesFile) -> None:
     """Replace the file as a whole, or remove it if there are no overrides. Raises `OSError`."""
-    if held.servers or held.sessions:
+    if held.servers or held.sessions or held.paused:
         private_files.replace(path, msgspec.json.encode(held))
     else:
         with contextlib.suppress(FileNotFoundError):

@@ -211,6 +211,8 @@ class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
     era: EraWish = "handshake"
     replaces_too: list[PoolKey] = []
     """More replaced pools: classes of agents that had one pool each share this one."""
+    paused: bool = False
+    """True: an operator has paused its server, and calls that come wait."""
     bridge: bool = False
     """True: its processes are carpool's own bridges to servers over a URL; what they say about delivery is
     trusted.
@@ -318,6 +320,12 @@ class CancelCall(Message, frozen=True, tag=13):
 
     The broker answers this call itself, and that answer may not have been written yet.
     """
+
+
+class EndCall(Message, frozen=True, tag=52):
+    """An operator has cancelled this call. Answered with `CallFailed`, unless the call is over already."""
+
+    call: CallId
 
 
 class Operate(Message, frozen=True, tag=14):
@@ -817,6 +825,31 @@ class CallsRecorded(Message, frozen=True, tag=44):
     last: bool = True
 
 
+class LocateCalls(Message, frozen=True, tag=50):
+    """Asks where these calls are. Answered with `CallsLocated`."""
+
+    token: int
+    calls: list[CallId]
+
+
+class CallPlace(Struct, frozen=True, array_like=True):
+    """Where one open call is."""
+
+    call: CallId
+    state: Literal["waiting", "running", "asking"]
+    """`waiting`: it is in the queue of its pool. `asking`: its server waits for an answer of its agent."""
+    instance: InstanceId = InstanceId(0)
+    """0: none yet."""
+    pid: int = 0
+
+
+class CallsLocated(Message, frozen=True, tag=51):
+    """The answer to `LocateCalls`. Calls that are not open at the supervisor are left out."""
+
+    token: int
+    places: list[CallPlace]
+
+
 class ReadJournal(Message, frozen=True, tag=5):
     """Asks for the journal entries of this call. Answered with `JournalRead`."""
 
@@ -853,6 +886,7 @@ ToSupervisor = (
     | DiscoverCatalog
     | Call
     | CancelCall
+    | EndCall
     | Operate
     | Survey
     | SetLevel
@@ -870,6 +904,7 @@ ToSupervisor = (
     | ResumeCall
     | ExplainSharing
     | ReadJournal
+    | LocateCalls
     | ReportProbe
     | UseLoginShell
 )
@@ -894,5 +929,6 @@ ToBroker = (
     | CallsRecorded
     | SharingExplained
     | JournalRead
+    | CallsLocated
 )
 AnyMessage = ToSupervisor | ToBroker

@@ -11,16 +11,18 @@ from typing import Any, assert_never
 
 from msgspec import Struct
 
-from carpool_protocol.ids import InstanceId
+from carpool_protocol.ids import CallId, InstanceId
 from carpool_protocol.link.messages import (
     AnswerAsk,
     AnswersWritten,
     Call,
     CallAnswered,
     CallFailed,
+    CallPlace,
     CancelCall,
     CancelTask,
     DiscoverCatalog,
+    EndCall,
     ForwardAskProgress,
     OpenSessions,
     Operate,
@@ -241,6 +243,10 @@ class SupervisorCore:
         """All pools for `status`, without memory and CPU."""
         return [report_pool(pool, self.now, self.leases) for pool in self.pools.values()]
 
+    def locate_calls(self, calls: Iterable[CallId]) -> list[CallPlace]:
+        """Where each of these calls is; calls that are not open are left out."""
+        return self.dispatcher.locate_calls(calls)
+
     @property
     def has_no_process(self) -> bool:
         """True if no process is left."""
@@ -272,6 +278,10 @@ class SupervisorCore:
                     subscriptions.drop_stale(self.pools.values(), self._emit)
             case DiscoverCatalog():
                 self.targets.catalog_wanted(event, now)
+            case EndCall():
+                pool = self.dispatcher.end_by_operator(event.call, now)
+                if pool is not None:
+                    self._recheck_draining(pool, now)
             case CancelCall():
                 if event.answered:
                     self.record.broker_ended_call(event.call)

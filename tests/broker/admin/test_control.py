@@ -10,13 +10,13 @@ import pytest
 import trio
 import trio.testing
 
-from carpool_broker.admin.control import ControlMethods
+from carpool_broker.admin.control import ControlMethods, OperatorEvent
 from carpool_broker.admin.methods import ControlError
 from carpool_broker.admin.status import freshness_by_pool
 from carpool_broker.admin.status_query import Process
 from carpool_broker.admin.supervisor_queries import SupervisorQueries
-from carpool_broker.config.configuration import DEFAULT_SOURCE, ConfigurationChange
-from carpool_broker.core.model.events import PinsApproved, SessionClosed, SessionOpened
+from carpool_broker.config.configuration import DEFAULT_SOURCE
+from carpool_broker.core.model.events import SessionClosed, SessionOpened
 from carpool_broker.storage.approval_store import ApprovalStore
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach
@@ -72,6 +72,7 @@ class ControlRig:
         core.handle(configuration.resolve_source(DEFAULT_SOURCE), 1.0)
         self.core, self.linked = core, linked
         self.sent: list[AnyMessage] = []
+        self.now = 2.0
         self.answer: Callable[[AnyMessage], None] = lambda message: None
         self.doors: list[int] = []
         self.hooks: list[dict[str, Any]] = []
@@ -85,13 +86,14 @@ class ControlRig:
             follow=self.follow,
             approvals=ApprovalStore(""),
             story=lambda _subject, _kind: [],
+            clock=lambda: self.now,
         )
 
     async def reload(self) -> list[str]:
         self.follow(self.configuration.read_again())
         return self.configuration.problem.splitlines()
 
-    def follow(self, events: Sequence[ConfigurationChange | PinsApproved]) -> None:
+    def follow(self, events: Sequence[OperatorEvent]) -> None:
         for event in events:
             self.core.handle(event, 2.0)
 

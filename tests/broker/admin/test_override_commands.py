@@ -9,7 +9,13 @@ import pytest
 from carpool_broker.admin.override_commands import CannotOverrideError, OverrideCommands, OverrideParams
 from carpool_broker.config.configuration import DEFAULT_SOURCE, ConfigurationChange
 from carpool_broker.config.locations import Location, WorkspaceRequest
-from carpool_broker.core.model.events import SessionSourceChanged, SourceDropped, SourceId, SourceRead
+from carpool_broker.core.model.events import (
+    PausedServersChanged,
+    SessionSourceChanged,
+    SourceDropped,
+    SourceId,
+    SourceRead,
+)
 from carpool_broker.storage.override_store import OverrideStore
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach import Attach, RunCommand
@@ -35,7 +41,7 @@ class OverrideRig:
         self.store = str(place / "trust.json")
         if servers:
             self.write(**servers)
-        self.followed: list[ConfigurationChange] = []
+        self.followed: list[ConfigurationChange | PausedServersChanged] = []
         self.configuration = SynchronousConfiguration(
             ConfigFile(str(self.file), asked_for=True),
             {"HOME": "/h"},

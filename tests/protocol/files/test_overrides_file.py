@@ -14,7 +14,7 @@ from tests.behaviours import behaviour
 @behaviour("switch:kept", "private:files")
 def test_what_is_written_is_read_again_and_nothing_is_no_file(tmp_path: Path) -> None:
     path = tmp_path / "switches.json"
-    held = OverridesFile({"a": False}, {"s1": {"b": True}}, "c")
+    held = OverridesFile({"a": False}, {"s1": {"b": True}}, ["p"], "c")
     write_overrides(str(path), held)
     assert read_overrides(str(path)) == held
     assert path.stat().st_mode & 0o777 == 0o600

@@ -85,6 +85,7 @@ LIMITS: st.SearchStrategy[Limits] = st.sampled_from(
         {"limit_rss_mb": 100, "open_s": 0.0},
     ]
 )
+PAUSED = st.sampled_from([frozenset[str]()] * 4 + [frozenset("a"), frozenset("bc"), frozenset("d")])
 MODES: st.SearchStrategy[Sharing] = st.sampled_from(["auto", "concurrent", "serial", "session"])
 FIXED: dict[str, Sharing] = {"c": "session", "d": "serial"}
 PICK = st.integers(0, 50)
@@ -113,6 +114,7 @@ class KnownProcess:
 class SupervisorMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
+        self.paused: set[str] = set()
         self.core = supervisor_core()
         self.now = 50.0
         self.calls = 0
@@ -146,7 +148,8 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.silent: set[InstanceId] = set()
         """Ended for their silence."""
         self.dead: list[InstanceId] = []
-        self.feed(SetPools([spec(PoolKey(f"{server}:1")) for server in "abcd"], 3, 2))
+        self.last_set = SetPools([spec(PoolKey(f"{server}:1")) for server in "abcd"], 3, 2)
+        self.feed(self.last_set)
 
     def feed(self, event: Any) -> None:
         if isinstance(event, AnswersWritten):
@@ -210,6 +213,8 @@ class SupervisorMachine(RuleBasedStateMachine):
                     self.agrees_with_the_breaker(effect.key)
                 case ef.WriteCall():
                     self.could_know(effect.call.call)
+                    server = effect.call.key[0]
+                    assert server not in self.paused, "a call ran on a paused server"
                     process = self.processes[effect.instance]
                     assert process.has_greeted
                     assert not process.stdin_closed
@@ -312,7 +317,17 @@ class SupervisorMachine(RuleBasedStateMachine):
             specs.append(
                 spec(key, least=least, after=first, replaces=replaces, sharing=sharing, limits=limits)
             )
-        self.feed(SetPools(specs, cap, 2))
+        self.set_pools(SetPools(specs, cap, 2), paused=more.draw(PAUSED))
+
+    @rule(paused=PAUSED)
+    def paused_servers(self, paused: frozenset[str]) -> None:
+        self.set_pools(self.last_set, paused=paused)
+
+    def set_pools(self, pools: SetPools, *, paused: frozenset[str]) -> None:
+        specs = [replace(each, paused=each.server in paused) for each in pools.pools]
+        self.paused = {each.server for each in specs if each.paused}
+        self.last_set = replace(pools, pools=specs)
+        self.feed(self.last_set)
 
     @rule(
         key=KEYS,
@@ -635,7 +650,7 @@ class SupervisorMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """However it stands: once processes end when told, nothing is left."""
-        self.feed(SetPools([], 3, 2))
+        self.set_pools(SetPools([], 3, 2), paused=frozenset())
         for _ in range(8):
             self.wait(4.0)
             for instance in list(self.processes):

@@ -69,6 +69,7 @@ class SimBroker(SimProcess):
         self._since: int = since
         self.heritage = Incarnation(self.secret, life, since)
         self.core = broker_core(BOUNDS, LIST_WAIT_S, secret=self.secret, life=life, audits=True)
+        self.core.handle(bv.PausedServersChanged(world.paused), world.now)
         self.lists = ListBook()
         self.counters = CounterBook()
         self._losses: set[CallId] = set()

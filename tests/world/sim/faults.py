@@ -8,6 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from carpool_broker.core.model import events as bv
+from carpool_protocol.ids import ServerName
 from carpool_protocol.link.messages import EraWish, Policy, Sharing
 from carpool_supervisor.core.model import events as sv
 from tests.world.sim.agents import SimAgent
@@ -73,6 +75,7 @@ def storm(
     journal: bool = False,
     asks: bool = True,
     profiles: bool = False,
+    operators: bool = False,
     make: type[World] = World,
 ) -> World:
     """Thirty seconds of storm, then calm. Raises what is wrong. Odd seeds cut links and kill daemons."""
@@ -81,7 +84,8 @@ def storm(
     servers = servers_of(rng, rng.randint(2, 5), persons)
     most = rng.choice((4, 6, 24))
     world = make(seed, servers, max_processes=most, journal=journal, profiles=profiles)
-    Storm(world, persons, agents=rng.randint(2, 8), duration_s=30, disasters=seed % 2 == 1)
+    agents, disasters = rng.randint(2, 8), seed % 2 == 1
+    Storm(world, persons, agents=agents, duration_s=30, disasters=disasters, operators=operators)
     world.run(30)
     quiesce(world)
     return world
@@ -110,8 +114,16 @@ class Storm:
     """Agents at work and everything that can go wrong, for a while."""
 
     def __init__(
-        self, world: World, persons: tuple[Traits, ...], *, agents: int, duration_s: float, disasters: bool
+        self,
+        world: World,
+        persons: tuple[Traits, ...],
+        *,
+        agents: int,
+        duration_s: float,
+        disasters: bool,
+        operators: bool = False,
     ) -> None:
+        """`operators`: they pause servers and cancel calls."""
         self.world = world
         self.rng = world.rng
         self.persons = persons
@@ -123,6 +135,9 @@ class Storm:
         self._repeat(3.0, self._arrive)
         self._repeat(4.0, self._change_config)
         self._repeat(3.0, self._operate)
+        if operators:
+            self._repeat(4.0, self._pause_server)
+            self._repeat(2.0, self._cancel_call)
         self._repeat(2.0, self._kill_instance)
         self._repeat(0.5, self._measure)
         self._repeat(4.0, self._pause_reading)
@@ -255,6 +270,19 @@ class Storm:
         for _ in range(self.rng.choice((1, 1, 3))):
             key = server.key(self.rng.choice(SOURCES))
             self.world.operate(key, self.rng.choice(("start", "stop", "restart")))
+
+    def _pause_server(self) -> None:
+        """An operator pauses a server, or resumes all of them."""
+        names = self.rng.sample(
+            list(self.world.servers), min(self.rng.choice((0, 0, 1)), len(self.world.servers))
+        )
+        self.world.pause_servers(frozenset(map(ServerName, names)))
+
+    def _cancel_call(self) -> None:
+        """An operator cancels a call."""
+        broker = self.world.broker
+        if broker.alive and not broker.stopped and (calls := list(broker.core.call_table.calls)):
+            broker.feed(bv.CallCancelledByOperator(self.rng.choice(calls)))
 
     def _kill_instance(self) -> None:
         living = self.world.living()

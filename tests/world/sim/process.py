@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 from carpool_broker.core.broker import BrokerCore
-from carpool_protocol.ids import AskId, Epoch, PoolKey, SessionId
+from carpool_protocol.ids import AskId, Epoch, PoolKey, ServerName, SessionId
 from carpool_protocol.link.messages import (
     LINK_VERSION,
     Era,
@@ -50,6 +50,7 @@ class SimProcessHost(Protocol):
     deaths: "BrokerDeaths"
     mishaps: int
     operations: dict[int, str]
+    paused: frozenset[ServerName]
     evidence: dict[PoolKey, dict[EvidenceKind, Evidence]]
     eras: dict[str, Era]
     """Of launches that speak one era only, as was found out."""

@@ -28,6 +28,7 @@ FAILING_S = POLICY.first_start_s + POLICY.give_up_after * (POLICY.max_delay_s + 
 def quiesce(world: World) -> None:
     """The weather turns: nothing new goes wrong, what is under way ends."""
     world.calm = True
+    world.resume_servers()
     world.wire.slow_down(LAG_S)
     for _ in range(3):
         world.run(4.0)

@@ -25,6 +25,7 @@ STORMS: Mapping[str, Callable[[int], World]] = {
     "plain": storm,
     "profiles": lambda seed: storm(seed, profiles=True),
     "hooks": _with_hooks,
+    "operators": lambda seed: storm(seed, operators=True),
     "workspaces": workspace_storm,
 }
 BOUNDARY_EXAMPLES: Final = 20

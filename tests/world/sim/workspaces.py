@@ -364,13 +364,15 @@ class WorkspaceBroker(SimBroker):
             return
         self.configuration_is_right()
 
-    def follow(self, followed: list[ConfigurationChange]) -> None:
+    def follow(self, followed: Sequence[ConfigurationChange | bv.PausedServersChanged]) -> None:
         """What follows goes to the core."""
         for event in group_changes(followed):
             if isinstance(event, bv.SourcesRead):
                 super().feed(bv.SourcesRead(tuple(map(self._told, event.readings))))
             elif isinstance(event, bv.SourceRead):
                 super().feed(self._told(event))
+            elif isinstance(event, bv.PausedServersChanged):
+                super().feed(event)
             elif isinstance(event, bv.SourceDropped):
                 del self.read[event.source]
                 super().feed(bv.SourceDropped(self.world.names.source(event.source)))

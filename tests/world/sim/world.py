@@ -147,6 +147,8 @@ class World:
         self.sessions = 0
         self.words = 0
         self.operations: dict[int, str] = {}
+        self.paused: frozenset[ServerName] = frozenset()
+        """The servers that an operator has paused."""
         self.evidence: dict[PoolKey, dict[EvidenceKind, Evidence]] = {}
         self.eras: dict[str, Era] = {}
         self.wire = SimLink(self)
@@ -403,6 +405,17 @@ class World:
             self.words += 1
             self.operations[self.words] = verb
             self.broker.peer.send(Operate(self.words, key, verb))  # type: ignore[arg-type]
+
+    def pause_servers(self, servers: frozenset[ServerName]) -> None:
+        """An operator pauses these servers, and resumes all others."""
+        self.paused = servers
+        if self.broker.alive:  # else the next one reads it as it is then
+            broker = self.broker
+            broker.awake(lambda: broker.feed(bv.PausedServersChanged(servers)))
+
+    def resume_servers(self) -> None:
+        """No server is paused from now on."""
+        self.pause_servers(frozenset())
 
     # --- deaths -----------------------------------------------------------------------------------------
 

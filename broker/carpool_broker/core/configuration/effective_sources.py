@@ -83,6 +83,8 @@ class EffectiveSources:
         self._capability_variants = CapabilityVariants(registry, states)
         self._era_variants = EraVariants(registry, states)
         self.sources: dict[SourceId, EffectiveSource] = {}
+        self.paused_servers: frozenset[ServerName] = frozenset()
+        """The servers that operators have paused, in every source."""
 
     def source_read(self, event: SourceRead) -> ChangedLists:
         """Take over a source that was read. Returns the scopes whose lists changed by what is kept."""
@@ -331,6 +333,7 @@ class EffectiveSources:
             replace(spec, start_after=PoolKey("")) if spec.start_after in specs else spec
             for spec in specs.values()
         ]
+        pools = [replace(spec, paused=True) if spec.server in self.paused_servers else spec for spec in pools]
         goals = [source.goal for source in self.sources.values()]
         return SetPools(
             sorted(pools, key=lambda spec: spec.key),

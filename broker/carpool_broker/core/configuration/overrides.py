@@ -1,6 +1,7 @@
-"""Overrides: servers that operators have switched on or off without writing it into a file.
+"""Overrides: servers that operators have switched on or off, or paused, without writing it into a file.
 
-Owns the switches of `carpool enable` and `disable`. A global one holds until carpool stops, one of a session
+Owns the paused servers, which stay so until `carpool resume` or the end of carpool, and the switches of
+`carpool enable` and `disable`. A global one holds until carpool stops, one of a session
 until the session ends. The last command counts: a session's own switch goes before the global one, and a
 later global one takes it back. Invariant (`check`): no session is kept without a switch. A switch that says
 the same as the files is not kept.
@@ -27,6 +28,8 @@ class Overrides:
     def __init__(self) -> None:
         self.global_overrides: dict[ServerName, bool] = {}
         """The global switches; True is on."""
+        self.paused: set[ServerName] = set()
+        """The servers that operators have paused, for all sessions."""
         self.session_overrides: dict[SessionId, dict[ServerName, bool]] = {}
 
     def set(self, server: ServerName, written: Collection[ServerConfig], *, on: bool) -> None:
@@ -58,7 +61,10 @@ class Overrides:
 
     def servers_removed(self, servers: Iterable[ServerName]) -> bool:
         """These servers have left the configuration: a later server of the same name is another one."""
-        return bool([server for server in servers if self.clear(server)])
+        gone = list(servers)
+        paused = self.paused & set(gone)
+        self.paused -= paused
+        return bool([server for server in gone if self.clear(server)] or paused)
 
     def session_closed(self, session: SessionId) -> bool:
         """The session has closed. Returns whether it had a switch."""

@@ -43,6 +43,7 @@ from carpool_protocol.link.messages import (
     CancelCall,
     CancelTask,
     DiscoverCatalog,
+    EndCall,
     ForwardAskProgress,
     OpenSessions,
     Payload,
@@ -259,6 +260,7 @@ LocalEffect = (
 LinkEffect = (
     Call
     | CancelCall
+    | EndCall
     | SetPools
     | DiscoverCatalog
     | SetLevel

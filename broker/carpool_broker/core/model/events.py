@@ -46,7 +46,7 @@ from carpool_broker.core.model.approval import Approved, PinId
 from carpool_broker.core.model.bounds import SessionBounds
 from carpool_broker.core.model.scope import DisabledServer, NamedServers, Scope
 from carpool_protocol.config.schema.capability import EVERYTHING, Capability
-from carpool_protocol.ids import ABSENT, Epoch, PoolKey, ServerName
+from carpool_protocol.ids import ABSENT, CallId, Epoch, PoolKey, ServerName
 from carpool_protocol.link.messages import (
     AskOpened,
     AskWithdrawn,
@@ -75,6 +75,7 @@ __all__ = [
     "BadLineReceived",
     "BrokerEvent",
     "BuiltinCall",
+    "CallCancelledByOperator",
     "CallRequested",
     "CarrierAnnounced",
     "DiscoverRequested",
@@ -95,6 +96,7 @@ __all__ = [
     "ListenResumed",
     "LocalEvent",
     "LogLevelRequested",
+    "PausedServersChanged",
     "PingRequested",
     "PinsApproved",
     "RequestCancelled",
@@ -223,6 +225,18 @@ class HookAnswered(BrokerEvent, frozen=True):
     """Of a rewriting, and sound: an object like `BeginHook.arguments`, or the result."""
 
 
+class CallCancelledByOperator(BrokerEvent, frozen=True):
+    """An operator has cancelled this call. Its agent is told."""
+
+    call: CallId
+
+
+class PausedServersChanged(BrokerEvent, frozen=True):
+    """These servers are paused now, and no others: calls for them wait at the supervisor."""
+
+    servers: frozenset[ServerName]
+
+
 class PinsApproved(BrokerEvent, frozen=True):
     """The user approves these tools of a pinned server, as they are now."""
 
@@ -261,6 +275,8 @@ LocalEvent = (
     | LimitsRead
     | HooksRead
     | HookAnswered
+    | CallCancelledByOperator
+    | PausedServersChanged
     | PinsApproved
     | SessionOpened
     | AgentEvent

@@ -43,8 +43,8 @@ from carpool_broker.core.subscriptions.listen_streams import ListenStreams
 from carpool_broker.core.subscriptions.subscribe import SubscribeRequests
 from carpool_broker.core.subscriptions.subscription_table import SubscriptionTable
 from carpool_protocol.faults.faults import TOOLS_CALL
-from carpool_protocol.ids import PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.link.messages import DiscoverCatalog, Feature
+from carpool_protocol.ids import CallId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.link.messages import DiscoverCatalog, EndCall, Feature
 from carpool_protocol.wire.request_targets import TASK_ID_KEYS
 
 Emit = Callable[[AnyEffect], None]
@@ -355,6 +355,24 @@ class RequestDispatch:
         self.deferred.remove(session.id, event.id)
         if not self._call_table.cancel(session, event.id, event.reason, now):
             self.listen_streams.cancel_listen(session, event.id)
+
+    def cancelled_by_operator(self, call: CallId, now: float) -> None:
+        """An operator has cancelled a call: its agent gets an error, which says if the server may run it.
+
+        The supervisor knows that of a call that was sent, and ends it. A call whose record is not complete
+        goes on (`returning`).
+        """
+        open_call = self._call_table.calls.get(call)
+        if open_call is None or open_call.stage == "returning":
+            return
+        if open_call.stage == "sent":
+            self._emit(EndCall(call))
+            return
+        session = open_call.session
+        self.deferred.remove(session.id, open_call.asked.id)
+        has_run = open_call.stage == "told"
+        self.end_call(open_call, "operator_cancelled" if has_run else "operator_cancelled_unsent")
+        self._call_table.admission.send_queued(session, now)
 
     def refuse(self, session: Session, request: RawJson, slug: str, detail: str = "") -> None:
         """Answer a request with an error of ours."""

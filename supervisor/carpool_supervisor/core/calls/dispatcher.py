@@ -15,7 +15,15 @@ from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
 from carpool_protocol.ids import CallId, SessionId, WireId, call_name
-from carpool_protocol.link.messages import Call, CallAnswered, CallFailed, CallProgressed, CallTimed, Payload
+from carpool_protocol.link.messages import (
+    Call,
+    CallAnswered,
+    CallFailed,
+    CallPlace,
+    CallProgressed,
+    CallTimed,
+    Payload,
+)
 from carpool_supervisor.core.calls.between_rounds import PendingRetries
 from carpool_supervisor.core.calls.call_timeouts import CallTimeouts
 from carpool_supervisor.core.calls.leases import LeaseLost, Leases
@@ -51,6 +59,14 @@ from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 NAMED_CALLS: Final = 20
 """The number of calls that the log names when an instance ends; the others are counted."""
+
+
+def _place_of(pool_call: PoolCall) -> CallPlace:
+    call, instance = pool_call.call.call, pool_call.instance
+    if instance is None:
+        return CallPlace(call, "waiting")
+    is_asking = pool_call.asks > 0 or pool_call.awaits_retry
+    return CallPlace(call, "asking" if is_asking else "running", instance.id, instance.pid)
 
 
 class Dispatcher:
@@ -111,6 +127,8 @@ class Dispatcher:
         """Place as many waiting calls as instances can take, pending retries first."""
         for opened in self._retries.retry_waiting(pool):
             self.timeouts.restart_idle(opened, now)
+        if pool.paused:
+            return
         if not pool.plain:
             self._place_by_session(pool, now)
             return
@@ -121,6 +139,10 @@ class Dispatcher:
             call = pool.queue.pop()
             self.queue_timeouts.call_left_queue(call)
             self._place(self.calls[call], instance, now)
+
+    def locate_calls(self, calls: Iterable[CallId]) -> list[CallPlace]:
+        """Where each of these calls is; calls that are not open are left out."""
+        return [_place_of(self.calls[call]) for call in calls if call in self.calls]
 
     def lowest_placeable(self, oldest: CallId) -> CallId:
         """The lowest number of a call that may still be placed: a placed call that never reached its instance
@@ -300,13 +322,30 @@ class Dispatcher:
         self.place_waiting(pool, now)
         return pool
 
+    def end_by_operator(self, call: CallId, now: float) -> Pool | None:
+        """An operator has cancelled it. Returns the pool whose instance may now be drained."""
+        opened = self.calls.get(call)
+        if opened is None:
+            return None
+        if opened.instance is None:
+            self._leave_queue(self._pools[opened.call.key], opened)
+            self._emit(CallFailed(call, "operator_cancelled_unsent", "no", ""))
+            return None
+        instance = opened.instance
+        self._log_ended_calls(instance, "an operator cancelled a call", opened)
+        self._abandon(opened, "an operator cancelled it", now)
+        self._emit(CallFailed(call, "operator_cancelled", "maybe", ""))
+        self.place_waiting(instance.pool, now)
+        return instance.pool
+
     def end_queued(self, calls: Iterable[CallId], now: float) -> None:
         """End these calls, which have waited in their queues for too long."""
         for call in calls:
             opened = self.calls[call]
             pool = self._pools[opened.call.key]
             self._leave_queue(pool, opened)
-            self._emit(CallFailed(call, "waited_too_long", "no", wait_expired_text(pool, now), 5.0))
+            slug = "paused" if pool.paused else "waited_too_long"
+            self._emit(CallFailed(call, slug, "no", wait_expired_text(pool, now), 5.0))
 
     def end_running(
         self, calls: Iterable[CallId], slug: Literal["timed_out", "ran_too_long"], now: float

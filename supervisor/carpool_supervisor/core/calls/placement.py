@@ -26,9 +26,10 @@ def place_call(
 
     1. A call about a task runs where the task runs, at once or not at all.
     2. The pool is gone or stopped, or it has no instance and starts none: the call is refused.
-    3. Calls wait before it (in a plain pool any, else those of its session): it waits behind them.
-    4. In a plain pool the instance with the fewest calls takes it, if one has room.
-    5. In any other pool `find_instance` decides.
+    3. An operator has paused the server: it waits.
+    4. Calls wait before it (in a plain pool any, else those of its session): it waits behind them.
+    5. In a plain pool the instance with the fewest calls takes it, if one has room.
+    6. In any other pool `find_instance` decides.
     """
     if call.instance:
         return _place_task_call(call, pools, leases)
@@ -36,6 +37,8 @@ def place_call(
     refusal = refused_call(call.call, pool, now)
     if pool is None or refusal is not None:
         return refusal
+    if pool.paused:
+        return None
     if pool.plain:
         return None if pool.queue else pool.pick_instance()
     if pool.queue.has_session(call.session):
@@ -163,14 +166,16 @@ def successors(pool: Pool, pools: Pools) -> tuple[PoolKey, ...]:
 
 def check_head(pool: Pool) -> None:
     """Assert that no call waits in a plain pool with room."""
-    assert not (pool.plain and pool.queue and pool.pick_instance()), f"{pool.key} has a line and room"
+    assert pool.paused or not (pool.plain and pool.queue and pool.pick_instance()), (
+        f"{pool.key} has a line and room"
+    )
 
 
 def check_line(pool: Pool, calls: Calls, pools: Pools, leases: Leases) -> None:
     """Assert that no call in this queue could go."""
     pool.queue.check()
     check_head(pool)
-    if pool.plain:
+    if pool.plain or pool.paused:
         return
     for session in pool.queue.sessions():
         head = calls[pool.queue.head(session)].call

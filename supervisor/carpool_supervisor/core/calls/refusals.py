@@ -120,6 +120,8 @@ def cannot_start_text(pool: Pool) -> str:
 def wait_expired_text(pool: Pool, now: float) -> str:
     """The limit that was reached, and why no instance was free."""
     text = f"The limit is {pool.policy.wait_s:g} s."
+    if pool.paused:
+        return text
     if _lacks_room(pool, now):
         return (
             f"{text} It may have up to {pool.max_instances} instances and has {pool.active_count()}: the"

@@ -19,6 +19,7 @@ from carpool_protocol.link.messages import (
     CancelTask,
     Catalog,
     DiscoverCatalog,
+    EndCall,
     Era,
     ForwardAskProgress,
     Need,
@@ -386,6 +387,7 @@ LinkEvent = (
     | DiscoverCatalog
     | Call
     | CancelCall
+    | EndCall
     | Operate
     | SetLevel
     | SetResourceSubscriptions

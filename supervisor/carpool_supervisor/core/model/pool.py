@@ -227,6 +227,8 @@ class Pool:
         self.wanted = True
         self.stopped = False
         """By an operator."""
+        self.paused = False
+        """By an operator: calls that come wait, and open ones go on."""
         self.restart: RestartState = FRESH
         self.not_before = 0.0
         """The time before which no instance starts (backoff, open circuit breaker)."""

@@ -10,10 +10,10 @@ began to lease; in all other modes no serving instance is leased, and no session
 Knows nothing of: single calls, processes, JSON.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Final
 
-from carpool_protocol.ids import CallId, InstanceId, PoolKey, SessionId
+from carpool_protocol.ids import CallId, InstanceId, PoolKey, ServerName, SessionId
 from carpool_protocol.link.messages import (
     DiscoverCatalog,
     OpenSessions,
@@ -77,6 +77,7 @@ class PoolTargets:
         """Take over the list of wanted pools; if it is complete, all others retire."""
         self._instances.set_limits(set_pools.max_processes, set_pools.max_greeting)
         keys = {spec.key for spec in set_pools.pools}
+        paused = {spec.server for spec in set_pools.pools if spec.paused}
         for spec in set_pools.pools:
             pool = self._pools.get(spec.key)
             if pool is None:
@@ -101,7 +102,17 @@ class PoolTargets:
             self._start_queue.enqueue(pool)
         for key in [key for key in self._pools if key not in keys] if set_pools.complete else []:
             self.retire(self._pools[key], now)
+        self._pause_servers(paused, now)
         self._start_queue.start_queued(now)
+
+    def _pause_servers(self, servers: Set[ServerName], now: float) -> None:
+        """Pause all pools of these servers, also those that are being replaced, and resume all others."""
+        for pool in list(self._pools.values()):
+            was_paused, pool.paused = pool.paused, pool.server in servers
+            if was_paused and not pool.paused:
+                self._dispatcher.place_waiting(pool, now)
+                if pool.queue:
+                    self.grow(pool, now)
 
     def _change_policy(self, pool: Pool, policy: Policy, now: float) -> None:
         before, after = pool.policy.open_s, policy.open_s
@@ -195,6 +206,8 @@ class PoolTargets:
 
     def grow(self, pool: Pool, now: float) -> None:
         """Start more instances, because those at hand cannot take all calls."""
+        if pool.paused:
+            return
         if pool.mode != "concurrent":
             self.adjust_pool(pool, now)
             return

@@ -1,0 +1,147 @@
+"""The list of open calls, and the cancel of one, as operators ask for them."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import trio
+
+from carpool_broker.admin.methods import ControlError, Methods
+from carpool_broker.admin.open_calls import OpenCallCommands
+from carpool_broker.admin.supervisor_queries import SupervisorQueries
+from carpool_broker.core.model.effects import Reply
+from carpool_broker.core.model.events import CallCancelledByOperator
+from carpool_broker.core.model.session import Session
+from carpool_protocol.ids import CallId, InstanceId, RawJson, SessionId, call_name
+from carpool_protocol.link.messages import (
+    AnyMessage,
+    Call,
+    CallFailed,
+    CallPlace,
+    CallsLocated,
+    EndCall,
+    LocateCalls,
+)
+from tests.behaviours import behaviour
+from tests.kit.broker_rig import ONE, BrokerRig
+
+ME = SessionId("s9")
+
+
+class OperatorRig(BrokerRig):
+    """A broker with a serving pool, and a supervisor that says where calls are."""
+
+    def __init__(self, *, linked: bool = True) -> None:
+        super().__init__()
+        self.places: list[CallPlace] = []
+        self.effects: list[Any] = []
+        self.read("a:1")
+        if linked:
+            self.supervisor_comes()
+            self.serve("a:1", "t")
+        self.attach()
+        self.greet()
+        self.inquiries = SupervisorQueries(self._locate, lambda: [("main", 7)] if linked else [])
+        methods = Methods()
+        OpenCallCommands(self.core, self.inquiries, lambda: self.now, self._apply).register(methods)
+        self.methods = methods
+
+    def _locate(self, message: AnyMessage) -> None:
+        assert isinstance(message, LocateCalls)
+        self.inquiries.answer_received(CallsLocated(message.token, self.places))
+
+    def _apply(self, events: Sequence[CallCancelledByOperator]) -> None:
+        for event in events:
+            self.effects += self.feed(event)
+
+    async def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        with trio.fail_after(5):
+            body = await self.methods.answer(ME, method, RawJson(json.dumps(params).encode()))
+        answer: dict[str, Any] = json.loads(bytes(body))
+        return answer
+
+    def sent(self) -> CallId:
+        """One more call is sent to the supervisor."""
+        number = str(10 + len(self.core.call_table.calls))
+        (call,) = [each for each in self.request("a__t", number) if isinstance(each, Call)]
+        return call.call
+
+    @property
+    def session(self) -> Session:
+        return self.core.sessions[ONE]
+
+
+@behaviour("operate:calls")
+async def test_each_open_call_is_listed_with_its_place_and_age() -> None:
+    rig = OperatorRig()
+    first = rig.sent()
+    rig.now += 3.0
+    second = rig.sent()
+    third = rig.sent()
+    rig.places = [
+        CallPlace(first, "running", InstanceId(4), 77),
+        CallPlace(second, "asking", InstanceId(4), 77),
+        CallPlace(third, "waiting"),
+    ]
+    told = await rig.ask("carpool/calls")
+    assert told["total"] == 3
+    rows = told["calls"]
+    assert [row["call"] for row in rows] == [call_name(first), call_name(second), call_name(third)]
+    assert [(row["state"], row["waits_for"]) for row in rows] == [
+        ("running", ""),
+        ("asking", "its agent"),
+        ("waiting", "an instance"),
+    ]
+    assert (rows[0]["age_s"], rows[0]["instance"], rows[0]["pid"], rows[0]["session"]) == (3.0, 4, 77, ONE)
+    assert rows[2]["instance"] is None
+    only = await rig.ask("carpool/calls", state="asking")
+    assert [row["call"] for row in only["calls"]] == [call_name(second)]
+    assert (await rig.ask("carpool/calls", server="b"))["total"] == 0
+    assert (await rig.ask("carpool/calls", session="s7"))["total"] == 0
+    few = await rig.ask("carpool/calls", limit=1)
+    assert (len(few["calls"]), few["total"]) == (1, 3)
+
+
+@behaviour("operate:calls")
+async def test_a_call_that_the_broker_still_has_says_what_it_waits_for() -> None:
+    rig = OperatorRig(linked=False)
+    rig.request("a__t", "1")
+    (row,) = (await rig.ask("carpool/calls"))["calls"]
+    assert (row["state"], row["waits_for"], row["tool"]) == ("waiting", "the list of its server", "a__t")
+
+
+@behaviour("operate:cancel")
+async def test_the_supervisor_ends_a_call_that_was_sent_and_its_agent_is_told() -> None:
+    rig = OperatorRig()
+    call = rig.sent()
+    rig.places = [CallPlace(call, "running", InstanceId(4), 77)]
+    told = await rig.ask("carpool/cancel", call=call_name(call))
+    assert told == {"call": call_name(call), "server": "a", "tool": "t", "delivered": "maybe"}
+    assert [each for each in rig.effects if isinstance(each, EndCall)] == [EndCall(call)]
+    (reply,) = [
+        each
+        for each in rig.feed(CallFailed(call, "operator_cancelled", "maybe", ""))
+        if isinstance(each, Reply)
+    ]
+    assert reply.is_error or b'"operator_cancelled"' in bytes(reply.body)
+    assert rig.core.call_table.calls == {}
+
+
+@behaviour("operate:cancel")
+async def test_a_call_that_was_not_sent_ends_at_once_and_nothing_is_delivered() -> None:
+    rig = OperatorRig(linked=False)
+    rig.request("a__t", "1")
+    (call,) = rig.core.call_table.calls
+    told = await rig.ask("carpool/cancel", call=call_name(call))
+    assert told["delivered"] == "no"
+    assert b"operator_cancelled_unsent" in b"".join(
+        bytes(each.body) for each in rig.effects if isinstance(each, Reply)
+    )
+    assert rig.core.call_table.calls == {}
+
+
+@pytest.mark.parametrize("call", ["c99", "nonsense", ""])
+async def test_a_call_that_is_not_open_is_refused(call: str) -> None:
+    with pytest.raises(ControlError):
+        await OperatorRig().ask("carpool/cancel", call=call)

@@ -354,6 +354,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--no-worlds", dest="worlds", action="store_false", help="the live part only")
     parser.add_argument("--plot", default="", help="draw the memory into this SVG file")
     options = parser.parse_args(argv)
+    if options.plot and (missing := soak_report.missing_for_plot()):
+        parser.error(missing)
     print(f"soak: seed {options.seed}, {options.seconds:g} s", file=sys.stderr)
     return trio.run(soak, options)
 

@@ -1,12 +1,14 @@
 """What a soak has measured, as a table, a file and a picture.
 
 Rows: seconds since the start, which carpool, role, pid, PSS in bytes, and how much of that is the process's
-own (`bench_procs.own_bytes`): growth is judged by that. The picture needs matplotlib (`pip install --group
-plot`). Knows nothing of: how rows come about.
+own (`bench_procs.own_bytes`): growth is judged by that. The picture needs matplotlib (`missing_for_plot`).
+Knows nothing of: how rows come about.
 """
 
 import csv
 import math
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,13 @@ def growth(rows: list[Row]) -> str:
 
 def _mean_mb(rows: list[Row]) -> float:
     return float(sum(row["own_bytes"] for row in rows)) / len(rows) / 1e6
+
+
+def missing_for_plot() -> str:
+    """Return what the picture needs and how to install it; empty if it is there."""
+    if find_spec("matplotlib") is not None:
+        return ""
+    return f"--plot needs matplotlib: {sys.executable} -m pip install 'matplotlib>=3.10'"
 
 
 def draw(rows: list[Row], file: Path) -> None:

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench import soak
 from bench.arms import SocketRelay, make_arms
 from carpool.bench import agents
 from carpool.bench import processes as bench_procs
@@ -475,3 +476,15 @@ def test_without_a_tool_the_verb_compares_carpool_with_a_direct_pipe() -> None:
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(bench, arguments).exit_code == 2
+
+
+def test_a_soak_says_before_it_begins_that_it_cannot_draw(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bench.soak_report.find_spec", lambda _: None)
+    with pytest.raises(SystemExit):
+        soak.main(["--plot", "x.svg"])
+    assert (
+        f"--plot needs matplotlib: {sys.executable} -m pip install 'matplotlib>=3.10'"
+        in capsys.readouterr().err
+    )

@@ -1,6 +1,7 @@
-# Two targets do everything from a fresh clone; both make their own environment in .venv.
+# Three targets do everything from a fresh clone; they make their own environment in .venv.
 #   make demo   the main job on real servers
 #   make test   every test, with the same examples each time (./check and make soak look for new ones)
+#   make dist   wheel and sdist in dist/, and a trial of the wheel in an empty environment
 # The official conformance suite is a test where it can be installed (it needs node 22); make conformance shows
 # its tables.
 PYTHON ?= python3
@@ -8,8 +9,15 @@ PYTHON ?= python3
 # carpool of its own, so they need not know of each other.
 JOBS ?= 4
 PIP = .venv/bin/python -m pip --disable-pip-version-check --quiet
+# Ends a recipe with one plain line if the Python $(1) is missing or too old; $(2) says what to do then.
+need_python = command -v $(1) >/dev/null || \
+    { echo 'carpool needs Python 3.11 or newer: there is no $(1) here; $(2)' >&2; exit 1; }; \
+    $(1) -c 'import sys; v = sys.version_info; \
+    v[:2] < (3, 11) and sys.exit("carpool needs Python 3.11 or newer: $(1) is %d.%d; $(2)" % v[:2])'
+NAME_PYTHON = name another one, as in: make $(or $(firstword $(MAKECMDGOALS)),demo) PYTHON=python3.12
+CLEAN_FIRST = remove .venv with: make clean
 
-.PHONY: demo test test-pythons check bench conformance soak clean
+.PHONY: demo test test-pythons check bench conformance soak dist clean
 
 demo: .venv/demo
 	.venv/bin/carpool demo
@@ -46,20 +54,35 @@ conformance: .venv/ready .venv/conformance/ready
 	.venv/bin/python -m tests.conformance.run
 	.venv/bin/python -m tests.conformance.run --through
 
+# Both are built from what git knows; the wheel is built from the sdist. The trial runs outside of this directory,
+# in an environment with nothing else in it.
+dist: .venv/bin/python
+	@$(call need_python,.venv/bin/python,$(CLEAN_FIRST))
+	rm -rf dist
+	$(PIP) install 'build>=1.2'
+	.venv/bin/python -m build --outdir dist .
+	@set -e; trial=$$(mktemp -d); trap 'rm -rf "$$trial"' EXIT; wheel=$$(echo $(CURDIR)/dist/carpool-*.whl); \
+	    .venv/bin/python -m venv "$$trial/env"; \
+	    "$$trial/env/bin/python" -m pip --disable-pip-version-check --quiet install "$$wheel[demo,http]"; \
+	    cd "$$trial"; env/bin/carpool --version; env/bin/carpool demo; echo "tried: $$wheel"
+
 # New seeds of the simulated world and of the machines on real sockets, for so many seconds.
 SOAK_S ?= 600
 soak: .venv/ready
 	.venv/bin/python -m tests.world.soak $(SOAK_S)
 
 .venv/bin/python:
+	@$(call need_python,$(PYTHON),$(NAME_PYTHON))
 	$(PYTHON) -m venv .venv
 
 .venv/demo: .venv/bin/python pyproject.toml
+	@$(call need_python,.venv/bin/python,$(CLEAN_FIRST))
 	$(PIP) install --editable '.[demo,http]'
 	@touch $@
 
 # A virtual environment's own pip may be too old for dependency groups (25.1).
 .venv/ready: .venv/bin/python pyproject.toml
+	@$(call need_python,.venv/bin/python,$(CLEAN_FIRST))
 	$(PIP) install --upgrade 'pip>=25.1'
 	$(PIP) install --editable '.[demo,http]' --group dev
 	@touch $@ .venv/demo

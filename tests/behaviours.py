@@ -1691,6 +1691,21 @@ _HOOKS: Final = {
     "hooks:page": Behaviour("docs/hooks.md", "The examples of docs/hooks.md work as they are printed."),
 }
 
+_START: Final = {
+    "start:messages": Behaviour(
+        "docs/start.md", "Messages name only files and verbs that an installed carpool has."
+    ),
+    "start:wheel": Behaviour(
+        "docs/start.md", "The wheel holds all of carpool and runs where nothing else of it is."
+    ),
+    "start:add-packages": Behaviour(
+        "docs/start.md", "A message names the command that adds packages for the way carpool was installed."
+    ),
+    "start:old-python": Behaviour(
+        "docs/start.md", "`make` names a Python that is missing or too old in one line, before anything else."
+    ),
+}
+
 BEHAVIOURS: Final[dict[str, Behaviour]] = (
     _CONFIG
     | _AUDIT
@@ -1717,4 +1732,5 @@ BEHAVIOURS: Final[dict[str, Behaviour]] = (
     | _CLIENT
     | _ADAPTERS
     | _HOOKS
+    | _START
 )

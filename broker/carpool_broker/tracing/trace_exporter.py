@@ -10,7 +10,6 @@ calls are traced, which spans a call has (`call_tracing`), the form of spans (`s
 import contextlib
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -71,7 +70,7 @@ class TraceExporter:
 
     def _start(self, config: TraceConfig) -> None:
         if not is_installed("otel"):
-            self._fail(f"they need more than is installed: {install_command('otel', sys.executable)}")
+            self._fail(f"they need more than is installed: {install_command('otel')}")
             return
         try:
             with _environment(self._variables):

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from carpool.bridge.error_texts import RequestTrouble
+from carpool_protocol.bootstrap.install_method import add_packages_command
 
 _PLAIN: Final = frozenset({"http", "https"})
 _SOCKS: Final = frozenset({"socks5", "socks5h"})
@@ -28,7 +29,7 @@ def unusable() -> RequestTrouble | None:
         if kind in _SOCKS and find_spec("socksio") is None:
             return RequestTrouble(
                 f"{scheme.upper()}_PROXY names a SOCKS proxy, which needs more than is installed: run "
-                "`pip install socksio`"
+                f"`{add_packages_command(['socksio'])}`"
             )
         if kind not in _PLAIN | _SOCKS:
             return RequestTrouble(f"{scheme.upper()}_PROXY names a proxy of a kind that cannot be used")

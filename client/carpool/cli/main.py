@@ -71,6 +71,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "trust": ("carpool.cli.trust:trust", "Let a project's own file start its servers."),
     "schema": ("carpool.cli.schema:schema", "Print the JSON Schema of the configuration, for editors."),
     "token": ("carpool.cli.token:token", "Make a token for agents that come over HTTP."),
+    "docs": ("carpool.cli.docs:docs", "Print a page of the documentation, or list the pages."),
     "connect": ("", "Attach an agent on stdin and stdout. This is what agents run."),
     "run": ("", "Attach an agent to one command's server, shared from then on."),
     "bench": ("carpool.bench.command:bench", "Measure a tool under load, or carpool against a direct pipe."),

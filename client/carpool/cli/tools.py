@@ -80,7 +80,7 @@ _AS_WISHED = frozenset({"serving", "cold", "disabled"})
     "--format",
     "form",
     type=click.Choice(_FORMATS),
-    help="The list that a model API takes as `tools`, as JSON (docs/function-calling.md).",
+    help="The list that a model API takes as `tools`, as JSON (`carpool docs function-calling`).",
 )
 @profile_option
 @workspace_option

@@ -23,6 +23,7 @@ from carpool.demo.show import ProgressDisplay
 from carpool.launcher.sandbox import PrivateCarpoolError
 from carpool.terminal import end_signals
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE
+from carpool_protocol.bootstrap.extras import install_command
 
 LIMIT_S = 75.0
 """For everything but the end, which takes at worst 45 s: together under two minutes."""
@@ -52,8 +53,7 @@ def lacking() -> str:
     absent = [module.replace("_", "-") for module in MODULES.values() if not importlib.util.find_spec(module)]
     if absent:
         return (
-            f"{' and '.join(absent)} must be installed first (the extra `demo`):\n"
-            f"  {sys.executable} -m pip install {' '.join(absent)}"
+            f"{' and '.join(absent)} must be installed first (the extra `demo`):\n  {install_command('demo')}"
         )
     if not shutil.which("git"):
         return "`git` must be installed first; the git server runs it"

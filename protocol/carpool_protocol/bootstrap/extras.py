@@ -6,20 +6,22 @@ command names the packages themselves: carpool is not on a package index.
 Refuses to know what a part does.
 """
 
-import shlex
-import sys
 from importlib.util import find_spec
 from typing import Final, Literal
 
-Extra = Literal["http", "otel", "python", "remote"]
+from carpool_protocol.bootstrap.install_method import add_packages_command
+
+Extra = Literal["demo", "http", "otel", "python", "remote"]
 
 REQUIREMENTS: Final[dict[Extra, tuple[str, ...]]] = {
+    "demo": ("mcp-server-time", "mcp-server-git"),
     "http": ("httptools>=0.6.4", "uvloop>=0.21"),
     "otel": ("opentelemetry-sdk>=1.30", "opentelemetry-exporter-otlp-proto-http>=1.30"),
     "python": ("mcp>=2.3,<3",),
     "remote": ("mcp>=2.3,<3",),
 }
 _MODULES: Final[dict[Extra, str]] = {
+    "demo": "mcp_server_git",
     "http": "httptools",
     "otel": "opentelemetry.exporter.otlp.proto.http",
     "python": "mcp",
@@ -35,6 +37,6 @@ def is_installed(extra: Extra) -> bool:
         return False
 
 
-def install_command(extra: Extra, interpreter: str = sys.executable) -> str:
-    """A shell command: `/opt/venv/bin/python -m pip install 'mcp>=2.3,<3'`."""
-    return shlex.join([interpreter, "-m", "pip", "install", *REQUIREMENTS[extra]])
+def install_command(extra: Extra) -> str:
+    """Return a shell command that fits how carpool was installed: `pipx inject carpool 'mcp>=2.3,<3'`."""
+    return add_packages_command(REQUIREMENTS[extra])

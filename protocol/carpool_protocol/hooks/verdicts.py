@@ -145,7 +145,7 @@ def read_verdict(raw: bytes, method: str, *, before: bool) -> HookOutput:
     try:
         found = _read(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return HookOutput("failed", "its output is not a verdict (docs/hooks.md)")
+        return HookOutput("failed", "its output is not a verdict (`carpool docs hooks`)")
     parts = {name: part for name in ("arguments", "result") if (part := getattr(found, name)) is not _NOTHING}
     wanted = "arguments" if before else "result"
     if found.verdict == "allow" and not parts:

@@ -175,10 +175,10 @@ class HttpCore:
     def _principal_or_refusal(self, x: int, path: str, headers: dict[str, str]) -> str | Respond:
         """Return the principal of this request, or its refusal."""
         if not self.gate.host_allowed(headers.get("host")):
-            text = "this door does not answer to that Host; see `http.hosts` in docs/settings.md"
+            text = "this door does not answer to that Host; see `http.hosts` in `carpool docs settings`"
             return refusal(x, 421, INVALID_REQUEST, text)
         if not self.gate.origin_allowed(headers.get("origin"), headers.get("sec-fetch-site")):
-            text = "pages of that Origin may not ask here; see `http.origins` in docs/settings.md"
+            text = "pages of that Origin may not ask here; see `http.origins` in `carpool docs settings`"
             return refusal(x, 403, INVALID_REQUEST, text)
         if self.gate.is_own_bridge(headers.get(HEADER)):
             text = "this is carpool's own HTTP door, so none of its servers may lead here: mend their `url`"

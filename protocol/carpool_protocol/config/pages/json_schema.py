@@ -6,6 +6,7 @@ reader does not know. Rules between settings are only in the reader.
 """
 
 import json
+import re
 import sys
 from typing import Any
 
@@ -25,6 +26,8 @@ from carpool_protocol.config.schema.settings import (
 Schema = dict[str, Any]
 
 _NAME = "^[A-Za-z0-9-]+(_[A-Za-z0-9-]+)*$"
+_PAGE_LINK = re.compile(r"\[([a-z-]+)\.md\]\(\1\.md\)")
+"""A link of the settings page. An editor shows the command that prints the page in its place."""
 _SWITCHED_OFF: Schema = {
     "type": "object",
     "properties": {"disabled": {"const": True}},
@@ -111,7 +114,7 @@ def _described(setting: Setting, *, late: bool) -> Schema:
     if late and may_be_late(setting):
         kind = {"anyOf": [kind, {"type": "string", "pattern": r"\$\{"}]}
     unit = f" In {setting.unit}." if setting.unit else ""
-    found = {"description": setting.text + unit, **kind}
+    found = {"description": _PAGE_LINK.sub(r"`carpool docs \1`", setting.text) + unit, **kind}
     if setting.default is not UNSET and setting.default is not None:
         found["default"] = list(setting.default) if isinstance(setting.default, tuple) else setting.default
     return found

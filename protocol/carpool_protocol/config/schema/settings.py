@@ -190,7 +190,7 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         field="audit.on",
         kind="switch",
         default=False,
-        text="Log which agent called which tool, when, and the outcome, never values (docs/audit.md).",
+        text="Log which agent called which tool, when, and the outcome, never values ([audit.md](audit.md)).",
     ),
     size(
         "audit.max_bytes",
@@ -203,7 +203,7 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         field="counters",
         kind="switch",
         default=True,
-        text="Count calls, errors and times by agent, server and tool (docs/counters.md).",
+        text="Count calls, errors and times by agent, server and tool ([counters.md](counters.md)).",
     ),
     *TRACE_SETTINGS,
     *HTTP_SETTINGS,

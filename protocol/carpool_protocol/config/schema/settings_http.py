@@ -118,7 +118,8 @@ HTTP_SETTINGS: Final[tuple[Setting, ...]] = (
         "http.max_connections",
         16_384,
         "connections",
-        "Maximum number of connections of all agents together; docs/http.md says how tokens share them.",
+        "Maximum number of connections of all agents together; [http.md](http.md) says how tokens share "
+        "them.",
     ),
     seconds(
         "http.session_idle_s",

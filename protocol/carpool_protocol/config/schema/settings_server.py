@@ -27,8 +27,8 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         key="python",
         field="python",
         kind="template",
-        text="A Python module, as `package.module`, whose functions are the server's tools (docs/python.md). "
-        "It is looked up in `cwd` first.",
+        text="A Python module, as `package.module`, whose functions are the server's tools "
+        "([python.md](python.md)). It is looked up in `cwd` first.",
     ),
     Setting(
         key="strict",
@@ -72,14 +72,14 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         also=("type",),
         text="How the server is reached. `stdio`: a command. `http`: a `url` with Streamable HTTP, of both "
         "eras. `sse`: a `url` with HTTP+SSE, its predecessor. `url`: carpool finds out which of the two, by "
-        "the well-known document of the host or by trying (docs/remote.md); this is the default with a "
-        "`url`. Other programs write this key as `type`.",
+        "the well-known document of the host or by trying ([remote.md](remote.md)); this is the default with "
+        "a `url`. Other programs write this key as `type`.",
     ),
     Setting(
         key="url",
         field="url",
         kind="url",
-        text="Address of a server that is reached over HTTP, instead of `command` (docs/remote.md).",
+        text="Address of a server that is reached over HTTP, instead of `command` ([remote.md](remote.md)).",
     ),
     Setting(
         key="headers",
@@ -406,7 +406,7 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="switch",
         default=False,
         text="Hold back new tools, and tools with a definition that changed after the user approved it. "
-        "The server's first list counts as approved (docs/security.md).",
+        "The server's first list counts as approved ([security.md](security.md)).",
     ),
     Setting(
         key="max_tools",

@@ -21,7 +21,8 @@ TRACE_SETTINGS: Final[tuple[Setting, ...]] = (
         field="trace.on",
         kind="switch",
         default=False,
-        text="Export an OpenTelemetry trace of each sampled call (docs/traces.md). Needs the extra `otel`.",
+        text="Export an OpenTelemetry trace of each sampled call ([traces.md](traces.md)). Needs "
+        "the extra `otel`.",
     ),
     Setting(
         key="trace.sample",

@@ -114,7 +114,7 @@ def settings_of(
     """
     loaded = load_config(file)
     if loaded.config is None and last_good is not None and (kept := last_good.find(file.path)) is not None:
-        warn(f"the configuration is broken, the last good one stays: {loaded.problems[0].render()}")
+        warn(f"the configuration is broken, the last good one stays in force: {loaded.problems[0].render()}")
         loaded = load_layer(file, "", earlier=kept).loaded
     if loaded.config is None:
         raise UnservableError(

@@ -1,8 +1,8 @@
-"""What agents are told, as the broker's core wants it done: imperative, values only.
+"""Effects of the broker's core that send something to agents: imperative, values only.
 
-Owns the vocabulary of answers, notifications and questions to agents. Imported as a part of `effects`.
+Owns answers, notifications and asks to agents. `effects` exports them too.
 
-Knows nothing of: how any of it is worded or written; what is told to servers.
+Knows nothing of: how an era words or writes them, messages to servers.
 """
 
 from typing import Final
@@ -29,11 +29,11 @@ class Reply(BrokerEffect, frozen=True):
     """`body` is a JSON-RPC error object, not a result."""
     body: Payload
     call: CallId = NO_CALL
-    """The call that it answers; what the broker answers by itself has none."""
+    """The call that it answers; `NO_CALL`: the broker answers by itself."""
 
 
 class ReplyRewritten(BrokerEffect, frozen=True):
-    """Answer a request with a server's result that may hold what this agent cannot read as it is."""
+    """Answer a request with a server's result whose names or URIs this agent may know by others."""
 
     session: SessionId
     id: RawJson
@@ -44,13 +44,13 @@ class ReplyRewritten(BrokerEffect, frozen=True):
     call: CallId = NO_CALL
     """See `Reply`."""
     as_tool: str = ""
-    """Where given, the agent has called a tool of ours for it: it is the result of this method, to be read as
-    that of `tools/call`.
+    """If given: the agent called a built-in tool, and `body` is a result of this method. The agent must get
+    it as a result of `tools/call`.
     """
 
 
 class ReplyStateless(BrokerEffect, frozen=True):
-    """Answer a request of the stateless era. What only that era has is put on by whoever words it."""
+    """Answer a request of the stateless era. The encoder of that era adds the members that only it has."""
 
     session: SessionId
     id: RawJson
@@ -58,17 +58,19 @@ class ReplyStateless(BrokerEffect, frozen=True):
     body: Payload
     method: str
     uri: str = ""
-    """Of `resources/read`, as the agent spelled it: an error says it (MCP 2026-07-28, server/resources)."""
+    """The URI of `resources/read`, as the agent spelled it; an error names it (MCP 2026-07-28,
+    server/resources).
+    """
     ttl_ms: int = 0
-    """How long the agent may take the result for current; on the methods that have such a hint."""
+    """The freshness of the result, on the methods that have `ttlMs`."""
     public: bool = False
-    """Any agent may be given the result; else only agents of the same principal."""
+    """True: any agent may get the result; else only agents of the same principal."""
     key: PoolKey = PoolKey("")
-    """Where given, the result may hold names and URIs that this agent knows by others."""
+    """If given: the result may hold names and URIs that this agent knows by others."""
     task: str = ""
-    """Where given, the result is about this task: our id, in place of the server's."""
+    """If given: the result is about this task. It is carpool's id and replaces the server's."""
     begins_task: bool = False
-    """The result is that task: the call goes on as it."""
+    """True: the result is that task, and the call continues as the task."""
     call: CallId = NO_CALL
     """See `Reply`."""
     as_tool: str = ""
@@ -76,16 +78,16 @@ class ReplyStateless(BrokerEffect, frozen=True):
 
 
 class AnswerBuiltin(BrokerEffect, frozen=True):
-    """Answer a call of one of our own tools that is about what the session sees."""
+    """Answer a call of one of carpool's own tools that is about what the session sees."""
 
     session: SessionId
     id: RawJson
     kind: str
-    """See `builtin_tools.OwnKind`."""
+    """See `builtin_tools.BuiltinKind`."""
     rest: Payload
     """The params of the call, as `CallRequested.rest`."""
     version: str
-    """What the agent can read."""
+    """The version of MCP that the agent speaks."""
     stateless: bool
 
 
@@ -103,10 +105,10 @@ class AnswerDiscover(BrokerEffect, frozen=True):
 
 
 class RequiredInput(Struct, frozen=True):
-    """One thing that is wanted before a call goes on."""
+    """One input that a server needs before a call can continue."""
 
     key: str
-    """Under which the retry is to bring it."""
+    """The key under which the retry must bring it."""
     method: str
     params: Payload
     """As the server wrote them."""
@@ -121,11 +123,13 @@ class RequireInput(BrokerEffect, frozen=True):
     id: RawJson
     inputs: tuple[RequiredInput, ...]
     state: str
-    """Our token; the retry brings it back."""
+    """Carpool's own token; the retry brings it back."""
 
 
 class AcknowledgeListen(BrokerEffect, frozen=True):
-    """A `subscriptions/listen` is in force, as far as this. Before everything else that it brings."""
+    """Tell this agent which part of its `subscriptions/listen` is in force, before any other
+    message of it.
+    """
 
     session: SessionId
     id: RawJson
@@ -135,7 +139,7 @@ class AcknowledgeListen(BrokerEffect, frozen=True):
 
 
 class EndListen(BrokerEffect, frozen=True):
-    """A `subscriptions/listen` ends, and not because its agent wanted that."""
+    """End a `subscriptions/listen` that its agent has not cancelled."""
 
     session: SessionId
     id: RawJson
@@ -149,7 +153,7 @@ class AnswerInitialize(BrokerEffect, frozen=True):
     version: str
     instructions: str
     features: tuple[Feature, ...]
-    """What to announce, in a stable order."""
+    """The capabilities to announce, in a stable order."""
 
 
 class SendProgress(BrokerEffect, frozen=True):
@@ -159,16 +163,18 @@ class SendProgress(BrokerEffect, frozen=True):
     token: RawJson
     params: Payload
     request: RawJson = ABSENT
-    """The request that it belongs to: on a carrier with many streams it travels on that one's."""
+    """The request that it belongs to. On a multiplexed connection it travels on the stream of
+    that request.
+    """
 
 
 class SendListChanged(BrokerEffect, frozen=True):
-    """Tell this agent that a list is not what it last got."""
+    """Tell this agent that a list has changed since it last read it."""
 
     session: SessionId
     family: ListNotification = "tools"
     listen: RawJson = ABSENT
-    """The `subscriptions/listen` that it is said on; absent in the handshake era."""
+    """The `subscriptions/listen` that it is sent on; absent in the handshake era."""
 
 
 class SendLog(BrokerEffect, frozen=True):
@@ -177,7 +183,7 @@ class SendLog(BrokerEffect, frozen=True):
     session: SessionId
     params: Payload
     request: RawJson = ABSENT
-    """The request that it is about, where that is known."""
+    """The request that it is about, if that is known."""
 
 
 class SendResourceUpdated(BrokerEffect, frozen=True):
@@ -185,18 +191,18 @@ class SendResourceUpdated(BrokerEffect, frozen=True):
 
     session: SessionId
     uri: str
-    """As this agent is to read it."""
+    """The URI as this agent knows it."""
     params: Payload
     listen: RawJson = ABSENT
     """See `SendListChanged`."""
 
 
 class SendTaskStatus(BrokerEffect, frozen=True):
-    """Tell this agent how far a task is."""
+    """Tell this agent the status of a task."""
 
     session: SessionId
     task: str
-    """Our id."""
+    """Carpool's id of the task."""
     params: Payload
     listen: RawJson
     """See `SendListChanged`."""
@@ -205,23 +211,23 @@ class SendTaskStatus(BrokerEffect, frozen=True):
 
 
 class SendAsk(BrokerEffect, frozen=True):
-    """Ask this agent what a server asks of it."""
+    """Send a server's ask to this agent."""
 
     session: SessionId
     ask: AskId
     """Also the request's id and, where progress is wanted, its progress token."""
     method: str
     params: Payload
-    """As the server wrote them: another version than the agent's may be meant."""
+    """The params as the server wrote them, perhaps for another version of MCP than the agent's."""
     wants_progress: bool
     version: str
-    """The agent's. Whoever words it for that may find that it cannot be said: then the agent has answered
-    with that error.
+    """The agent's version of MCP. If the encoder cannot express the ask in it, its error counts as the answer
+    of the agent.
     """
     request: RawJson = ABSENT
-    """The request of the agent that this is asked for: see `SendProgress`."""
+    """The agent's request for which the server asks: see `SendProgress`."""
     server: ServerName = ServerName("")
-    """The server that asks, to be named to the user; empty: the agent sees this one only."""
+    """The server that asks, to name it to the user; empty: it is the only server that the agent sees."""
 
 
 class WithdrawAsk(BrokerEffect, frozen=True):
@@ -235,7 +241,7 @@ class WithdrawAsk(BrokerEffect, frozen=True):
 
 
 class SendElicitationComplete(BrokerEffect, frozen=True):
-    """Tell this agent that what it was sent to a URL for is done."""
+    """Tell this agent that a URL elicitation is complete."""
 
     session: SessionId
     params: Payload

@@ -24,23 +24,25 @@ SourceId = NewType("SourceId", str)
 
 
 class InputResponse(Struct, frozen=True):
-    """One of a request's `inputResponses`: a retry's, or without a state given in advance."""
+    """One of a request's `inputResponses`: of a retry, or given in advance where there is no
+    request state.
+    """
 
     key: str
     body: Payload
     accepted: bool = True
-    """False: its `action` is there and is not `accept` (an elicitation that was declined or cancelled)."""
+    """False: the agent declined or cancelled an elicitation: its `action` is present and is not `accept`."""
 
 
 class BuiltinCall(Struct, frozen=True):
-    """What a call of one of our own tools is about (`builtin_tools.REDIRECTED`), as its arguments say."""
+    """The subject of a call of a built-in tool (`builtin_tools.TARGET_METHODS`), as its arguments name it."""
 
     name: str
-    """The tool, the URI or the prompt that is meant."""
+    """The tool, the URI or the prompt that the arguments name."""
     rest: Payload
-    """As `CallRequested.rest`, of the request that is meant."""
+    """As `CallRequested.rest`, of the request that the arguments stand for."""
     problem: str = ""
-    """Why it means nothing; for people, without a value."""
+    """The fault of the arguments, for people and without a value; empty: they are right."""
 
 
 class BrokerEvent(Struct, frozen=True, tag=True):
@@ -48,7 +50,7 @@ class BrokerEvent(Struct, frozen=True, tag=True):
 
 
 class SessionOpened(BrokerEvent, frozen=True, kw_only=True):
-    """An agent is attached and what it may see is known."""
+    """An agent is attached, and its source and its rights are known."""
 
     session: SessionId
     source: SourceId
@@ -56,50 +58,52 @@ class SessionOpened(BrokerEvent, frozen=True, kw_only=True):
     pid: int
     carrier: str
     control: bool = False
-    """The command line's: no agent, and no reason to start a process of a server that runs already."""
+    """True: a session of the command line. It is no agent, and no reason to start a process of a server that
+    runs already.
+    """
     shared: bool = False
-    """Requests of many agents of one principal, who know nothing of each other: stateless ones over HTTP."""
+    """True: it holds stateless requests over HTTP, of many agents of one principal that share no state."""
     keeps: bool = False
-    """Its carrier says again to the next broker what has no answer."""
+    """True: its carrier sends unanswered requests again to the next broker."""
     wanders: bool = False
-    """Its agent's roots may take it to another workspace."""
+    """True: its agent's roots may move it to another workspace."""
     fleeting: bool = False
-    """Nobody brings it to the next broker."""
+    """True: its carrier cannot resume it at the next broker (an unresumable session)."""
     anonymous: bool = False
-    """A shared one of nobody in particular: it can hold no lease (rule 9)."""
+    """True: a shared session without a principal, which can hold no lease (rule 9)."""
     max_open_calls: int = 0
-    """Instead of the bound of all sessions; 0: that one."""
+    """The session's own bound; 0: the bound of all sessions counts."""
     profile: str = ""
-    """What it may see and call, by name (`Bounds.profiles`, `Scope.rights`); empty: all."""
+    """The name of its profile, which says what it may see and call (`Scope.rights`); empty: all."""
     principal: str = ""
     """The name of the bearer token that it came with; empty: none."""
 
 
 class SessionSourceChanged(BrokerEvent, frozen=True):
-    """The session's configuration is another source's from now on: what it is resolved from has changed."""
+    """The session has another source from now on, because the basis of its source has changed."""
 
     session: SessionId
     source: SourceId
     elsewhere: bool = False
-    """It is in another workspace: what it was subscribed to is not what it was."""
+    """True: it is in another workspace, so its resource subscriptions mean other resources."""
 
 
 class UnreadChanged(BrokerEvent, frozen=True):
-    """So much of what it was told waits for this agent to read. Said every MiB, and when it has read all."""
+    """The number of unread bytes of this agent has changed by a MiB, or the agent has read all."""
 
     session: SessionId
     unread_bytes: int
 
 
 class CarrierAnnounced(BrokerEvent, frozen=True):
-    """Another process carries the session from now on; 0: none does, and one may yet ask for it."""
+    """Another process carries the session from now on; 0: none does, and one may still claim it."""
 
     session: SessionId
     pid: int
 
 
 class SessionClosed(BrokerEvent, frozen=True):
-    """The agent is gone: nobody waits for anything of it."""
+    """The agent is gone and waits for no answer."""
 
     session: SessionId
 
@@ -127,27 +131,29 @@ class RootsListChanged(BrokerEvent, frozen=True):
 
 
 class AskAnswered(BrokerEvent, frozen=True):
-    """The agent's answer to something that was asked of it."""
+    """The agent has answered an ask."""
 
     session: SessionId
     ask: AskId
-    """As the agent wrote the id, decoded; one that was never asked is nobody's."""
+    """The id as the agent wrote it, decoded. An id that was never used belongs to no ask."""
     is_error: bool
     """`body` is a JSON-RPC error object, not a result."""
     body: Payload
 
 
 class RootsAnswered(BrokerEvent, frozen=True):
-    """The agent's answer to `roots/list`. Apart from all other answers, because it decides something."""
+    """The agent has answered `roots/list`. A separate event, because the roots decide the
+    session's source.
+    """
 
     session: SessionId
     ask: AskId
     roots: tuple[Root, ...] | None
-    """File URIs, each once; None: it cannot tell."""
+    """File URIs, each once; None: the agent answered with an error or unreadably."""
 
 
 class AskProgressed(BrokerEvent, frozen=True):
-    """`notifications/progress` for something that was asked of the agent."""
+    """`notifications/progress` of the agent for an ask."""
 
     session: SessionId
     ask: AskId
@@ -180,30 +186,32 @@ class CallRequested(BrokerEvent, frozen=True):
     session: SessionId
     id: RawJson
     name: str
-    """What it is about, as the agent spelled it: a name, a URI, the JSON of a reference, a task by our id."""
+    """The subject, as the agent spelled it: a name, a URI, the JSON of a reference, or
+    carpool's id of a task.
+    """
     rest: Payload
     meta: Payload
     token: RawJson
-    """The agent's progress token; absent when it wants none."""
+    """The agent's progress token; absent: the agent wants no progress."""
     method: str = TOOLS_CALL
     trace: str = ""
     """The agent's own trace context: see `messages.Call.trace`."""
     by: StatelessAgent | None = None
     digest: str = ""
-    """Of method, name and params: what a retry of this request must repeat, and what the record tells uses of
-    one id apart by. Empty for requests about tasks.
+    """The digest of method, name and params. A retry must have the same one, and by it the record tells uses
+    of one id apart. Empty for requests about tasks.
     """
     state: str = ""
-    """The `requestState` of a retry: a token of ours, unless somebody made it up."""
+    """The `requestState` of a retry: a token of carpool's own, unless it is forged."""
     given: tuple[InputResponse, ...] = ()
     own: tuple[BuiltinCall, ...] = ()
-    """One, where the name may be that of a tool of our own. Once the session turns out to have that tool, the
-    request that is meant stands in place of the call, and this stays.
+    """One entry if the name may mean a built-in tool, else empty. If the session has that tool, the request
+    that its arguments stand for replaces the call, and this entry stays.
     """
 
     @property
     def agent_method(self) -> str:
-        """The method that the agent itself has said: what it is answered is worded for that."""
+        """Return the method that the agent itself used; the answer is worded for that method."""
         return TOOLS_CALL if self.own else self.method
 
 
@@ -222,16 +230,16 @@ class ListenRequested(BrokerEvent, frozen=True):
     id: RawJson
     by: StatelessAgent
     families: tuple[ListNotification, ...]
-    """Lists whose changes are wanted."""
+    """Lists whose changes the agent wants to hear of."""
     uris: tuple[str, ...]
-    """Resources whose updates are wanted, as the agent spelled them, each once."""
+    """Resources whose updates the agent wants, as it spelled them, each once."""
     tasks: tuple[str, ...] = ()
-    """Tasks of which it wants to hear how far they are, by our ids, each once."""
+    """Tasks whose status the agent wants to hear, by carpool's ids, each once."""
 
 
 class ListenResumed(BrokerEvent, frozen=True):
-    """What an earlier broker has granted the listen that comes next under this id, and acknowledged: that is
-    what its agent knows to be subscribed to, whatever can be delivered here (docs/decisions/0019).
+    """An earlier broker has granted and acknowledged this much of the listen that comes next under this id.
+    Its agent relies on these subscriptions, whatever can be delivered here (docs/decisions/0019).
     """
 
     session: SessionId
@@ -267,11 +275,11 @@ class SubscribeRequested(BrokerEvent, frozen=True):
     """As the agent spelled it."""
     on: bool
     granted: bool = False
-    """An earlier broker has said yes to it: it holds, whoever serves that resource now."""
+    """True: an earlier broker has granted it, so it holds whichever server has that resource now."""
 
 
 class BadLineReceived(BrokerEvent, frozen=True):
-    """A request that cannot be served: it gets an error with its own id."""
+    """The agent sent a request that cannot be served; it gets an error with its own id."""
 
     session: SessionId
     id: RawJson
@@ -280,21 +288,21 @@ class BadLineReceived(BrokerEvent, frozen=True):
 
 
 class SessionResumed(BrokerEvent, frozen=True):
-    """The agent was here at a broker before this one, and its carrier has told what is not done with. After
-    what was replayed of its session, before anything new of it (docs/decisions/0019).
+    """A session of an earlier broker is resumed, and its carrier has named all that is not settled. Comes
+    after the replayed lines of the session and before new ones (docs/decisions/0019).
     """
 
     session: SessionId
     supervisor: Epoch
-    """Under which its requests were sent; empty: nothing of the session is to be found in any record."""
+    """The epoch under which its requests were sent; empty: no record has anything of the session."""
     calls: tuple[CallRequested, ...]
-    """Requests for servers that it has no answer to."""
+    """Requests for servers that have no answer yet."""
     asks: tuple[AskId, ...]
-    """What it has been asked already: it is not asked again."""
+    """Asks that have reached the agent already and are not sent again."""
     stateful: tuple[str, ...] = ()
-    """Servers at which it may have state, as its carrier was told (`SetStatefulServers`)."""
+    """Servers at which the session may have state, as its carrier was told (`SetStatefulServers`)."""
     again: frozenset[RawJson] = frozenset()
-    """Ids of `calls` that had another use, which was answered not long ago."""
+    """Ids of `calls` whose earlier use was answered not long ago."""
 
 
 AgentEvent = (
@@ -320,4 +328,4 @@ AgentEvent = (
     | AskProgressed
     | SessionResumed
 )
-"""Of one session that is here."""
+"""Events of one session that is open at this broker."""

@@ -1,9 +1,10 @@
-"""Which form the answer of a request has: the one place that chooses.
+"""The form of the answer to a request.
 
-Owns: handshake or stateless, by what the request said of itself; whether names and URIs in a result may have
-to be changed for this agent; the errors of ours. On a session that many agents share everything is stateless.
+Owns the choice of handshake or stateless era by the request itself, the choice whether a result may need a
+rewrite of names and URIs for this agent, and carpool's own errors. On a shared session every answer is
+stateless.
 
-Knows nothing of: how any of it is worded, what is owed.
+Knows nothing of: how an era words an answer, which calls are open.
 """
 
 from typing import Final
@@ -27,8 +28,8 @@ def call_reply(
     public: bool = False,
     task: str = "",
 ) -> Reply | ReplyRewritten | ReplyStateless:
-    """The answer to a call: a server's own, or one of ours. `ttl_ms`, `public`: see `messages.Answered`.
-    `task`: it goes on as that.
+    """Return the answer to a call: the server's or carpool's own. `ttl_ms`, `public`: see `CallAnswered`.
+    `task`: the call continues as this task.
     """
     session, asked = open_call.session, open_call.asked
     call = open_call.call if open_call.stage in AT_SERVER else NO_CALL  # no record holds what was never sent
@@ -66,7 +67,7 @@ def error_reply(
     detail: str = "",
     method: str = "",
 ) -> Reply | ReplyStateless:
-    """An error of ours for a request that is no call yet."""
+    """Return carpool's own error for a request that is no call yet."""
     is_error, body = fault_answer(fault(slug, detail=detail), "")
     if by is None and not session.shared:
         return Reply(session.id, request, is_error, body)
@@ -74,8 +75,8 @@ def error_reply(
 
 
 def is_cacheable(open_call: OpenCall) -> bool:
-    """Whether it is the read of a resource whose answer depends on nothing but the URI: what else its params
-    say is between its agent and the server, and what an agent was asked is nobody else's.
+    """Tell if the call reads a resource and its answer depends on the URI alone. Other params concern only
+    this agent and the server, and so do the answers to asks.
     """
     asked = open_call.asked
     return (

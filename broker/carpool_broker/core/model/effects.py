@@ -1,10 +1,11 @@
-"""What the broker core wants done: imperative, values only.
+"""Effects of the broker's core: imperative, values only.
 
-Owns what is done beside telling agents something (`agent_effects`, to be had here too): what carriers are
-to remember, hooks, pins, the audit, the broker's own end. Link messages to the supervisor are effects as they
-are (`Call`, `CancelCall`, `SetPools`, `DiscoverCatalog`). Effects are performed in order.
+Owns the effects that send nothing to agents: facts that carriers must keep, hooks, pins, the audit, the end
+of the broker. Exports also those to agents (`agent_effects`) and the link messages to the supervisor, which
+are effects as they are (`Call`, `CancelCall`, `SetPools`, `DiscoverCatalog`). Effects are performed in
+order.
 
-Knows nothing of: how any of it is worded or written.
+Knows nothing of: how an era or a file words them.
 """
 
 from typing import Literal
@@ -98,25 +99,23 @@ __all__ = [
 ]
 
 AuditOutcome = Literal["", "answered", "refused", "unavailable", "lost"]
-"""How a call ended, for hooks: with its server's own answer, or with an error of ours, by family."""
+"""How a call ended, for hooks: with its server's own answer, or by the family of carpool's own error."""
 
 
 class ApplyRoots(BrokerEffect, frozen=True):
-    """These are the roots that the agent names: find the source that goes with them, say
-    `SessionSourceChanged`.
-    """
+    """Find the source for the roots that the agent names, and send `SessionSourceChanged`."""
 
     session: SessionId
     roots: tuple[Root, ...]
     """File URIs, in the agent's order."""
     changed: bool = False
-    """The agent has said that they are others now: they may be those of another workspace."""
+    """True: the agent announced a change of its roots, so they may lie in another workspace."""
 
 
 class SetSupervisorEpoch(BrokerEffect, frozen=True):
-    """What this session asks goes to this life of the supervisor, and all that it had sent under another is
-    answered. Its carrier may not be told before: old calls would become new ones (docs/decisions/0019). Nor
-    may it before the session's `SessionResumed`, where one is to come.
+    """Tell the carrier the epoch of the supervisor to which requests of this session go. All requests that it
+    sent under another epoch are answered by then, because otherwise old calls would become new ones
+    (docs/decisions/0019). If a `SessionResumed` of the session is to come, this follows it.
     """
 
     session: SessionId
@@ -124,8 +123,8 @@ class SetSupervisorEpoch(BrokerEffect, frozen=True):
 
 
 class SetStatefulServers(BrokerEffect, frozen=True):
-    """This session may have state at these servers. Its carrier is told, who alone may know it when all of
-    carpool has died (rule 15).
+    """Tell the carrier at which servers this session may have state. The carrier may be the only one that
+    still knows it when all of carpool has died (rule 15).
     """
 
     session: SessionId
@@ -133,8 +132,8 @@ class SetStatefulServers(BrokerEffect, frozen=True):
 
 
 class ForgetRecordedCall(BrokerEffect, frozen=True):
-    """The record may forget this call of the session once all that was said to the session so far is with its
-    carrier: its answer may be a part of that. (It is `AnswersWritten` then.)
+    """Let the record forget this call once its carrier has all lines that the session was sent so far,
+    because the answer may be among them. It becomes `AnswersWritten` then.
     """
 
     session: SessionId
@@ -142,7 +141,7 @@ class ForgetRecordedCall(BrokerEffect, frozen=True):
 
 
 class BeginHook(BrokerEffect, frozen=True, kw_only=True):
-    """Have a hook look at a call, or at how it ended. `HookAnswered` is to come of each."""
+    """Run a hook on a call, or on its outcome. Each run ends with `HookAnswered`."""
 
     run: RunId
     hook: str
@@ -155,9 +154,9 @@ class BeginHook(BrokerEffect, frozen=True, kw_only=True):
     arguments: Payload
     """The params without name and `_meta`, an object; of a tool call `{"arguments": …}`."""
     outcome: AuditOutcome = ""
-    """Empty: it has not ended, it is about to be sent."""
+    """Empty: the call is about to be sent."""
     code: str = ""
-    """The slug of an error of ours."""
+    """The slug of carpool's own error."""
     body: Payload = ABSENT
     """The server's answer."""
     is_error: bool = False
@@ -165,8 +164,8 @@ class BeginHook(BrokerEffect, frozen=True, kw_only=True):
 
 
 class EndHook(BrokerEffect, frozen=True):
-    """Nobody waits for this any more: end what it has started. `HookAnswered` says when that is over (nobody
-    minds it where it is late).
+    """End a run of a hook whose verdict is no longer needed. `HookAnswered` says when it has ended; a late
+    one is ignored.
     """
 
     run: RunId
@@ -174,42 +173,42 @@ class EndHook(BrokerEffect, frozen=True):
 
 
 class SaveApprovals(BrokerEffect, frozen=True):
-    """What is approved of a pinned server is another set of definitions: keep it (`approvals`)."""
+    """Save the changed set of approved tools of a pinned server (`approvals`)."""
 
     pin: PinId
 
 
 class WriteAudit(BrokerEffect, frozen=True):
-    """A call has ended: put that down, before its answer leaves."""
+    """Write the end of a call to the audit, before its answer is sent."""
 
     who: CallOrigin
     call: CallId
     method: str
     server: ServerName
-    """Empty: it went to none."""
+    """Empty: the call went to no server."""
     key: PoolKey
     target: str
-    """The server's own name, or the URI without what may be a value; the agent's spelling where no server was
-    found.
+    """The server's own name of the tool or prompt, or the URI without the parts that may be values. If no
+    server was found, the agent's spelling.
     """
     outcome: str
-    """`ok` and `error`: the server's own answer, a result or a JSON-RPC error. `kept`: a result that was read
-    a moment ago. `task`: it goes on as one. `cancelled`. `input_required`: the server has ended it, and wants
-    its user to be somewhere first. `unclaimed`: its agent did not come back to a later broker. Else the slug
-    of a fault.
+    """`ok`, `error`: the server's own answer, a result or a JSON-RPC error. `kept`: a cached result.
+    `task`: the call continues as a task. `cancelled`: its agent cancelled it. `input_required`: the server
+    ended it with a URL elicitation. `unclaimed`: its session did not resume at a later broker. Else: the
+    slug of a fault.
     """
     delivered: Literal["yes", "no", "maybe"]
     duration_s: float = -1.0
-    """Since its request came; below zero: not known."""
+    """The time since its request came; below zero: unknown."""
     bytes_in: int = 0
     trace: str = ""
-    """The trace id that its agent gave (W3C), or that of its own trace; empty: none."""
+    """The trace id of its agent (W3C), or of carpool's own trace of the call; empty: none."""
     body: Payload = ABSENT
-    """The answer, for its size and for whether a tool says in it that it has failed."""
+    """The answer, for its size and its `isError`."""
 
 
 class ExportTrace(BrokerEffect, frozen=True):
-    """A traced call has ended now."""
+    """Export the spans of a traced call that has just ended."""
 
     trace: str
     """The id of the trace, 32 hexadecimal digits."""
@@ -217,14 +216,14 @@ class ExportTrace(BrokerEffect, frozen=True):
 
 
 class LogLine(BrokerEffect, frozen=True):
-    """A line for the broker's log."""
+    """Write a line to the broker's log."""
 
     level: Literal["info", "warning", "error"]
     text: str
 
 
 class EndBroker(BrokerEffect, frozen=True):
-    """Nothing is under way any more, or it was waited for long enough: this broker's process ends."""
+    """End the broker's process: no call is unfinished any more, or the drain time is over."""
 
 
 LocalEffect = (

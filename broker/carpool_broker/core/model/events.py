@@ -1,11 +1,10 @@
-"""What can happen to the broker: past tense, values only.
+"""Events of the broker's core: past tense, values only.
 
-Owns what happens to the broker itself: configurations that are read, hooks, pins, supervisors that come and
-go. Beside these its core takes what agents do (`agent_events`, to be had here too) and the link messages,
-which are events as they come (`CallAnswered`, `CallFailed`, `CallProgressed`, `Catalog`, `PoolChanged`,
-`Credit`).
+Owns the events of the broker itself: configurations that were read, hooks, pins, supervisors that connect and
+are lost. Exports also the events of agents (`agent_events`) and the link messages, which are events as they
+come (`CallAnswered`, `CallFailed`, `CallProgressed`, `Catalog`, `PoolChanged`, `Credit`).
 
-Knows nothing of: sockets, JSON, how an era words any of this.
+Knows nothing of: sockets, JSON, how an era words its messages.
 """
 
 from typing import Literal, NewType
@@ -130,38 +129,40 @@ class SourceRead(BrokerEvent, frozen=True, kw_only=True):
     scope: Scope
     specs: tuple[PoolSpec, ...]
     misconfigured: dict[ServerName, str]
-    """Why a server of this source cannot be run, for people."""
+    """Why servers of this source cannot be run, for people."""
     stop_first: frozenset[ServerName]
     """Servers whose replacement may start only after the old pool is gone."""
     max_processes: int
     max_greeting: int
     twins: dict[PoolKey, PoolSpec] = field(default_factory=dict)
-    """By the key of a spec: the same launch, greeted for agents that can be asked (rule 12)."""
+    """By the key of a spec: the same launch, greeted for agents that declared sampling or
+    elicitation (rule 12).
+    """
     own_roots: frozenset[ServerName] = frozenset()
-    """Servers that are told the roots which the agent itself names (rule 6)."""
+    """Servers that get the roots which the agent itself names (rule 6)."""
     stateless: dict[PoolKey, PoolSpec] = field(default_factory=dict)
     """By the key of a spec: the same launch, for agents of the stateless era, if there is one."""
     untrusted: frozenset[ServerName] = frozenset()
-    """Those among `misconfigured` that only wait for the user's trust (rule 19)."""
+    """The servers in `misconfigured` that lack only the user's trust (rule 19)."""
     unset: frozenset[ServerName] = frozenset()
-    """Those among them that lack nothing but variables or places, which another session may have."""
+    """The servers in `misconfigured` that lack only variables or paths, which another session may have."""
     broken: str = ""
-    """Why the servers of its project are unknown, a clause, where no earlier reading is in force; empty: they
-    are known, or it has none.
+    """Why the servers of its project are unknown and no earlier reading is in force, as a clause. Empty: they
+    are known, or there is no project file.
     """
     kept: dict[PoolKey, Catalog] = field(default_factory=dict)
-    """What pools of this source told an earlier carpool, as far as it is on disk."""
+    """Cached catalogs of pools of this source."""
     disabled: dict[ServerName, DisabledServer] = field(default_factory=dict)
-    """Servers of this source that are switched off."""
+    """Servers of this source that are disabled."""
     pins: dict[PinId, Approved | None] = field(default_factory=dict)
-    """What is approved of its pinned servers, as far as it is on disk; None: nothing ever was."""
+    """Approved tools of its pinned servers, as far as they are on disk; None: nothing was ever approved."""
     prefixes: dict[ServerName, str] = field(default_factory=dict)
     """`tools_prefix` of servers that cannot be run."""
 
     @property
     def absent(self) -> NamedServers:
-        """Servers that are configured and not in the scope. A file that is not trusted has no say in what
-        names mean, so none of its servers is here.
+        """Return the servers that are configured and not in the scope. Servers of an untrusted file are not
+        among them, because such a file must not change what names mean.
         """
         off = tuple((name, each.prefix) for name, each in self.disabled.items())
         lame = self.misconfigured.keys() - self.untrusted - self.disabled.keys()
@@ -169,7 +170,7 @@ class SourceRead(BrokerEvent, frozen=True, kw_only=True):
 
 
 class SourcesRead(BrokerEvent, frozen=True):
-    """Several were, because of one change: nothing is as some of them say and others do not yet."""
+    """Several sources were read because of one change, and take effect together."""
 
     readings: tuple[SourceRead, ...]
 
@@ -186,25 +187,25 @@ class LimitsRead(BrokerEvent, frozen=True):
     bounds: SessionBounds
     list_wait_s: float
     audits: bool = False
-    """Each call that ends is put down (`audit`)."""
+    """True: each call that ends is written to the audit (`audit`)."""
     counts: bool = True
-    """Calls are counted (docs/counters.md)."""
+    """True: calls are counted (docs/counters.md)."""
     traces: float | None = None
-    """The part of calls that are traced (docs/traces.md); None: none is."""
+    """The part of calls that is traced (docs/traces.md); None: no call is."""
 
 
 class HookRule(Struct, frozen=True, kw_only=True):
-    """What is decided by of one hook: see `docs/hooks.md`."""
+    """The settings of one hook by which the core decides: see `docs/hooks.md`."""
 
     name: str
     before: bool
     after: bool
     match: tuple[Capability, ...] = (EVERYTHING,)
     profiles: tuple[str, ...] = ()
-    """Empty: sessions of any."""
+    """The profiles of its sessions; empty: all."""
     timeout_s: float = 5.0
     closed: bool = True
-    """When it fails the call, or the answer, is not let through."""
+    """True: if the hook fails, the call or the answer is not let through."""
     rewrite: bool = False
 
 
@@ -220,9 +221,9 @@ class HookAnswered(BrokerEvent, frozen=True):
     run: RunId
     verdict: HookVerdict
     reason: Text = ""
-    """Of a denial: the hook's, one short line. Of a failure: ours."""
+    """The reason of a denial, one short line of the hook; of a failure, carpool's own."""
     body: Payload = ABSENT
-    """Of a rewriting, and sound: an object like `BeginHook.arguments`, or the result."""
+    """The rewritten value, already checked: an object like `BeginHook.arguments`, or the result."""
 
 
 class CallCancelledByOperator(BrokerEvent, frozen=True):
@@ -242,30 +243,30 @@ class PinsApproved(BrokerEvent, frozen=True):
 
     pin: PinId
     tools: dict[str, str]
-    """By their own names: the digests of the definitions that were shown."""
+    """Digests of the definitions that the user saw, by the server's own names of the tools."""
 
 
 class SupervisorConnected(BrokerEvent, frozen=True):
-    """A supervisor greeted; its window is full. What it remembers of earlier brokers comes next."""
+    """A supervisor has greeted, with its window full. Its record of earlier brokers comes next."""
 
     credit_bytes: int
     epoch: Epoch = Epoch("")
 
 
 class SupervisorLost(BrokerEvent, frozen=True):
-    """The supervisor is gone, and with it every instance."""
+    """The supervisor has died, and every instance with it."""
 
 
 class EndRequested(BrokerEvent, frozen=True):
-    """This carpool ends, the supervisor with it: nothing that is open will be answered by anybody else.
-    `again`: it is started again, and what was never sent is said anew by carriers that keep.
+    """This carpool ends, with its supervisor, so no other broker will answer open calls. `again`: carpool
+    starts again, and carriers that keep lines send again every call that never reached a server.
     """
 
     again: bool = False
 
 
 class DrainRequested(BrokerEvent, frozen=True):
-    """This carpool is to be started again: it ends as soon as nothing is under way (`drain`)."""
+    """This carpool must restart: it ends as soon as no call is unfinished (`drain`)."""
 
 
 LocalEvent = (

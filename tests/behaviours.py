@@ -1196,6 +1196,10 @@ _DOOR: Final = {
     "cli:start-up": Behaviour(
         "docs/terminal.md", "`--version` imports no command line, `status` and `ps` only what they use."
     ),
+    "cli:filters": Behaviour(
+        "docs/terminal.md",
+        "`status` and `ps` show the servers, sessions and states that are asked for; tokens have names.",
+    ),
     "cli:tables": Behaviour(
         "docs/terminal.md", "A table fits the terminal; in a pipe or a file nothing of it is cut."
     ),

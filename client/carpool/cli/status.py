@@ -12,14 +12,23 @@ import click
 
 from carpool.check.server_path import path_lines
 from carpool.cli.main import broker_request_or_fail, fail_at, json_option, open_session, reach_broker
+from carpool.cli.status_filter import (
+    EVERYTHING,
+    INSTANCE_STATES,
+    STATES,
+    Facts,
+    StatusFilter,
+    filter_options,
+    filtered,
+    filtered_processes,
+    unknown_name,
+)
 from carpool.control.control_client import ControlClientError
 from carpool.control.place import runtime_place
 from carpool.launcher.http_door import HttpDoorStatus, read_door_status
 from carpool.terminal import display
 from carpool.terminal.table import Colour
-from carpool.terminal.verb_output import print_json
-
-Facts = dict[str, Any]
+from carpool.terminal.verb_output import fail, print_json
 
 NOTHING: Facts = {
     "healthy": False,
@@ -59,9 +68,13 @@ SUPERVISOR_S: Final = 2.0
 
 
 @click.command()
+@filter_options(STATES)
 @json_option
-def status(as_json: bool) -> None:
-    """Show whether all is well, the servers and the sessions."""
+def status(
+    *, servers: tuple[str, ...], sessions: tuple[str, ...], states: tuple[str, ...], as_json: bool
+) -> None:
+    """Show whether all is well, the servers and the sessions, or those of them that are asked for."""
+    wanted = StatusFilter(servers, sessions, states)
     try:
         door = reach_broker(runtime_place(), control=True, attach_s=BROKER_S)
     except ControlClientError as error:
@@ -75,10 +88,12 @@ def status(as_json: bool) -> None:
             broker_request_or_fail(door, "carpool/status", {"within_s": SUPERVISOR_S}, BROKER_S),
             read_door_status(runtime_place().directory),
         )
+    if unknown := unknown_name(facts, wanted):
+        fail(unknown)
     if as_json:
-        print_json(with_verdict(facts))
+        print_json(filtered(with_verdict(facts), wanted))
     else:
-        click.echo(status_page(facts))
+        click.echo(status_page(facts, wanted))
 
 
 def with_door(facts: Facts, door: HttpDoorStatus | None) -> Facts:
@@ -100,16 +115,22 @@ def _is_closed(door: Facts | None) -> bool:
 
 
 @click.command()
+@filter_options(INSTANCE_STATES)
 @json_option
-def ps(as_json: bool) -> None:
-    """Show every running process: instances of servers, and carpool's own."""
+def ps(
+    *, servers: tuple[str, ...], sessions: tuple[str, ...], states: tuple[str, ...], as_json: bool
+) -> None:
+    """Show every running process: instances of servers, and carpool's own, or those that are asked for."""
+    wanted = StatusFilter(servers, sessions, states)
     with open_session(control=True) as door:
         facts = broker_request_or_fail(door, "carpool/status", {})
-    rows = processes(facts)
+    if unknown := unknown_name(facts, wanted):
+        fail(unknown)
+    rows = filtered_processes(processes(facts), facts, wanted)
     if as_json:
         print_json(rows)
         return
-    click.echo(ps_page(facts, rows))
+    click.echo(ps_page(filtered(facts, wanted), rows))
 
 
 _ROLES = "launcher broker supervisor spawner door hook shim"
@@ -128,6 +149,7 @@ def processes(facts: Facts) -> list[Facts]:
     unknown: Facts = dict.fromkeys(_PS_KEYS)
     rows: list[Facts] = []
     names = {supervisor["pid"]: supervisor["id"] for supervisor in facts.get("supervisors", [])}
+    names |= {each["pid"]: each["id"] for each in facts.get("sessions", []) if each.get("carrier") == "shim"}
     rows += [
         {
             **unknown,
@@ -202,7 +224,7 @@ def ps_page(facts: Facts, rows: list[Facts]) -> str:
         for row in rows
     ]
     right = {"PID", "GEN", "IN FLIGHT", "CALLS", "ASKS", "PSS", "RSS", "CPU %"}
-    parts = [display.columns(heads, table, right=right)]
+    parts = [display.columns(heads, table, right=right) or "none of these runs"]
     waiting = [
         f"{_count(server['waiting'], 'call')} for {display.printable(name)}"
         for name, server in (facts.get("servers") or {}).items()
@@ -227,56 +249,86 @@ def _place(session: Facts) -> str:
     return str(place.get("name") or place.get("root") or "")
 
 
-def status_page(facts: Facts) -> str:
-    """Return all of `carpool status` for people."""
-    broker, totals = facts.get("broker") or {}, facts.get("totals") or {}
+def status_page(facts: Facts, wanted: StatusFilter = EVERYTHING) -> str:
+    """Return all of `carpool status` for people; with a filter its head and what is asked for."""
+    broker, shown = facts.get("broker") or {}, filtered(facts, wanted)
     up = display.duration(broker.get("uptime_s", 0))
     health = display.coloured(_health_line(facts), _health_colour(facts))
     parts = [f"carpool {display.printable(str(broker.get('version', '?')))}, up {up}: {health}"]
     if deaths := broker.get("restarts", 0):
         parts.append(f"the broker has died {_count(deaths, 'time')} (`carpool logs --daemon` tells how)")
-    servers = facts.get("servers") or {}
-    parts.append(
-        _servers_table(servers)
-        or "no servers are configured; put them into carpool.json and see `carpool check`"
-    )
+    if wanted.shows_servers():
+        parts += _servers_parts(shown, wanted)
+    if wanted.is_empty():
+        parts += _notes(facts)
+    if wanted.shows_sessions():
+        parts += _sessions_parts(shown)
+    if not wanted.is_empty():
+        return "\n\n".join(parts)
+    if hooks := hook_table(facts.get("hooks") or []):
+        parts.append(hooks)
+    parts.append(_sums(facts.get("totals") or {}))
+    if (path := facts.get("path")) is not None:
+        lines = path_lines(path, facts.get("servers") or {}, os.environ)
+        parts.append(display.printable(lines, lines=True))
+    if line := _door_line(facts.get("door")):
+        parts.append(line)
+    return "\n\n".join(parts)
+
+
+def _servers_parts(shown: Facts, wanted: StatusFilter) -> Iterator[str]:
+    """Yield the table of servers, and what is wrong with them."""
+    servers = shown.get("servers") or {}
+    if table := _servers_table(servers):
+        yield table
+    elif wanted.is_empty():
+        yield "no servers are configured; put them into carpool.json and see `carpool check`"
+    else:
+        yield "no server is in this state"
+    if shut := _breakers(shown):
+        yield display.coloured(shut, "yellow")
+    if off := _switches(shown):
+        yield off
     errors = [
-        f"{display.printable(name)}: {display.one_line(server['last_error'], 400)}"
+        f"  {display.printable(name)}: {display.one_line(server['last_error'], 400)}"
         for name, server in servers.items()
         if server.get("last_error")
     ]
-    if shut := _breakers(facts):
-        parts.append(display.coloured(shut, "yellow"))
-    if off := _switches(facts):
-        parts.append(off)
     if errors:
-        parts.append(
-            "last errors (`carpool logs SERVER` has more):\n"
-            + display.coloured("\n".join(f"  {each}" for each in errors), "red")
-        )
+        yield "last errors (`carpool logs SERVER` has more):\n" + display.coloured("\n".join(errors), "red")
     if held := _held_back(servers):
-        parts.append(held)
+        yield held
+
+
+def _notes(facts: Facts) -> Iterator[str]:
+    """Yield what is to be known of the audit, of traces and of workspaces."""
     if missing := (facts.get("audit") or {}).get("missed"):
         why = facts["audit"]["problem"] or "it is written again"
-        parts.append(f"the audit misses {_count(missing, 'call')}: {display.printable(why)}")
-    parts += _trace_notes(facts.get("trace") or {})
+        yield f"the audit misses {_count(missing, 'call')}: {display.printable(why)}"
+    yield from _trace_notes(facts.get("trace") or {})
     if notes := list(_of_workspaces(facts.get("workspaces") or [])):
-        parts.append("\n".join(notes))
-    sessions = facts.get("sessions") or []
-    keys = ("id", "agent", "pid", "carrier", "era", "profile", "workspace", "in_flight")
+        yield "\n".join(notes)
+
+
+def _sessions_parts(shown: Facts) -> Iterator[str]:
+    """Yield the table of sessions; tokens have a column only if there are any."""
+    sessions = shown.get("sessions") or []
+    tokens = any(session.get("principal") for session in sessions)
+    keys = ["id", "agent", "pid", "carrier", *(["principal"] if tokens else [])]
+    keys += ["era", "profile", "workspace", "in_flight"]
     rows = [
         [_or_dash(_place(session) if key == "workspace" else session.get(key)) for key in keys]
         for session in sessions
     ]
-    heads = ["SESSION", "AGENT", "PID", "VIA", "ERA", "PROFILE", "WORKSPACE", "IN FLIGHT"]
-    parts.append(display.columns(heads, rows, right={"PID", "IN FLIGHT"}) or "no agents are attached")
-    parts += [
-        display.printable(f"{each['id']}: max_tools leaves {_count(left, 'tool')} out of its list")
-        for each in sessions
-        if (left := each.get("tools_left_out"))
-    ]
-    if hooks := hook_table(facts.get("hooks") or []):
-        parts.append(hooks)
+    heads = ["SESSION", "AGENT", "PID", "VIA", *(["TOKEN"] if tokens else [])]
+    heads += ["ERA", "PROFILE", "WORKSPACE", "IN FLIGHT"]
+    yield display.columns(heads, rows, right={"PID", "IN FLIGHT"}) or "no agents are attached"
+    for each in sessions:
+        if left := each.get("tools_left_out"):
+            yield display.printable(f"{each['id']}: max_tools leaves {_count(left, 'tool')} out of its list")
+
+
+def _sums(totals: Facts) -> str:
     sums = (
         f"{_count(totals.get('instances', 0), 'server process', 'es')} for "
         f"{_count(totals.get('sessions', 0), 'session')}, "
@@ -287,12 +339,7 @@ def status_page(facts: Facts) -> str:
             f"; {_count(totals['private_processes_avoided'], 'private process', 'es')} avoided, "
             f"{_saved(totals.get('memory_saved_bytes', 0))}"
         )
-    parts.append(sums)
-    if (path := facts.get("path")) is not None:
-        parts.append(display.printable(path_lines(path, servers, os.environ), lines=True))
-    if line := _door_line(facts.get("door")):
-        parts.append(line)
-    return "\n\n".join(parts)
+    return sums
 
 
 def _door_line(door: Facts | None) -> str:

@@ -26,6 +26,7 @@ from carpool.cli.main import (
 from carpool.control.control_client import AnsweredError, ControlClient
 from carpool.terminal import display
 from carpool.terminal.verb_output import fail, print_json
+from carpool_protocol.config.text.problems import no_such_server
 
 BYTES_PER_TOKEN: Final = 4
 
@@ -74,6 +75,7 @@ _AS_WISHED = frozenset({"serving", "cold", "disabled"})
 
 @click.command()
 @click.argument("name", required=False)
+@click.option("--server", default="", metavar="NAME", help="Only tools of this server.")
 @click.option("--tag", default="", help="Only tools of servers with this tag.")
 @click.option("--tokens", is_flag=True, help="What they cost a model that is shown them, the most first.")
 @click.option(
@@ -90,6 +92,7 @@ def tools(
     tag: str,
     form: str | None,
     *,
+    server: str,
     tokens: bool,
     profile: str,
     workspace: str,
@@ -101,11 +104,11 @@ def tools(
         try:
             answer = broker_request(door, "carpool/tools", {"name": name} if name else {}, timeout_s=60)
         except AnsweredError as error:
-            refused(error, _not_listed(door, tag) if plain else "")
-        missing = _not_listed(door, tag) if plain and not name else ""
-    found: list[Facts] = answer.get("tools") or []
-    if tag:
-        found = [tool for tool in found if tag in tool["tags"]]
+            refused(error, _not_listed(door, tag, server) if plain else "")
+        missing = _not_listed(door, tag, server) if plain and not name else ""
+        if server:
+            _refuse_unknown(door, server)
+    found = _chosen(answer, tag, server)
     problem = answer.get("error") or (
         f"no tool is called {name!r}; `carpool tools` lists all" if name else ""
     )
@@ -113,36 +116,64 @@ def tools(
         print_json(_in_form(found, form))
     elif as_json:
         print_json([{**tool, "tokens": tokens_of(tool)} for tool in found] if tokens else found)
-    elif found and tokens:
-        click.echo(costs_page(found))
-    elif found and name:
-        click.echo("\n\n".join(_explained(tool) for tool in found))
     elif found:
-        rows = [[tool["name"], tool["server"], display.one_line(tool["description"])] for tool in found]
-        click.echo(display.columns(["NAME", "SERVER", "DESCRIPTION"], rows))
+        click.echo(_page(found, tokens=tokens, explained=bool(name)))
     if not found and (name or answer.get("error")):
         fail(_sentence(problem))
-    if not found and plain and tag:
-        click.echo(f"no tools: no server that offers any has the tag {display.printable(tag)}")
-    elif not found and plain:
-        click.echo(
-            "no tools: no server is configured, none may run here before `carpool trust`, or none has told "
-            "its tools; `carpool status` says which"
-        )
+    if not found and plain:
+        click.echo(_why_none(tag, server))
     if missing:
         click.echo(missing, err=True)
 
 
-def _not_listed(client: ControlClient, tag: str) -> str:
+def _chosen(answer: Facts, tag: str, server: str) -> list[Facts]:
+    return [
+        tool
+        for tool in answer.get("tools") or []
+        if (not tag or tag in tool["tags"]) and server in ("", tool["server"])
+    ]
+
+
+def _page(found: list[Facts], *, tokens: bool, explained: bool) -> str:
+    if tokens:
+        return costs_page(found)
+    if explained:
+        return "\n\n".join(_explained(tool) for tool in found)
+    rows = [[tool["name"], tool["server"], display.one_line(tool["description"])] for tool in found]
+    return display.columns(["NAME", "SERVER", "DESCRIPTION"], rows)
+
+
+def _why_none(tag: str, server: str) -> str:
+    if server:
+        return f"no tools: {display.printable(server)} offers none here; see `carpool status`"
+    if tag:
+        return f"no tools: no server that offers any has the tag {display.printable(tag)}"
+    return (
+        "no tools: no server is configured, none may run here before `carpool trust`, or none has told "
+        "its tools; `carpool status` says which"
+    )
+
+
+def _refuse_unknown(client: ControlClient, server: str) -> None:
+    """End the verb if this session sees no server of this name."""
+    known = [each["name"] for each in broker_request_or_fail(client, "carpool/servers", {})["servers"]]
+    if server not in known:
+        fail(no_such_server(server, known, "here"))
+
+
+def _not_listed(client: ControlClient, tag: str, server: str) -> str:
     """Return a line about servers that have no tools because of their state; empty if there are none.
 
-    `tag`: only servers with this tag.
+    `tag`, `server`: only servers with this tag or this name.
     """
     servers: list[Facts] = broker_request_or_fail(client, "carpool/servers", {}).get("servers") or []
     missing = [
         f"{each['name']} ({each['state']})"
         for each in servers
-        if not each["tools"] and each["state"] not in _AS_WISHED and (not tag or tag in each["tags"])
+        if not each["tools"]
+        and each["state"] not in _AS_WISHED
+        and (not tag or tag in each["tags"])
+        and server in ("", each["name"])
     ]
     return display.printable(f"not listed: {', '.join(missing)}; see `carpool status`") if missing else ""
 

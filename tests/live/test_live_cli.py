@@ -178,8 +178,10 @@ async def test_logs_show_a_servers_stderr_and_the_daemons_own(shared: Daemon) ->
         await told(shared, "call", "good__say", "--args", '{"text": "words on stderr"}')
         code, said, _ = await shared.carpool("logs", "good")
         assert (code, "words on stderr" in said) == (0, True)
-        [log] = await told(shared, "logs", "good")
-        assert "words on stderr" in "\n".join(log["lines"])
+        lines = await told(shared, "logs", "good")
+        assert [
+            (each["server"], each["stream"]) for each in lines if each["message"] == "words on stderr"
+        ] == [("good", "stderr")]
         code, said, _ = await shared.carpool("logs", "--daemon")
         assert code == 0
         assert "broker serves" in said

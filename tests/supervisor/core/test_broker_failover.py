@@ -16,7 +16,7 @@ def note(session: str, *bereft: str) -> SessionNote:
 
 
 @behaviour("lease:supervisor-restart")
-def test_who_had_state_with_an_earlier_supervisor_is_told_once_that_it_is_gone() -> None:
+def test_a_session_with_state_at_an_earlier_supervisor_is_told_once_that_it_is_lost() -> None:
     rig = PoolsRig(spec(sharing="session"))
     rig.feed(there(note("a", "web"), note("b")))
     rig.call(1, "a")
@@ -39,7 +39,7 @@ def test_a_session_that_comes_from_another_life_is_told_once_that_its_state_is_g
     assert list(rig.failed) == [1]
 
 
-def test_what_this_supervisor_has_leased_is_not_lost_whatever_a_carrier_remembers() -> None:
+def test_a_lease_of_this_supervisor_is_not_lost_whatever_a_carrier_remembers() -> None:
     rig = PoolsRig(spec(sharing="session"))
     first = rig.served(1, "a")
     rig.feed(SessionStateLost(SessionId("a"), [ServerName("web")]))
@@ -47,7 +47,7 @@ def test_what_this_supervisor_has_leased_is_not_lost_whatever_a_carrier_remember
     assert not rig.failed
 
 
-def test_what_was_lost_of_another_server_is_not_told_here() -> None:
+def test_a_loss_at_another_server_is_not_told_here() -> None:
     rig = PoolsRig(spec(sharing="session"))
     rig.feed(there(note("a", "edit")))
     rig.served(1, "a")

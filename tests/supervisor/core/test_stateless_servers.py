@@ -79,7 +79,7 @@ def test_a_call_is_written_as_its_agent_made_it() -> None:
     )
 
 
-def test_a_question_for_a_call_that_is_over_reaches_nobody_and_the_instance_stays() -> None:
+def test_an_ask_of_an_ended_call_reaches_no_agent_and_the_instance_stays() -> None:
     rig = StatelessServerRig()
     rig.call(1, "a")
     rig.call(2, "b")
@@ -111,7 +111,7 @@ def test_a_lost_link_ends_questions_with_their_calls_and_answers_none_of_them() 
     assert not of_kind(effects, WriteAskAnswer)
 
 
-def test_a_question_that_nobody_answers_in_time_is_answered_so_that_the_call_can_go_on() -> None:
+def test_an_ask_without_an_answer_in_time_is_answered_so_that_the_call_can_continue() -> None:
     rig = StatelessServerRig(ask_timeout_s=5.0)
     rig.call(1, "a")
     rig.wants(1)
@@ -130,7 +130,7 @@ def test_an_answer_goes_back_to_the_round_that_it_belongs_to() -> None:
     ]
 
 
-def test_after_a_pause_the_call_is_said_again_unless_it_has_ended() -> None:
+def test_a_paused_call_is_sent_again_unless_it_has_ended() -> None:
     rig = StatelessServerRig()
     rig.call(1, "a")
     rig.call(2, "b")
@@ -152,18 +152,20 @@ def test_pauses_do_not_make_a_call_last_longer_than_its_limit() -> None:
     assert [each.fault for each in failed] == ["timed_out"]
 
 
-def test_nobody_wanting_logs_any_more_is_told_to_a_server_that_can_be_told() -> None:
+def test_an_unwanted_log_level_is_withdrawn_at_a_stateless_server() -> None:
     rig = StatelessServerRig()
     assert WriteLevel(ME, "info") in rig.feed(SetLevel(KEY, "info"))
     assert WriteLevel(ME, "") in rig.feed(SetLevel(KEY, ""))
 
 
-def test_its_era_is_shown() -> None:
+def test_the_status_shows_the_era_of_a_stateless_server() -> None:
     [pool] = StatelessServerRig().core.pool_reports()
     assert [each.era for each in pool.instances] == ["stateless"]
 
 
-def test_where_one_finds_no_lane_all_others_in_line_need_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_placement_stops_at_the_first_waiting_call_without_a_free_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rig = StatelessServerRig(sharing="serial", max_instances=1)
     first = rig.call(1, "s1.1")
     for number in range(2, 30):

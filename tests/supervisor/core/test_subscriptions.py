@@ -132,7 +132,7 @@ def test_a_log_message_of_a_call_from_before_the_link_was_lost_reaches_no_namesa
     assert heard(rig.feed(ServerLogged(FIRST, "info", PARAMS))) == [KeepServerLog(FIRST, "info", PARAMS)]
 
 
-def test_a_call_that_ended_for_its_agent_but_may_still_run_keeps_log_messages_from_everybody() -> None:
+def test_an_abandoned_call_keeps_log_messages_from_all_agents() -> None:
     rig = SubscribedPoolRig("logging")
     rig.greet(FIRST)
     rig.call(1, "a")

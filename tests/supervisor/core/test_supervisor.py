@@ -199,7 +199,7 @@ def test_a_cancel_in_line_is_silent_and_one_in_flight_goes_upstream() -> None:
     assert not rig.core.dispatcher.calls
 
 
-def test_a_call_to_nobody_is_refused_as_not_delivered() -> None:
+def test_a_call_to_an_unknown_pool_is_refused_as_not_delivered() -> None:
     rig = CoreRig(spec())
     (failed,) = rig.feed(call(1, OTHER))
     assert (failed.fault, failed.delivered) == ("draining", "no")
@@ -226,7 +226,7 @@ def test_failures_back_off_then_give_up_and_then_every_call_is_refused_at_once()
 
 
 @behaviour("numbers:stop-ladder")
-def test_the_ladder_to_an_end_is_stdin_then_term_then_kill_again_and_again() -> None:
+def test_a_stop_closes_stdin_then_sends_term_then_kill_until_the_process_ends() -> None:
     rig = serving()
     assert rig.feed(operate(1, "stop")) == [CloseStdin(ONE)]
     assert rig.wait(5.0) == [SignalGroup(ONE, "TERM")]
@@ -236,7 +236,7 @@ def test_the_ladder_to_an_end_is_stdin_then_term_then_kill_again_and_again() -> 
 
 
 @behaviour("silence:probed-then-replaced")
-def test_a_silent_instance_is_probed_then_shunned_then_ended() -> None:
+def test_a_silent_instance_is_probed_then_gets_no_calls_then_ends() -> None:
     rig = serving(probe_s=4.0, timeout_s=8.0)
     assert rig.wait(5.0) == [WriteProbe(ONE)]
     assert rig.wait(5.0) == []
@@ -276,7 +276,7 @@ def test_no_more_servers_greet_at_once_than_allowed_and_a_stuck_one_gives_its_tu
 
 
 @behaviour("children:cold-starts-staggered")
-def test_what_a_call_waits_for_starts_before_what_is_only_to_be_listed() -> None:
+def test_a_pool_with_a_waiting_call_starts_before_a_pool_that_is_only_listed() -> None:
     keys = [PoolKey(f"s{i}:1") for i in range(5)]
     rig = CoreRig(*map(spec, keys), greeting=1)
     for key in keys[:4]:
@@ -286,7 +286,7 @@ def test_what_a_call_waits_for_starts_before_what_is_only_to_be_listed() -> None
     assert [e.key for _ in range(4) for e in rig.wait(5.0)] == ["s4:1", "s3:1", "s1:1", "s2:1"]
 
 
-def test_one_that_refuses_the_greeting_gives_its_turn_back_at_once() -> None:
+def test_an_instance_that_refuses_the_greeting_frees_its_greeting_turn_at_once() -> None:
     rig = CoreRig(spec(auto_connect=True), spec(OTHER, auto_connect=True), greeting=1)
     rig.feed(ev.InstanceSpawned(ONE, 99))
     effects = rig.feed(ev.GreetingFailed(ONE, "speaks no MCP"))
@@ -294,7 +294,7 @@ def test_one_that_refuses_the_greeting_gives_its_turn_back_at_once() -> None:
 
 
 @behaviour("wait:cap")
-def test_at_the_cap_the_idle_instance_of_another_pool_makes_room_but_not_one_with_work() -> None:
+def test_an_idle_instance_of_another_pool_makes_room_at_the_process_cap_but_not_a_busy_one() -> None:
     rig = CoreRig(spec(), spec(OTHER), cap=1)
     rig.feed(call(1))
     rig.feed(call(2, OTHER))
@@ -343,7 +343,7 @@ def test_a_pool_that_is_wanted_again_while_it_ends_says_everything_again() -> No
     )
 
 
-def test_a_broker_that_lost_touch_has_everything_ended_that_was_open_without_a_word() -> None:
+def test_a_lost_link_ends_all_open_calls_without_an_answer() -> None:
     rig = serving(max_in_flight=1)
     rig.feed(call(1))
     rig.feed(call(2))
@@ -441,7 +441,7 @@ def test_an_instance_that_dies_by_itself_while_it_drains_is_not_said_to_be_ended
     assert ended_while_open(rig).startswith("It ended with exit code 0;")
 
 
-def test_who_waited_too_long_at_the_cap_is_told_of_the_cap() -> None:
+def test_a_call_that_waited_too_long_at_the_process_cap_is_told_of_the_cap() -> None:
     rig = CoreRig(spec(wait_s=4.0), spec(OTHER), cap=1)
     rig.feed(call(1, OTHER))
     rig.serve(key=OTHER)
@@ -451,7 +451,7 @@ def test_who_waited_too_long_at_the_cap_is_told_of_the_cap() -> None:
     assert "max_instances" in failed.text
 
 
-def test_who_waited_too_long_for_what_the_cap_does_not_hold_up_is_told_nothing_of_the_cap() -> None:
+def test_a_call_that_waited_too_long_for_another_cause_is_not_told_of_the_process_cap() -> None:
     full = CoreRig(spec(wait_s=4.0, max_in_flight=1, max_instances=1), cap=1)
     for number in (1, 2):
         full.feed(call(number))
@@ -466,7 +466,7 @@ def test_who_waited_too_long_for_what_the_cap_does_not_hold_up_is_told_nothing_o
 
 
 @behaviour("stderr:not-for-everybody")
-def test_last_words_go_only_to_agents_of_an_instance_that_served_nobody() -> None:
+def test_stderr_is_quoted_only_to_agents_of_an_instance_that_never_served() -> None:
     rig = serving()
     rig.feed(call(1))
     (_, failed) = rig.ended(stderr="another agent's secret")

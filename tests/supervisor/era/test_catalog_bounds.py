@@ -69,7 +69,7 @@ def test_lists_of_one_server_share_the_bound_of_its_catalog(monkeypatch: pytest.
     assert one.left_out == {}, "what fits again is not told as left out"
 
 
-def test_what_is_left_out_is_told_once_however_often_the_list_is_read(
+def test_an_entry_left_out_is_told_once_however_often_the_list_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(list_pages, "MAX_ENTRY_BYTES", 100)

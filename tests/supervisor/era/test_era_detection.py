@@ -237,7 +237,7 @@ def test_a_late_discover_that_locked_the_server_to_its_era_is_asked_once_more() 
     assert isinstance(talk.detection.adapter, StatelessAdapter)
 
 
-def test_what_comes_in_one_burst_with_the_greeting_is_read_by_who_speaks_then() -> None:
+def test_lines_in_one_burst_with_the_greeting_are_read_by_the_adapter_of_the_era_found() -> None:
     detection = EraDetection(ME, make, "stateless")
     detection.adapter.greeting_line()
     refused = b'{"jsonrpc":"2.0","id":"carpool-discover-1","error":{"code":-32601,"message":"no"}}'
@@ -294,7 +294,7 @@ class EraRig(SupervisorRig):
         ("handshake", "stateless", "handshake"),
     ],
 )
-def test_what_is_configured_and_what_is_known_say_which_greeting_comes_first(
+def test_configuration_and_knowledge_decide_which_greeting_comes_first(
     wish: EraWish, known: Era | None, first: Era
 ) -> None:
     assert [each.era for each in EraRig(wish, known=known).spawns] == [first]
@@ -383,7 +383,7 @@ def test_a_server_that_is_slow_with_its_lists_is_not_taken_for_a_silent_one() ->
     assert isinstance(talk.detection.adapter, StatelessAdapter)
 
 
-def test_that_a_server_refuses_initialize_after_our_late_question_says_nothing_about_it() -> None:
+def test_a_refusal_of_initialize_after_a_late_discover_says_nothing_about_the_era() -> None:
     rig = EraRig()
     rig.feed(ev.InstanceSpawned(ME, 100))
     rig.tick(SILENCE_S + 1)
@@ -402,7 +402,7 @@ def test_a_process_that_we_end_before_it_has_answered_says_nothing_about_its_ser
 
 
 @pytest.mark.parametrize("wish", ["auto", "handshake", "stateless"])
-def test_nobody_else_is_hurried(wish: EraWish) -> None:
+def test_only_a_server_greeted_with_the_newest_era_first_gets_a_second_greeting(wish: EraWish) -> None:
     rig = EraRig(wish)
     rig.feed(ev.InstanceSpawned(ME, 100))
     assert GreetInOtherEra(ME) not in rig.tick(SILENCE_S + 1)
@@ -435,7 +435,7 @@ def test_lists_are_read_again_by_an_instance_that_runs_and_told_even_if_they_are
     assert not [each for each in rig.feed(ev.CatalogRead(ME, same)) if isinstance(each, Catalog)]
 
 
-def test_to_read_lists_again_starts_nothing() -> None:
+def test_a_request_to_read_lists_again_starts_no_instance() -> None:
     rig = EraRig("auto")
     rig.feed(ev.InstanceSpawned(ME, 100))
     rig.greeted(1, "handshake")
@@ -484,7 +484,7 @@ def seen(era: Era, why: str = "refused", server: str = "x 1", at: str = DAY) -> 
         ("stateless", "2027-11-29T00:00:00.000Z", "stateless"),
     ],
 )
-def test_that_a_server_is_old_is_known_for_a_week(era: Era, now: str, known: Era | None) -> None:
+def test_a_verdict_for_the_handshake_era_holds_for_a_week(era: Era, now: str, known: Era | None) -> None:
     assert era_of(with_observation(NOTHING_KNOWN, "s", seen(era)), "s", now) == known
 
 

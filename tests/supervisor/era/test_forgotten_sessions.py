@@ -45,7 +45,7 @@ def test_calls_behind_the_one_that_the_bridge_has_told_hear_it_too_and_run_nowhe
     assert rig.served(4, "a") != first
 
 
-def test_no_call_goes_to_a_bridge_that_has_said_so_whoever_shares_it() -> None:
+def test_no_call_of_any_session_goes_to_a_bridge_that_reported_state_lost() -> None:
     rig = PoolsRig(spec(sharing="concurrent", max_instances=2))
     first = rig.served(1, "a")
     rig.call(2, "a")
@@ -60,7 +60,7 @@ def test_no_call_goes_to_a_bridge_that_has_said_so_whoever_shares_it() -> None:
 
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
 @pytest.mark.parametrize("bridge", [True, False])
-def test_only_carpools_own_bridge_can_say_so(method: str, bridge: bool) -> None:
+def test_only_carpools_own_bridge_can_report_state_lost(method: str, bridge: bool) -> None:
     adapter = HandshakeAdapter(ME, PoolKey("s:1"), "1", bridge=bridge)
     adapter.greeting_line()
     call = Call(
@@ -74,7 +74,7 @@ def test_only_carpools_own_bridge_can_say_so(method: str, bridge: bool) -> None:
     assert answered.state_lost is bridge
 
 
-def test_other_faults_of_the_bridge_are_not_that() -> None:
+def test_other_faults_of_the_bridge_do_not_report_state_lost() -> None:
     for slug in ("lost", "unavailable"):
         for method in ("tools/call", "prompts/get"):
             is_error, body = fault_answer(fault(slug, detail="The word state_lost is here."), method)

@@ -257,7 +257,7 @@ def test_an_unreadable_or_overlong_answer_ends_its_call() -> None:
 
 
 @pytest.mark.parametrize("digits", [19, 400, 5000])
-def test_an_id_of_any_number_of_digits_is_nobodys_and_crashes_nothing(digits: int) -> None:
+def test_an_unknown_id_of_any_number_of_digits_is_dropped_without_a_crash(digits: int) -> None:
     huge = b"9" * digits
     talk = HandshakeRig()
     talk.fit("t")

@@ -273,7 +273,7 @@ def test_a_cursor_that_is_no_string_ends_the_list() -> None:
         max_leaves=12,
     ),
 )
-def test_no_legal_answer_breaks_it(family: Family, value: Any) -> None:
+def test_no_legal_answer_breaks_the_list_pages(family: Family, value: Any) -> None:
     try:
         body = json.dumps(value, allow_nan=False).encode()
     except ValueError:

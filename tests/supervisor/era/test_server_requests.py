@@ -126,7 +126,7 @@ def test_a_server_that_was_told_of_no_agents_is_refused_at_once(method: bytes) -
 
 @pytest.mark.parametrize("method", [b"tasks/get", b"tasks/result", b"tools/list", b"Sampling/createMessage"])
 @behaviour("asks:never-left-waiting")
-def test_what_no_agent_can_answer_is_refused_at_once(method: bytes) -> None:
+def test_a_request_that_no_agent_can_answer_is_refused_at_once(method: bytes) -> None:
     assert refusal(ask(b'{"taskId":"t"}', method=method)) == -32601
 
 
@@ -165,7 +165,7 @@ def test_a_meta_with_nothing_left_in_it_is_left_out(meta: bytes) -> None:
     assert asked(ask(b'{%b,"_meta":%b}' % (SAMPLING, meta))).params == b"{%b}" % SAMPLING
 
 
-def test_our_own_trace_context_is_recognised_and_anothers_is_not() -> None:
+def test_carpools_own_trace_context_is_recognised_and_a_foreign_one_is_not() -> None:
     for life, ours in ((LIFE, True), (b"M" * LIFE_BYTES, False)):
         meta = b'{"traceparent":"%b"}' % mint(life, 5).encode()
         facts = asked(ask(b'{%b,"_meta":%b}' % (SAMPLING, meta))).facts
@@ -173,7 +173,7 @@ def test_our_own_trace_context_is_recognised_and_anothers_is_not() -> None:
         assert facts.ours is ours
 
 
-def test_the_agent_is_shown_its_own_trace_and_none_that_only_we_have_begun() -> None:
+def test_an_agent_sees_its_own_trace_and_none_that_carpool_began() -> None:
     minted = b'{"traceparent":"%b","x":1}' % mint(LIFE, 5).encode()
     assert asked(ask(b'{%b,"_meta":%b}' % (SAMPLING, minted))).params == b'{%b,"_meta":{"x":1}}' % SAMPLING
     theirs = f"00-{'a' * 32}-{'b' * 16}-01"
@@ -194,7 +194,7 @@ def test_a_refused_second_use_of_an_id_leaves_the_first_question_its_task() -> N
     assert json.loads(line)["result"]["_meta"] == {RELATED: {"taskId": "K"}}
 
 
-def test_of_doubled_keys_the_last_counts_for_us_and_for_the_agent() -> None:
+def test_the_last_of_doubled_keys_counts_for_carpool_and_for_the_agent() -> None:
     meta = b'{"%b":{"taskId":"A"},"%b":{"taskId":"B"}}' % ((RELATED.encode(),) * 2)
     event = asked(ask(b'{"maxTokens":1,"_meta":{"progressToken":1},"maxTokens":2,"_meta":%b}' % meta))
     assert event.params == b'{"maxTokens":2}'
@@ -222,7 +222,7 @@ def test_params_that_cannot_be_read_are_the_servers_fault_at_once(line: bytes) -
 
 
 @behaviour("asks:never-left-waiting")
-def test_a_question_longer_than_we_read_is_refused_under_its_id() -> None:
+def test_an_ask_above_the_line_limit_is_refused_under_its_id() -> None:
     events, [out] = adapter().feed([OverlongLine(id=RawJson(b'"big"'), is_answer=False, size_bytes=99)])
     assert [type(event) for event in events] == [ServerLineRejected]
     answer = json.loads(out)

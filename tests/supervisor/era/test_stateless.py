@@ -167,7 +167,7 @@ def test_a_bridge_that_reaches_no_server_has_its_own_sentence_for_it_in_this_era
     assert failed.refused == "cannot reach x"
 
 
-def test_what_is_declared_is_said_with_every_request() -> None:
+def test_declared_capabilities_go_with_every_request() -> None:
     talk = StatelessAdapterRig(Declared(asking=True, roots=(Root("file:///w"),)))
     can: dict[str, Any] = {"sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}, "roots": {}}
     assert talk.call()["params"]["_meta"][PRE + "clientCapabilities"] == can
@@ -209,7 +209,7 @@ def test_no_agent_resumes_what_a_server_began_for_another(key: str) -> None:
     assert said["arguments"] == {"requestState": "the tool's own"}
 
 
-def test_the_log_level_is_said_with_requests_from_then_on_and_no_more_when_nobody_wants_logs() -> None:
+def test_the_log_level_goes_with_requests_while_an_agent_wants_logs() -> None:
     talk = StatelessAdapterRig()
     assert talk.adapter.level_line("info") == b""
     assert talk.call()["params"]["_meta"][PRE + "logLevel"] == "info"
@@ -236,7 +236,7 @@ def test_a_result_is_as_it_would_be_in_the_handshake_era() -> None:
 
 
 @pytest.mark.parametrize("said", [b'"task"', b"3", b"{}", b'"inputrequired"'])
-def test_a_result_of_a_type_that_nobody_knows_ends_its_call(said: bytes) -> None:
+def test_a_result_of_an_unknown_type_ends_its_call(said: bytes) -> None:
     talk = StatelessAdapterRig()
     talk.call()
     (bad,), out = talk.say(b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"resultType":%b}}' % said)
@@ -267,7 +267,7 @@ def test_an_error_has_a_code_that_agents_of_the_handshake_era_know(
 
 
 @behaviour("eras:rounds")
-def test_what_a_server_wants_first_is_asked_and_the_call_said_again_with_it() -> None:
+def test_required_input_is_asked_of_the_agent_and_the_call_sent_again_with_it() -> None:
     talk = StatelessAdapterRig(ASKING)
     first = talk.call(call(params=b'{"arguments":{"x":1.0}}', meta=b'{"k":1}'))
     state = r'"a\u00e9\/ \"\ud83d'
@@ -354,7 +354,7 @@ def test_roots_are_answered_here_where_the_configuration_says_so() -> None:
         {},
     ],
 )
-def test_what_cannot_be_given_ends_the_call(declared: Declared, inputs: Any) -> None:
+def test_an_undeclared_or_malformed_input_request_ends_the_call(declared: Declared, inputs: Any) -> None:
     talk = StatelessAdapterRig(declared)
     talk.call()
     (bad,), out = talk.wants(**inputs)
@@ -370,7 +370,7 @@ def test_a_plain_server_that_asks_all_the_same_ends_its_call() -> None:
     assert "not declared" in bad.text
 
 
-def test_only_three_methods_may_be_answered_so() -> None:
+def test_input_required_for_a_completion_is_unreadable() -> None:
     talk = StatelessAdapterRig(ASKING)
     talk.call(call("completion/complete", target="{}"))
     (bad,), _ = talk.wants(a=FORM)
@@ -389,7 +389,7 @@ def test_a_server_that_never_has_enough_ends_its_call() -> None:
     assert isinstance(bad, AnswerUnreadable)
 
 
-def test_a_state_alone_is_a_wish_for_a_pause_each_longer_than_the_last() -> None:
+def test_a_request_state_alone_asks_for_a_pause_each_longer_than_the_last() -> None:
     talk = StatelessAdapterRig()
     id_ = talk.call()["id"]
     pauses = []
@@ -421,7 +421,7 @@ def test_an_answer_to_a_request_that_was_answered_before_changes_nothing() -> No
     assert isinstance(answered, ServerAnswered)
 
 
-def test_a_url_gets_an_id_of_ours_that_is_another_each_time() -> None:
+def test_each_url_elicitation_gets_a_new_id_of_carpools_own() -> None:
     talk = StatelessAdapterRig(ASKING)
     talk.call()
     talk.call(wire_id=WireId(2))
@@ -578,7 +578,7 @@ def test_a_refused_listen_is_told_and_not_repeated() -> None:
     assert out == []
 
 
-def test_nothing_is_listened_to_where_nothing_can_change() -> None:
+def test_a_server_without_change_notifications_gets_no_listen() -> None:
     assert [each["method"] for each in StatelessAdapterRig().fit(tools={})] == ["tools/list"]
 
 

@@ -70,7 +70,7 @@ def test_roots_of_the_configuration_are_told_to_every_agents_server() -> None:
     assert told(talk.call(said("elicitation.form"))) == {"elicitation": {"form": {}}, "roots": {}}
 
 
-def test_nothing_at_all_is_an_object() -> None:
+def test_capabilities_without_any_entry_are_an_empty_object() -> None:
     assert capabilities_of([]) == b"{}"
 
 
@@ -141,7 +141,7 @@ def test_roots_are_asked_of_an_agent_that_has_declared_them_and_else_answered_by
         ((), FORM),
     ],
 )
-def test_what_the_agent_of_this_call_did_not_declare_ends_it_even_if_the_others_could(
+def test_an_input_that_the_agent_of_a_call_did_not_declare_ends_it_even_if_other_agents_did(
     can: tuple[Need, ...], wanted: dict[str, Any]
 ) -> None:
     talk = StatelessAdapterRig(ASKING)
@@ -253,7 +253,7 @@ def test_roots_that_a_call_came_back_for_reach_its_agent_and_are_no_sign_that_th
 
 
 @behaviour("logging:one-session")
-def test_of_calls_that_may_log_the_only_one_is_named() -> None:
+def test_a_log_message_names_the_only_call_that_may_log() -> None:
     rig = StatelessServerRig()
     admit(rig, 1, "a")
     assert isinstance(logged(rig), KeepServerLog), "its agent wants none"
@@ -265,7 +265,7 @@ def test_of_calls_that_may_log_the_only_one_is_named() -> None:
     assert isinstance(logged(rig), KeepServerLog)
 
 
-def test_what_may_be_of_a_cancelled_call_is_not_named_as_of_the_one_beside_it() -> None:
+def test_a_log_message_that_may_be_of_a_cancelled_call_names_no_other_call() -> None:
     rig = StatelessServerRig()
     admit(rig, 1, "a", level="info")
     rig.feed(CancelCall(CallId(1), "enough"))

@@ -46,7 +46,7 @@ def answer(one: StatelessAdapterRig, result: Any, wire: int = 1) -> Any:
 
 
 @behaviour("tasks:relayed")
-def test_a_task_is_told_with_its_id_and_its_time_and_without_what_is_between_us_and_the_server() -> None:
+def test_a_task_is_told_with_its_id_and_its_time_and_without_members_of_the_hop() -> None:
     one = talk()
     assert declared(one.adapter.call_line(ONE, said())) == {TASKS: {}}
     meta = {PRE + "serverInfo": {"name": "x"}, "k": 1}
@@ -56,7 +56,7 @@ def test_a_task_is_told_with_its_id_and_its_time_and_without_what_is_between_us_
 
 
 @pytest.mark.parametrize("ttl", [None, -1, "1", 1.5, 10**MAX_DIGITS])
-def test_a_time_that_is_none_is_no_word(ttl: Any) -> None:
+def test_an_invalid_ttl_counts_as_absent(ttl: Any) -> None:
     one = talk()
     one.adapter.call_line(ONE, said())
     assert (
@@ -81,7 +81,7 @@ def test_a_task_that_was_begun_for_a_cancelled_call_is_told_so_that_it_can_be_ca
     assert isinstance(answer(one, {"resultType": "task", **WORKING}), AnswerUnreadable), "said twice"
 
 
-def test_so_much_is_remembered_of_cancelled_calls_and_no_more() -> None:
+def test_memory_of_cancelled_calls_is_bounded() -> None:
     one = talk()
     for number in range(1, MAX_DROPPED + 2):
         one.adapter.call_line(WireId(number), said())
@@ -96,7 +96,7 @@ def test_a_server_that_has_not_announced_tasks_is_told_of_none_and_may_begin_non
     assert isinstance(answer(one, {"resultType": "task", **WORKING}), AnswerUnreadable)
 
 
-def test_only_a_tool_may_become_a_task_and_only_one_with_an_id() -> None:
+def test_only_a_tool_call_may_become_a_task_and_the_task_needs_an_id() -> None:
     one = talk()
     one.adapter.call_line(ONE, replace(said(), method="prompts/get"))
     assert isinstance(answer(one, {"resultType": "task", **WORKING}), AnswerUnreadable)
@@ -109,7 +109,7 @@ def test_only_a_tool_may_become_a_task_and_only_one_with_an_id() -> None:
 
 @behaviour("tasks:relayed")
 @pytest.mark.parametrize("kind", ["complete", "task"])
-def test_how_far_a_task_is_passes_with_all_that_it_wants_and_has(kind: str) -> None:
+def test_the_status_of_a_task_passes_with_its_input_requests_and_result(kind: str) -> None:
     one = talk()
     written = json.loads(one.adapter.call_line(ONE, said("tasks/get")))
     assert written["params"]["taskId"] == "T"
@@ -143,13 +143,13 @@ def test_a_task_that_its_server_does_not_know_has_ended() -> None:
 @pytest.mark.parametrize(
     "result", [{"resultType": "input_required", "requestState": "x"}, {"resultType": "y"}]
 )
-def test_a_task_wants_nothing_in_rounds(result: Any) -> None:
+def test_input_required_in_answer_to_a_task_request_is_unreadable(result: Any) -> None:
     one = talk()
     one.adapter.call_line(ONE, said("tasks/get"))
     assert isinstance(answer(one, result), AnswerUnreadable)
 
 
-def test_what_a_task_is_given_reaches_its_server_and_a_state_does_not() -> None:
+def test_input_for_a_task_reaches_its_server_and_a_request_state_does_not() -> None:
     one = talk()
     params = RawJson(b'{"inputResponses":{"who":{"action":"accept"}},"RequestState":"s"}')
     written = json.loads(one.adapter.call_line(ONE, replace(said("tasks/update"), params=params)))["params"]
@@ -165,7 +165,7 @@ def test_a_request_about_a_task_is_cancelled_like_any_other_and_its_task_goes_on
     assert json.loads(one.adapter.cancel_line(ONE, "gone"))["params"]["requestId"] == 1
 
 
-def test_a_task_that_nobody_comes_back_for_is_cancelled_and_the_answer_is_nobodys() -> None:
+def test_an_unclaimed_task_is_cancelled_and_the_answer_to_that_is_dropped() -> None:
     one = talk()
     written = json.loads(one.adapter.cancel_task_line("é"))
     assert (written["method"], written["params"]["taskId"]) == ("tasks/cancel", "é")

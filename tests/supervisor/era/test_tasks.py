@@ -105,7 +105,7 @@ def test_an_error_of_a_task_that_sends_its_agent_to_urls_first_says_so() -> None
     assert [type(each) for each in events] == [UrlElicitationRequired, ServerAnswered]
 
 
-def test_what_is_asked_again_has_another_id_and_a_late_answer_to_the_first_is_dropped() -> None:
+def test_a_repeated_request_about_a_task_has_a_new_id_and_a_late_answer_to_the_first_is_dropped() -> None:
     talk = TasksRig()
     _, [wait] = talk.begin()
     talk.say(id=wait["id"], error=FAULT)
@@ -136,7 +136,7 @@ def test_a_tool_that_needs_a_task_is_called_with_one_that_outlives_the_call() ->
 
 
 @pytest.mark.parametrize("params", [b"{}", b"{ }", b'{"task":{"ttl":1},"arguments":{}}', b'{"x":1,"task":7}'])
-def test_the_task_is_ours_whatever_the_agent_said(params: bytes) -> None:
+def test_the_task_member_is_carpools_own_whatever_the_agent_sent(params: bytes) -> None:
     line = TasksRig().call(params=params)
     assert line.count(b'"task"') == 1
     assert json.loads(line)["params"]["task"] == {"ttl": 160_000}
@@ -157,7 +157,7 @@ def test_every_other_tool_is_called_plainly(tool: str) -> None:
         (DECLARED, "2025-06-18"),
     ],
 )
-def test_without_the_capability_a_tools_own_word_does_not_count(
+def test_a_tools_task_support_does_not_count_without_the_capability(
     capabilities: dict[str, Any], version: str
 ) -> None:
     assert b'"task"' not in TasksRig(capabilities, version).call()
@@ -176,7 +176,7 @@ def test_a_task_is_waited_for_and_its_result_is_the_answer_of_the_call() -> None
     assert (answered.wire, answered.is_error, json.loads(answered.body)) == (7, False, GOOD)
 
 
-def test_of_a_results_meta_only_the_task_is_taken_out() -> None:
+def test_only_the_task_is_removed_from_the_meta_of_a_result() -> None:
     talk = TasksRig()
     _, [wait] = talk.begin()
     [answered], _ = talk.say(id=wait["id"], result={"_meta": {**RELATED, "x": 1}, **GOOD})
@@ -240,7 +240,7 @@ def test_an_error_of_a_task_that_has_ended_is_the_answer_of_the_call() -> None:
     assert out == []
 
 
-def test_so_it_is_when_the_server_knows_the_task_no_more() -> None:
+def test_an_error_of_an_unknown_task_falls_back_to_the_earlier_error() -> None:
     talk = TasksRig()
     _, [wait] = talk.begin()
     _, [look] = talk.say(id=wait["id"], error=FAULT)
@@ -329,7 +329,7 @@ def test_a_task_that_still_runs_is_asked_for_again_when_there_is_reason_to(nudge
     assert isinstance(answered, ServerAnswered)
 
 
-def test_nothing_is_asked_while_the_server_waits() -> None:
+def test_a_status_notification_causes_no_request_while_the_task_result_is_awaited() -> None:
     talk = TasksRig()
     talk.begin()
     for status in ("working", "input_required", "completed"):
@@ -425,7 +425,7 @@ def test_progress_between_call_and_task_is_the_calls() -> None:
 
 
 @pytest.mark.parametrize("task", ["other", 7, None, ["T"]])
-def test_the_status_of_a_task_we_do_not_know_says_nothing(task: Any) -> None:
+def test_the_status_of_an_unknown_task_is_dropped(task: Any) -> None:
     talk = TasksRig()
     talk.begin()
     params = {"taskId": task, "status": "completed"}
@@ -446,7 +446,7 @@ STEP = st.sampled_from(
         st.tuples(STEP, st.integers(1, 3), st.sampled_from(["working", "completed", "failed"])), max_size=30
     )
 )
-def test_in_any_order_each_call_gets_at_most_one_answer(steps: list[tuple[str, int, str]]) -> None:
+def test_each_call_gets_at_most_one_answer_in_any_order_of_lines(steps: list[tuple[str, int, str]]) -> None:
     talk = TasksRig()
     called: list[int] = []
     ended: list[int] = []

@@ -67,7 +67,7 @@ def path(tmp_path: Path) -> str:
 
 
 @behaviour("modes:verdicts-kept")
-async def test_what_was_seen_is_on_disk_soon_and_known_after_a_restart(path: str) -> None:
+async def test_an_observation_is_soon_on_disk_and_known_after_a_restart(path: str) -> None:
     web = spec("web:1")
     async with serving(path) as one:
         one.observe(web, "asks", "sampling/createMessage", [web])
@@ -103,7 +103,7 @@ async def test_the_list_is_known_without_a_file(path: str) -> None:
     assert entry.mode == "session"
 
 
-async def test_a_file_that_cannot_be_used_is_said_once_and_work_goes_on(
+async def test_an_unusable_file_is_logged_once_and_work_continues(
     path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await trio.Path(path).parent.mkdir()
@@ -142,7 +142,7 @@ async def test_writes_come_one_at_a_time_and_the_last_holds_everything(
         assert [each.times for each in told.evidence] == [2, 1], "what was read back takes nothing away"
 
 
-async def test_what_is_not_written_yet_is_written_at_the_end(path: str) -> None:
+async def test_unwritten_knowledge_is_written_at_the_end(path: str) -> None:
     one, web = Knowledge(path), spec("web:1")
     one.observe(web, "asks", "", [web])
     await one.flush()
@@ -209,7 +209,7 @@ async def test_a_pool_that_is_not_there_is_explained_as_that(tmp_path: Path) -> 
         assert "no pool" in why.lines[0]
 
 
-async def test_what_a_probe_found_is_kept_and_holds_for_every_pool_of_the_program(tmp_path: Path) -> None:
+async def test_a_probe_result_is_kept_and_holds_for_every_pool_of_the_program(tmp_path: Path) -> None:
     async with supervised(tmp_path) as (_, broker):
         broker.say(SetPools([spec("web:1"), spec("web:2")]))
         broker.say(messages.ReportProbe(PoolKey("web:1"), "probe_diverged", "add, get: 2 sessions"))
@@ -224,7 +224,7 @@ async def test_what_a_probe_found_is_kept_and_holds_for_every_pool_of_the_progra
     assert [each["kind"] for each in known["evidence"]] == ["probe_diverged"]
 
 
-async def test_what_the_core_observes_comes_back_to_it(tmp_path: Path) -> None:
+async def test_evidence_that_the_core_records_comes_back_to_it(tmp_path: Path) -> None:
     async with supervised(tmp_path) as (shell, broker):
         broker.say(SetPools([spec("web:1"), spec("web:2")]))
         await explained(broker, "web:1", 1)

@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> str:
 
 
 @behaviour("modes:verdicts-kept")
-def test_what_was_seen_survives_a_restart(path: str) -> None:
+def test_evidence_survives_a_restart(path: str) -> None:
     assert save_evidence(path, ASKED) == (ASKED, "")
     assert load_evidence(path) == (ASKED, "")
     assert evidence_of(load_evidence(path)[0], "web npm:x") == (
@@ -52,7 +52,7 @@ def test_a_file_that_others_could_read_is_closed_to_them_by_the_next_save(path: 
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
 
 
-def test_no_file_is_no_trouble(path: str) -> None:
+def test_a_missing_file_is_no_fault(path: str) -> None:
     assert load_evidence(path) == (NO_EVIDENCE, "")
 
 
@@ -149,7 +149,7 @@ def test_two_supervisors_do_not_overwrite_each_other(path: str) -> None:
     assert load_evidence(path)[0] == whole
 
 
-def test_past_the_bound_what_was_not_seen_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_unseen_evidence_is_forgotten_past_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharing_evidence, "MAX_SERVERS", 2)
     found = with_evidence(
         with_evidence(with_evidence(NO_EVIDENCE, "a", "probe_agreed", T2), "b", "probe_agreed", T1),

@@ -38,7 +38,7 @@ def runtime_id() -> str:
 
 
 @behaviour("children:sweep")
-def test_survivors_are_ended_also_the_deaf_and_others_are_left_alone(runtime_id: str) -> None:
+def test_marked_processes_end_even_if_they_ignore_term_and_others_are_left_alone(runtime_id: str) -> None:
     with (
         survivor(DEAF, runtime_id) as deaf,
         survivor(POLITE, runtime_id) as polite,
@@ -51,7 +51,7 @@ def test_survivors_are_ended_also_the_deaf_and_others_are_left_alone(runtime_id:
         assert other.poll() is None
 
 
-def test_with_nothing_to_end_the_command_is_quick_and_silent(runtime_id: str) -> None:
+def test_a_sweep_without_orphans_is_quick_and_silent(runtime_id: str) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), marks.RUNTIME: runtime_id}
     command = [
         sys.executable,
@@ -64,7 +64,7 @@ def test_with_nothing_to_end_the_command_is_quick_and_silent(runtime_id: str) ->
     assert subprocess.run(command[:-1], env=env, capture_output=True, check=False).returncode == 2
 
 
-def test_who_started_the_sweep_is_spared_though_it_carries_the_mark(runtime_id: str) -> None:
+def test_a_process_that_started_the_sweep_is_spared_though_it_carries_the_mark(runtime_id: str) -> None:
     code = (
         "import subprocess, sys;"
         f"done = subprocess.run([sys.executable, '-m', 'carpool_supervisor.spawn.orphans', {runtime_id!r}]);"

@@ -151,7 +151,7 @@ async def test_a_login_shell_that_cannot_be_asked_costs_nothing_but_a_line(
 
 
 @behaviour("path:no-answer")
-async def test_what_the_files_of_the_login_shell_start_is_ended_with_it(tmp_path: Path) -> None:
+async def test_processes_that_the_files_of_the_login_shell_start_end_with_it(tmp_path: Path) -> None:
     left = tmp_path / "left"
     daemon = (
         f"import os, time; os.setsid(); open({str(left)!r}, 'w').write(str(os.getpid())); time.sleep(600)"

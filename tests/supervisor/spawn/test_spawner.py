@@ -72,7 +72,7 @@ async def test_a_child_has_no_descriptor_of_ours_no_signal_blocked_or_ignored_an
         assert not set(others) & set(one.exits)
 
 
-async def test_what_could_not_be_started_is_said_precisely(tmp_path: Path) -> None:
+async def test_a_failed_spawn_names_its_cause_precisely(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.write_text("echo hi\n")
     no_shebang = tmp_path / "no_shebang"
@@ -160,7 +160,7 @@ async def test_term_reaches_the_whole_group_and_kill_what_ignores_it() -> None:
 
 
 @linux_only
-async def test_what_an_instance_leaves_behind_is_ended_after_it_and_nobody_elses() -> None:
+async def test_leftovers_of_an_instance_end_after_it_and_those_of_others_do_not() -> None:
     async with garage() as one:
         bystander = await one.started(*server_argv("breeder", "--at-start"))
         child = await one.started(*server_argv("breeder", "--at-start"))
@@ -241,7 +241,7 @@ async def test_the_sweep_finds_a_child_that_has_dropped_its_environment_but_no_o
 
 @behaviour("children:end-with-us")
 @linux_only
-async def test_when_the_supervisor_is_killed_everything_ends_also_the_deaf_and_the_grandchildren() -> None:
+async def test_children_of_a_killed_supervisor_end_even_grandchildren_and_those_that_ignore_term() -> None:
     with _supervisor(_HOLDS) as victim, _ended_after(_line(victim)) as runtime_id:
         await until(lambda: len(marked(runtime_id)) == 5, "spawner, breeder, its two, deaf: all run")
         await until(lambda: sum(map(_ignores_term, marked(runtime_id))) == 3, "three of them are deaf")
@@ -251,7 +251,7 @@ async def test_when_the_supervisor_is_killed_everything_ends_also_the_deaf_and_t
 
 @behaviour("children:end-with-us", "children:sweep")
 @linux_only
-async def test_when_supervisor_and_spawner_are_killed_together_the_sweep_ends_what_is_left() -> None:
+async def test_the_sweep_ends_all_children_when_supervisor_and_spawner_are_killed_together() -> None:
     with _supervisor(_HOLDS) as victim, _ended_after(_line(victim)) as runtime_id:
         await until(lambda: sum(map(_ignores_term, marked(runtime_id))) == 3, "three of them are deaf")
         spawner = next(pid for pid in marked(runtime_id) if "spawner_child" in command_line(pid))
@@ -265,7 +265,7 @@ async def test_when_supervisor_and_spawner_are_killed_together_the_sweep_ends_wh
 
 
 @linux_only
-async def test_when_the_spawner_is_killed_every_instance_is_reported_once_and_a_new_one_serves() -> None:
+async def test_a_killed_spawner_has_every_instance_reported_once_and_a_new_spawner_serves() -> None:
     async with garage() as one:
         breeder = await one.started(*server_argv("breeder", "--at-start"))
         left = await _bred(one, breeder)

@@ -150,9 +150,7 @@ def test_a_line_of_which_bytes_are_missing_is_undelivered_and_one_without_only_i
     st.lists(st.integers(1, 90_000), max_size=12),
     st.integers(0, 3),
 )
-def test_what_was_read_and_what_is_unwritten_add_up(
-    sizes: list[int], reads: list[int], flush_every: int
-) -> None:
+def test_read_and_unwritten_bytes_add_up(sizes: list[int], reads: list[int], flush_every: int) -> None:
     with far() as (one, _):
         lines = [bytes([97 + at]) * size + b"\n" for at, size in enumerate(sizes)]
         for at, line in enumerate(lines):
@@ -254,7 +252,7 @@ def test_draining_ends_though_somebody_else_holds_the_pipe_open() -> None:
 
 
 @behaviour("pressure:short-lines")
-async def test_of_a_flood_of_short_lines_each_turn_takes_a_few_and_others_have_theirs() -> None:
+async def test_a_turn_takes_a_few_lines_of_a_flood_and_others_have_their_turn() -> None:
     budget = PipeBudget()
     with far(budget) as (flooding, ready):
         other = Far(ready, budget)
@@ -279,7 +277,7 @@ def reached(one: Far, count: int) -> bool:
 
 
 @behaviour("pressure:short-lines")
-async def test_what_waits_for_its_turn_stays_while_paused_and_comes_first_when_drained() -> None:
+async def test_lines_that_wait_for_their_turn_stay_while_paused_and_come_first_when_drained() -> None:
     numbers = [b"%d" % number for number in range(1000)]
 
     async with served() as one:
@@ -308,7 +306,7 @@ async def test_what_waits_for_its_turn_stays_while_paused_and_comes_first_when_d
 
 @behaviour("pipes:raised-for-few")
 @pytest.mark.skipif(not hasattr(fcntl, "F_GETPIPE_SZ"), reason="pipe sizes are Linux's")
-async def test_only_senders_of_long_lines_get_larger_pipes_and_only_so_many() -> None:
+async def test_only_a_bounded_number_of_senders_of_long_lines_get_larger_pipes() -> None:
     budget = PipeBudget(limit=1)
     async with served(budget) as short, served(budget) as first, served(budget) as second:
         os.write(short.stdout_fd, b"short\n" * 1000)
@@ -338,7 +336,7 @@ def _write_all(fd: int, data: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
-def test_what_the_pipes_lead_to_is_freed_with_them() -> None:
+def test_objects_behind_the_pipes_are_freed_with_them() -> None:
     """Not by the collector: in a daemon it comes after hundreds of instances."""
     gc.disable()
     try:

@@ -128,7 +128,7 @@ def test_a_conversation_that_is_over_leaves_nothing_to_the_collector(
     rig.close()
 
 
-def test_the_last_words_hold_no_value_of_the_environment_whole_or_cut(tmp_path: Path) -> None:
+def test_quoted_stderr_holds_no_value_of_the_environment_whole_or_cut(tmp_path: Path) -> None:
     rig = InstanceIoRig(tmp_path)
     key = "first-line-of-it\nsecond-line-of-it"
     env = {"TOKEN": "hunter2-and-more", "KEY": key}
@@ -141,7 +141,7 @@ def test_the_last_words_hold_no_value_of_the_environment_whole_or_cut(tmp_path: 
 
 
 @behaviour("silence:only-while-read")
-def test_what_was_written_while_nobody_read_is_a_sign_of_life_as_soon_as_it_is_read_again(
+def test_output_written_during_a_reading_pause_is_a_sign_of_life_once_it_is_read(
     tmp_path: Path,
 ) -> None:
     rig = InstanceIoRig(tmp_path)

@@ -78,7 +78,7 @@ def rig() -> Iterator[WritingServers]:
 
 
 @behaviour("pressure:server-lines")
-def test_when_the_budget_is_spent_only_the_oldest_line_is_read_on(rig: WritingServers) -> None:
+def test_only_the_oldest_line_is_read_on_when_the_budget_is_spent(rig: WritingServers) -> None:
     rig.write(1, 2 * LONG_LINE_BYTES)
     rig.write(0, 8 * LONG_LINE_BYTES)
     assert BUDGET < sum(rig.pending()) <= BUDGET + 2 * 65_536, rig.pending()
@@ -102,7 +102,7 @@ def test_the_turn_goes_on_when_the_server_with_the_oldest_line_is_gone(rig: Writ
     assert rig.pending()[0] > before
 
 
-def test_while_much_waits_for_the_broker_nobody_is_read_not_even_who_comes_then(rig: WritingServers) -> None:
+def test_no_server_is_read_while_much_output_waits_for_the_broker(rig: WritingServers) -> None:
     rig.intake.settle(HELD_HIGH_BYTES + 1)
     rig.servers.append(rig.server(3))
     for place in range(4):

@@ -84,7 +84,7 @@ def told(bench: Bench) -> list[tuple[int, str]]:
 
 
 @behaviour("logs:format")
-def test_each_line_tells_when_and_of_whom_and_nobody_can_forge_the_beginning_of_a_line(start: Start) -> None:
+def test_each_line_has_its_time_and_its_server_and_no_server_can_forge_that(start: Start) -> None:
     bench = start()
     bench.attach(TWO)
     bench.says(ONE, b"hello\nhalf ")
@@ -158,7 +158,7 @@ def test_the_file_is_rotated_and_at_most_three_are_kept(start: Start) -> None:
     assert bench.log.lost_lines == 0
 
 
-def test_a_new_life_appends_to_the_file_and_counts_what_it_holds(start: Start) -> None:
+def test_a_restarted_supervisor_appends_to_the_file_and_counts_its_size(start: Start) -> None:
     first = start(file_bytes=400)
     first.says(ONE, b"x" * 100 + b"\n")
     second = start(file_bytes=400)
@@ -180,7 +180,7 @@ def test_a_file_that_cannot_be_written_is_said_once(start: Start, tmp_path: Path
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_counted_and_harms_nobody(start: Start) -> None:
+def test_a_full_disk_is_counted_and_stops_nothing_else(start: Start) -> None:
     bench = start(Path("/dev/full"))
     bench.says(ONE, b"one\ntwo\n")
     assert bench.log.lost_lines == 2

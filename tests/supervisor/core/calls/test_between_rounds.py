@@ -94,7 +94,7 @@ def again(effects: list[Any]) -> list[int]:
 
 
 @behaviour("modes:serial", "eras:rounds:lane")
-def test_while_an_agent_is_asked_another_call_runs_in_the_lane() -> None:
+def test_another_call_takes_the_slot_while_an_agent_is_asked() -> None:
     rig = InputRoundsRig()
     assert rig.call(1) == [1]
     assert rig.call(2, "b") == []
@@ -109,7 +109,7 @@ def test_a_call_that_comes_while_another_waits_for_its_agent_runs_at_once() -> N
     assert rig.call(2, "b") == [2]
 
 
-def test_in_the_handshake_era_a_call_that_asks_keeps_its_lane() -> None:
+def test_an_asking_call_of_the_handshake_era_keeps_its_slot() -> None:
     rig = InputRoundsRig(era="handshake")
     rig.call(1)
     [asked] = of_kind(
@@ -122,7 +122,7 @@ def test_in_the_handshake_era_a_call_that_asks_keeps_its_lane() -> None:
 
 
 @behaviour("eras:rounds")
-def test_the_last_answer_of_a_round_has_the_call_said_again() -> None:
+def test_the_last_answer_of_a_round_sends_the_call_again() -> None:
     rig = InputRoundsRig()
     rig.call(1)
     first, second = rig.asked(1, ELICIT, SAMPLE)
@@ -137,7 +137,7 @@ def test_the_last_answer_of_a_round_has_the_call_said_again() -> None:
 
 
 @behaviour("modes:serial", "eras:rounds:lane")
-def test_a_call_goes_on_when_the_lane_is_free_and_before_new_ones() -> None:
+def test_a_call_continues_in_a_free_slot_before_new_calls() -> None:
     rig = InputRoundsRig()
     rig.call(1)
     [ask] = rig.asked(1)
@@ -152,7 +152,7 @@ def test_a_call_goes_on_when_the_lane_is_free_and_before_new_ones() -> None:
     assert written(rig.answers(1)) == [3]
 
 
-def test_those_that_go_on_take_turns_in_the_order_in_which_their_answers_came() -> None:
+def test_pending_retries_run_in_the_order_of_their_answers() -> None:
     rig = InputRoundsRig()
     asks = []
     for number in (1, 2, 3):
@@ -166,7 +166,7 @@ def test_those_that_go_on_take_turns_in_the_order_in_which_their_answers_came() 
     assert again(rig.answers(1)) == [2]
 
 
-def test_a_lane_that_a_round_frees_goes_to_who_goes_on_there_first() -> None:
+def test_a_slot_that_a_round_frees_goes_to_a_pending_retry_first() -> None:
     rig = InputRoundsRig()
     rig.call(1)
     [ask] = rig.asked(1)
@@ -179,7 +179,7 @@ def test_a_lane_that_a_round_frees_goes_to_who_goes_on_there_first() -> None:
 
 
 @behaviour("eras:rounds")
-def test_a_server_that_wants_a_pause_leaves_its_lane_to_others_meanwhile() -> None:
+def test_a_paused_call_leaves_its_slot_to_other_calls() -> None:
     rig = InputRoundsRig()
     rig.call(1)
     rig.call(2, "b")
@@ -190,7 +190,7 @@ def test_a_server_that_wants_a_pause_leaves_its_lane_to_others_meanwhile() -> No
 
 @pytest.mark.parametrize("answered", [False, True], ids=["asked", "in line"])
 @behaviour("eras:rounds:lane", "eras:rounds")
-def test_a_cancel_between_two_rounds_is_over_at_once(answered: bool) -> None:
+def test_a_cancel_between_two_rounds_ends_the_call_at_once(answered: bool) -> None:
     rig = InputRoundsRig()
     rig.call(1)
     [ask] = rig.asked(1)
@@ -208,7 +208,7 @@ def test_a_cancel_between_two_rounds_is_over_at_once(answered: bool) -> None:
 
 
 @behaviour("asks:in-flight:serial-waits")
-def test_a_cancel_of_one_that_was_said_again_taints_the_lane() -> None:
+def test_a_cancel_of_a_call_that_was_sent_again_taints_its_slot() -> None:
     rig = InputRoundsRig()
     rig.call(1)
     rig.give(*rig.asked(1))
@@ -217,7 +217,7 @@ def test_a_cancel_of_one_that_was_said_again_taints_the_lane() -> None:
 
 
 @behaviour("eras:rounds:lane")
-def test_one_that_cannot_go_on_ends_at_its_deadline_and_says_what_it_waited_for() -> None:
+def test_a_pending_retry_without_a_free_slot_ends_at_its_deadline_and_names_the_cause() -> None:
     rig = InputRoundsRig(timeout_s=10.0, max_total_s=100.0)
     rig.call(1)
     [ask] = rig.asked(1)
@@ -233,7 +233,7 @@ def test_one_that_cannot_go_on_ends_at_its_deadline_and_says_what_it_waited_for(
     assert not again(rig.answers(2))
 
 
-def test_one_that_went_on_late_has_its_whole_time_again() -> None:
+def test_a_pending_retry_that_is_sent_late_has_its_whole_timeout_again() -> None:
     rig = InputRoundsRig(timeout_s=10.0, max_total_s=100.0)
     rig.call(1)
     [ask] = rig.asked(1)
@@ -245,7 +245,7 @@ def test_one_that_went_on_late_has_its_whole_time_again() -> None:
     assert [each.call for each in of_kind(rig.wait(2.0), CallFailed)] == [1]
 
 
-def test_an_agent_that_never_answers_holds_up_nobody_and_its_call_goes_on_after_the_limit() -> None:
+def test_an_agent_that_never_answers_delays_no_call_and_its_own_continues_after_the_limit() -> None:
     rig = InputRoundsRig(ask_timeout_s=5.0)
     rig.call(1)
     rig.wants(1)
@@ -257,7 +257,7 @@ def test_an_agent_that_never_answers_holds_up_nobody_and_its_call_goes_on_after_
 
 
 @behaviour("eras:rounds:lane")
-def test_an_agent_that_is_asked_and_calls_the_same_server_waits_as_everybody_does() -> None:
+def test_an_agent_that_is_asked_and_calls_the_same_server_waits_in_the_queue() -> None:
     rig = InputRoundsRig()
     rig.call(1)
     [ask] = rig.asked(1)
@@ -269,7 +269,7 @@ def test_an_agent_that_is_asked_and_calls_the_same_server_waits_as_everybody_doe
     assert again(rig.answers(3)) == [1]
 
 
-def test_when_the_instance_is_lost_nothing_goes_on() -> None:
+def test_a_lost_instance_ends_its_pending_retries() -> None:
     rig = InputRoundsRig()
     rig.call(1)
     [ask] = rig.asked(1)
@@ -280,7 +280,7 @@ def test_when_the_instance_is_lost_nothing_goes_on() -> None:
     assert not again(effects + rig.wait(1.0))
 
 
-def test_a_lost_link_ends_what_is_in_line_to_go_on() -> None:
+def test_a_lost_link_ends_pending_retries() -> None:
     rig = InputRoundsRig()
     rig.call(1)
     [ask] = rig.asked(1)
@@ -291,7 +291,7 @@ def test_a_lost_link_ends_what_is_in_line_to_go_on() -> None:
     assert not again(effects)
 
 
-def test_on_an_instance_that_drains_calls_still_go_on() -> None:
+def test_pending_retries_continue_on_an_instance_that_drains() -> None:
     rig = InputRoundsRig()
     rig.call(1)
     [ask] = rig.asked(1)
@@ -304,7 +304,7 @@ def test_on_an_instance_that_drains_calls_still_go_on() -> None:
     assert of_kind(effects, CloseStdin)
 
 
-def test_where_calls_may_overlap_from_now_on_nothing_waits_to_go_on() -> None:
+def test_a_change_to_concurrent_sends_every_pending_retry() -> None:
     rig = InputRoundsRig()
     rig.call(1)
     [ask] = rig.asked(1)
@@ -314,7 +314,7 @@ def test_where_calls_may_overlap_from_now_on_nothing_waits_to_go_on() -> None:
 
 
 @pytest.mark.parametrize("sharing", ["concurrent", "session"])
-def test_where_calls_may_overlap_a_call_goes_on_at_once(sharing: Sharing) -> None:
+def test_a_call_of_a_concurrent_server_continues_at_once(sharing: Sharing) -> None:
     rig = InputRoundsRig(sharing)
     rig.call(1)
     [ask] = rig.asked(1)
@@ -322,7 +322,7 @@ def test_where_calls_may_overlap_a_call_goes_on_at_once(sharing: Sharing) -> Non
     assert again(rig.give(ask)) == [1]
 
 
-def test_what_is_logged_while_another_call_rests_is_of_the_one_that_runs() -> None:
+def test_a_log_message_belongs_to_the_running_call_while_another_is_pending() -> None:
     rig = InputRoundsRig()
     rig.call(1)
     rig.wants(1)
@@ -331,7 +331,7 @@ def test_what_is_logged_while_another_call_rests_is_of_the_one_that_runs() -> No
     assert (logged.session, logged.call) == ("b", 2)
 
 
-def test_what_cannot_be_asked_at_all_does_not_keep_the_call_from_going_on() -> None:
+def test_an_ask_beyond_the_bound_is_refused_and_its_call_continues() -> None:
     rig = InputRoundsRig("concurrent")
     rig.call(1)
     rig.wants(1, *[ELICIT] * MAX_OPEN_ASKS)

@@ -85,7 +85,7 @@ def test_the_record_comes_before_everything_else_that_another_broker_is_told() -
 
 
 @behaviour("death:broker-frees-plain")
-def test_what_a_session_had_that_ended_with_its_broker_is_free_and_the_next_one_hears_nothing_of_it() -> None:
+def test_an_unresumable_session_frees_its_instance_and_leaves_the_record() -> None:
     rig = CallRecordRig("session", max_instances=1)
     rig.feed(SessionNotResumable(A))
     rig.call(1)
@@ -142,7 +142,7 @@ def test_a_call_that_was_refused_is_in_the_record_as_well() -> None:
 
 
 @pytest.mark.parametrize("answered", [False, True])
-def test_what_was_cancelled_is_forgotten(answered: bool) -> None:
+def test_a_cancelled_call_leaves_the_record(answered: bool) -> None:
     rig = CallRecordRig()
     rig.call(1)
     if answered:
@@ -152,7 +152,9 @@ def test_what_was_cancelled_is_forgotten(answered: bool) -> None:
 
 
 @pytest.mark.parametrize("answered", [False, True])
-def test_what_the_broker_answers_by_itself_is_remembered_until_that_is_written(answered: bool) -> None:
+def test_a_call_that_the_broker_answers_itself_stays_in_the_record_until_that_is_written(
+    answered: bool,
+) -> None:
     rig = CallRecordRig()
     rig.call(1)
     if answered:
@@ -177,7 +179,7 @@ def test_a_session_that_is_gone_takes_its_answers_along_also_those_of_its_parts(
 
 
 @behaviour("record:leases")
-def test_who_holds_a_lease_is_told_and_keeps_it() -> None:
+def test_the_record_names_lease_holders_and_they_keep_their_leases() -> None:
     rig = CallRecordRig(sharing="session", spares=0)
     rig.call(1)
     rig.answer_wire(1)
@@ -249,7 +251,7 @@ def test_another_broker_hears_which_sessions_the_one_before_it_gave_up() -> None
     assert [(each.session, each.gone) for each in sessions] == [(A, True)]
 
 
-def test_a_question_of_two_calls_is_said_once_to_each_broker_that_resumes_both() -> None:
+def test_an_ask_of_two_calls_is_sent_once_to_each_broker_that_resumes_both() -> None:
     rig = CallRecordRig()
     rig.call(1)
     rig.call(2)

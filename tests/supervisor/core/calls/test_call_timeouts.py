@@ -16,7 +16,7 @@ def begin(limits: CallTimeouts, timeout_s: float, max_total_s: float) -> PoolCal
     return opened
 
 
-def test_silence_counts_from_the_last_word_until_the_total_limit_comes_first() -> None:
+def test_silence_counts_from_the_last_message_until_the_total_limit_comes_first() -> None:
     timers = supervisor_timers()
     limits = CallTimeouts(timers)
     opened = begin(limits, 60.0, 100.0)

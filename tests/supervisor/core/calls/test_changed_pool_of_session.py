@@ -33,7 +33,7 @@ def test_the_lease_ends_and_the_next_call_is_told_once_at_the_new_pool() -> None
     assert two.served(5, "b") == others, "another's lease is its own"
 
 
-def test_what_is_open_on_the_old_instance_is_still_answered() -> None:
+def test_open_calls_on_the_old_instance_are_still_answered() -> None:
     two = rig()
     two.served(1, "a")
     two.call(2, "a")
@@ -52,7 +52,7 @@ def test_a_session_without_a_lease_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("new", [PoolKey("web:unknown"), WEB])
-def test_a_pool_that_is_not_there_takes_nobodys_lease(new: PoolKey) -> None:
+def test_an_unknown_pool_takes_no_lease(new: PoolKey) -> None:
     two = rig()
     first = two.served(1, "a")
     two.feed(SessionPoolChanged(SessionId("a"), PoolKey("web:never"), new))

@@ -53,7 +53,7 @@ def test_a_spare_is_leased_at_once_and_stays_its_holders() -> None:
     table.check()
 
 
-def test_who_waits_longest_gets_the_next_instance() -> None:
+def test_the_session_that_waits_longest_gets_the_next_instance() -> None:
     table = empty()
     assert table.acquire(A, WEB, 0.0) == LeaseQueued()
     assert table.acquire(B, WEB, 0.0) == LeaseQueued()
@@ -75,7 +75,7 @@ def test_a_session_holds_one_instance_of_a_server_whichever_of_its_pools_it_asks
     table.check()
 
 
-def test_who_stopped_waiting_gets_nothing() -> None:
+def test_a_session_that_stopped_waiting_gets_no_instance() -> None:
     table = empty()
     table.acquire(A, WEB, 0.0)
     table.stop_waiting(A, WEB)
@@ -93,7 +93,7 @@ def test_a_lease_dies_with_its_holder_and_so_does_its_place_in_line() -> None:
     table.check()
 
 
-def test_what_was_lost_at_any_version_of_a_server_is_told_once() -> None:
+def test_a_loss_at_any_version_of_a_server_is_told_once() -> None:
     table = leased()
     table.instance_lost(I1, "reload")
     assert table.acquire(B, NEXT, 1.0) == LeaseQueued()
@@ -197,7 +197,7 @@ def test_a_new_supervisor_tells_of_leases_of_the_old_one() -> None:
 
 
 @behaviour("lease:never-silently")
-def test_of_a_server_that_is_configured_no_more_nothing_is_left_but_what_is_to_be_told() -> None:
+def test_a_removed_pool_leaves_only_losses_to_tell() -> None:
     table = leased()
     table.acquire(B, WEB, 0.0)
     assert table.pool_gone(WEB) == [LeaseEnded(I1, A, WEB)]
@@ -211,7 +211,7 @@ def test_of_a_server_that_is_configured_no_more_nothing_is_left_but_what_is_to_b
 
 
 @behaviour("wait:cap-yields-lease")
-def test_who_waits_with_an_idle_lease_in_hand_gives_way_first() -> None:
+def test_a_waiting_session_with_an_idle_lease_gives_it_up_first() -> None:
     table = leased()
     table.instance_offered(I2, WEB, 0.0)
     table.acquire(B, WEB, 0.0)
@@ -222,7 +222,7 @@ def test_who_waits_with_an_idle_lease_in_hand_gives_way_first() -> None:
     assert table.pick_victim({B, C}) is None, "it is in use"
 
 
-def test_of_two_that_wait_for_each_other_the_longest_idle_gives_way() -> None:
+def test_the_longest_idle_of_two_sessions_that_wait_for_each_other_gives_up_its_lease() -> None:
     table = leased()
     table.instance_offered(I2, EDIT, 5.0)
     table.acquire(B, EDIT, 5.0)
@@ -268,7 +268,7 @@ def test_an_instance_offered_twice_counts_once() -> None:
     assert table.spare_count(WEB) == 1
 
 
-def test_words_about_instances_nobody_leased_change_nothing() -> None:
+def test_events_of_instances_without_a_lease_change_nothing() -> None:
     table = leased()
     table.call_started(I3)
     table.call_ended(I3, 1.0)

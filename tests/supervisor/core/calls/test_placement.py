@@ -150,7 +150,7 @@ def test_serial_without_a_configured_size_has_four_instances() -> None:
 
 
 @behaviour("asks:in-flight:serial-waits")
-def test_a_cancelled_call_keeps_its_lane_until_it_is_answered() -> None:
+def test_a_cancelled_call_keeps_its_slot_until_it_is_answered() -> None:
     rig = PoolsRig(spec(sharing="serial", max_instances=1))
     rig.call(1, "a")
     rig.up()
@@ -162,7 +162,7 @@ def test_a_cancelled_call_keeps_its_lane_until_it_is_answered() -> None:
 
 
 @behaviour("asks:in-flight:serial-replaced")
-def test_a_lane_whose_cancelled_call_is_not_answered_is_replaced_after_five_seconds() -> None:
+def test_an_instance_whose_cancelled_call_is_not_answered_is_replaced_after_five_seconds() -> None:
     rig = PoolsRig(spec(sharing="serial", max_instances=1))
     rig.call(1, "a")
     rig.up()
@@ -225,7 +225,7 @@ def test_a_call_in_line_is_refused_when_its_own_session_begins_to_be_asked_there
     assert rig.fault(2) == "unavailable"
 
 
-def test_while_another_lane_will_come_free_by_itself_nobody_is_refused() -> None:
+def test_no_call_is_refused_while_another_slot_will_come_free() -> None:
     rig = PoolsRig(spec(sharing="serial", max_instances=2))
     rig.call(1, "a")
     rig.call(2, "b")
@@ -263,7 +263,7 @@ def test_a_holders_calls_past_the_bound_wait_for_their_own_instance_and_hold_up_
 
 
 @behaviour("lease:next-in-line")
-def test_when_a_lease_ends_the_next_in_line_gets_a_new_instance_while_the_old_one_is_still_ending() -> None:
+def test_the_next_in_line_gets_a_new_instance_while_that_of_an_ended_lease_still_ends() -> None:
     rig = PoolsRig(spec(sharing="session", max_instances=1))
     first = rig.served(1, "a")
     rig.call(2, "b")
@@ -390,7 +390,7 @@ def test_while_a_pool_is_in_use_a_spare_is_warm_and_the_next_lease_is_instant() 
 
 
 @behaviour("lease:spares")
-def test_when_nobody_holds_or_waits_the_spare_idles_out() -> None:
+def test_a_spare_idles_out_when_no_session_holds_or_waits() -> None:
     rig = PoolsRig(spec(sharing="session", spares=1, idle_s=10.0))
     rig.served(1, "a")
     rig.gone("a")
@@ -413,7 +413,7 @@ def test_the_report_shows_holders_and_open_asks() -> None:
     assert rig.core.pool_reports()[0].sharing == "session"
 
 
-def test_who_waits_is_refused_at_once_when_the_pool_has_given_up_though_others_hold_leases() -> None:
+def test_a_waiting_call_is_refused_at_once_when_its_pool_gives_up_though_others_hold_leases() -> None:
     rig = PoolsRig(spec(sharing="session", give_up_after=1))
     rig.served(1, "a")
     rig.call(2, "b")
@@ -547,7 +547,7 @@ def test_two_reloads_in_a_row_lose_nobody() -> None:
     assert rig.fault(3) == "state_lost"
 
 
-def test_a_loss_is_told_at_whichever_of_two_heirs_its_holder_asks() -> None:
+def test_a_loss_is_told_once_at_either_of_two_pools_that_replace_the_lost_one() -> None:
     other = PoolKey("web:2:asking")
     for key in (NEW, other):
         rig = PoolsRig(spec(sharing="session"))
@@ -562,7 +562,7 @@ def test_a_loss_is_told_at_whichever_of_two_heirs_its_holder_asks() -> None:
         assert list(rig.failed) == [2], "and it is told once"
 
 
-def test_a_call_that_still_waits_at_an_heir_that_goes_too_is_told_of_the_loss() -> None:
+def test_a_call_that_waits_at_a_new_pool_which_goes_too_is_told_of_the_loss() -> None:
     rig = PoolsRig(spec(sharing="session", max_in_flight=1))
     rig.served(1, "a")
     rig.feed(SetPools([spec(NEW, replaces=WEB, sharing="session")]))
@@ -629,7 +629,7 @@ def test_a_loss_at_the_new_version_is_told_to_a_call_in_line_at_the_old_one() ->
 
 
 @behaviour("lease:reload")
-def test_a_server_taken_out_while_a_holders_calls_wait_at_its_heir_ends_each_of_them_honestly() -> None:
+def test_a_server_removed_while_a_holders_calls_wait_at_its_new_pool_ends_each_with_its_true_cause() -> None:
     rig = PoolsRig(spec(sharing="session", max_in_flight=1))
     first = rig.served(1, "a")
     rig.feed(SetPools([spec(NEW, replaces=WEB, sharing="session")]))
@@ -644,7 +644,7 @@ def test_a_server_taken_out_while_a_holders_calls_wait_at_its_heir_ends_each_of_
 
 
 @pytest.mark.parametrize("sharing", ["concurrent", "serial", "session"])
-def test_who_waits_at_a_server_taken_out_is_refused_at_once_when_its_last_instance_dies(sharing: str) -> None:
+def test_a_call_that_waits_at_a_removed_server_is_refused_when_its_last_instance_dies(sharing: str) -> None:
     rig = PoolsRig(spec(sharing=sharing, max_in_flight=1, max_instances=1))
     rig.call(1, "a")
     rig.up()
@@ -658,7 +658,7 @@ def test_who_waits_at_a_server_taken_out_is_refused_at_once_when_its_last_instan
     assert (rig.spawned, rig.core.pools) == ([], {})
 
 
-def test_a_line_at_a_server_taken_out_is_served_by_what_still_starts_and_by_nothing_else() -> None:
+def test_a_queue_at_a_removed_server_is_served_only_by_an_instance_that_already_starts() -> None:
     rig = PoolsRig(spec(sharing="session"), cap=1)
     rig.call(1, "a")
     rig.call(2, "b")
@@ -694,7 +694,7 @@ def test_a_server_that_is_configured_no_more_ends_its_leases_at_once() -> None:
 
 
 @behaviour("wait:cap-yields-lease")
-def test_at_the_cap_who_waits_with_an_idle_lease_in_hand_gives_it_up() -> None:
+def test_a_waiting_session_with_an_idle_lease_gives_it_up_at_the_process_cap() -> None:
     rig = PoolsRig(spec(sharing="session"), spec(EDIT, sharing="session"), cap=1)
     first = rig.served(1, "a")
     rig.call(2, "a", EDIT)
@@ -707,7 +707,7 @@ def test_at_the_cap_who_waits_with_an_idle_lease_in_hand_gives_it_up() -> None:
 
 
 @behaviour("wait:cap")
-def test_at_the_cap_an_idle_instance_that_nobody_holds_goes_before_any_lease() -> None:
+def test_an_idle_instance_without_a_lease_ends_before_any_lease_at_the_process_cap() -> None:
     rig = PoolsRig(spec(sharing="session"), spec(EDIT), spec(PoolKey("c:1")), cap=2)
     rig.served(1, "a")
     free = rig.served(2, "b", EDIT)
@@ -730,7 +730,7 @@ def test_a_server_without_any_instance_gets_a_slot_also_where_all_are_leased() -
     assert "another server had no instance" in rig.failed[5].text
 
 
-def test_a_spare_pushes_nobody_out() -> None:
+def test_a_spare_displaces_no_instance() -> None:
     rig = PoolsRig(spec(EDIT), spec(sharing="session", spares=1), cap=2)
     rig.served(1, "a", EDIT)
     rig.served(2, "b")
@@ -755,7 +755,7 @@ def test_an_agent_that_wants_progress_hears_of_its_wait_and_the_numbers_only_ris
     assert (2 in rig.heard, rig.fault(3)) == (False, "waited_too_long")
 
 
-def test_in_a_leased_pool_agents_ahead_are_counted_and_the_end_says_that_all_are_taken() -> None:
+def test_a_notice_of_a_leased_pool_counts_agents_ahead_and_the_refusal_says_that_all_are_taken() -> None:
     rig = PoolsRig(spec(sharing="session", max_instances=1, wait_s=4.0))
     rig.served(1, "a")
     rig.call(2, "b")
@@ -847,7 +847,7 @@ def test_a_spare_that_still_starts_makes_room_before_any_lease() -> None:
     assert rig.core.leases.held_instance(SessionId("a"), ServerName("web")) == (WEB, lease)
 
 
-def test_what_room_is_left_when_no_need_waits_goes_to_spares() -> None:
+def test_a_spare_starts_when_room_is_left_and_no_call_waits_for_it() -> None:
     rig = crowded(cap=4)
     rig.call(3, "a", CON)
     rig.up()

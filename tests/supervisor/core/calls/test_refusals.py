@@ -71,14 +71,14 @@ def test_a_server_that_ends_before_it_has_greeted_is_quoted() -> None:
 
 
 @behaviour("errors:first-words")
-def test_a_server_that_has_served_is_not_because_its_stderr_is_not_for_everybody() -> None:
+def test_a_server_that_has_served_is_not_quoted_because_its_stderr_may_be_of_other_agents() -> None:
     rig, _ = failing(PYTHON, greeted=True)
     [pool] = rig.core.pool_reports()
     assert pool.last_error == "ended with exit code 1"
 
 
 @behaviour("errors:first-words")
-def test_words_that_only_repeat_the_error_are_left_off() -> None:
+def test_a_stderr_line_that_only_repeats_the_error_is_left_out() -> None:
     rig = EraRig("handshake")
     rig.feed(ev.InstanceSpawned(InstanceId(1), 100))
     rig.feed(ev.GreetingFailed(InstanceId(1), "cannot reach far.example (why)", ""))
@@ -88,6 +88,6 @@ def test_words_that_only_repeat_the_error_are_left_off() -> None:
     assert pool.last_error == "cannot reach far.example (why)"
 
 
-def test_what_is_done_does_not_depend_on_the_words_which_a_journal_has_not_kept() -> None:
+def test_effects_do_not_depend_on_texts_that_a_journal_leaves_out() -> None:
     effects, blank = failing(PYTHON)[1], failing(" " * len(PYTHON))[1]
     assert [type(each) for each in effects] == [type(each) for each in blank]

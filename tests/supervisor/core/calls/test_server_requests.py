@@ -130,7 +130,7 @@ def refused(effects: list[Any], request: bytes = b"1", instance: InstanceId = ON
 # --- whose question ----------------------------------------------------------------------------------------
 
 
-def test_what_a_question_needs_of_its_agent_is_said_beside_it() -> None:
+def test_an_ask_names_the_capabilities_that_its_agent_needs() -> None:
     rig = AskingServerRig()
     rig.call(7)
     asked = ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(ELICIT), ABSENT, needs=("elicitation.url",))
@@ -167,7 +167,7 @@ def test_a_second_answer_and_one_to_an_unknown_ask_do_nothing() -> None:
 
 
 @behaviour("asks:attribution:traceparent")
-def test_of_twenty_overlapping_calls_each_question_reaches_its_own_by_the_trace_context() -> None:
+def test_each_ask_of_twenty_overlapping_calls_reaches_its_own_by_the_trace_context() -> None:
     rig = AskingServerRig(max_in_flight=32)
     for number in range(1, 21):
         rig.call(number, f"s{number}")
@@ -208,7 +208,7 @@ def test_a_call_that_runs_as_a_task_is_told_by_the_task() -> None:
     assert "-32603" in refused(rig.ask(b"2", task="U"), b"2")
 
 
-def test_a_task_that_two_calls_claim_is_nobodys() -> None:
+def test_a_task_that_two_calls_claim_belongs_to_no_call() -> None:
     rig = AskingServerRig()
     rig.call(1, "a")
     rig.call(2, "b")
@@ -241,7 +241,7 @@ def test_a_question_outside_any_call_is_refused_and_shows_nothing() -> None:
         rig.call(number, method="resources/list")
 
 
-def test_what_is_not_for_agents_is_refused_as_an_unknown_method() -> None:
+def test_a_server_request_that_no_agent_answers_is_refused_as_an_unknown_method() -> None:
     rig = AskingServerRig()
     rig.call(1)
     assert "-32601" in refused(rig.ask(method="roots/list"))
@@ -385,7 +385,7 @@ def test_a_call_from_before_the_link_was_lost_is_not_taken_for_one_of_its_namesa
     assert isinstance(rig.ask(b"2", of=1)[0], AskOpened)
 
 
-def test_a_question_of_an_answered_call_is_nobodys() -> None:
+def test_an_ask_of_an_answered_call_reaches_no_agent() -> None:
     rig = AskingServerRig()
     rig.call(1, "a")
     rig.server_answers(1)
@@ -603,7 +603,7 @@ def ended(rig: AskingServerRig, elicitation: str = "E") -> list[Any]:
 
 
 @behaviour("asks:elicitation:completion")
-def test_whoever_was_sent_to_a_url_hears_once_that_it_is_done() -> None:
+def test_an_agent_that_was_sent_to_a_url_hears_once_that_it_is_complete() -> None:
     rig = AskingServerRig()
     rig.call(1, "a")
     rig.answer_ask(rig.asked(elicitation="E"))
@@ -623,7 +623,7 @@ def test_urls_in_an_error_are_those_of_the_agent_whose_call_it_answers() -> None
     assert ended(rig, "G") == []
 
 
-def test_an_elicitation_id_that_two_sessions_were_given_is_nobodys() -> None:
+def test_an_elicitation_id_that_two_sessions_were_given_reaches_neither() -> None:
     rig = AskingServerRig()
     rig.call(1, "a")
     rig.call(2, "b")
@@ -645,7 +645,7 @@ def test_a_session_that_is_gone_hears_nothing_and_no_later_one_hears_it_instead(
     assert ended(rig) == []
 
 
-def test_after_a_lost_link_nobody_hears_of_old_urls() -> None:
+def test_no_session_hears_of_old_urls_after_a_lost_link() -> None:
     rig = AskingServerRig()
     rig.call(1, "a")
     rig.feed(ev.UrlElicitationRequired(ONE, rig.wire(1), ("E",)))
@@ -662,7 +662,7 @@ def test_the_oldest_elicitations_are_forgotten_past_a_bound() -> None:
     assert len(ended(rig, "E1")) == 1
 
 
-def test_nothing_is_kept_of_the_urls_of_an_instance_that_is_gone() -> None:
+def test_urls_of_an_ended_instance_are_forgotten() -> None:
     rig = AskingServerRig(first_delay_s=0.1)
     rig.call(1, "a")
     rig.feed(ev.UrlElicitationRequired(ONE, rig.wire(1), ("E",)))

@@ -456,7 +456,7 @@ MOMENTS = [
     ),
 )
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_nothing_of_one_agent_reaches_another_and_nobody_waits_in_vain(
+def test_every_ask_reaches_only_its_own_agent_and_gets_an_answer(
     server: tuple[Sharing, Echo], moments: list[tuple[Callable[[AskingWorld, int, int], None], int, int]]
 ) -> None:
     town = AskingWorld(*server)

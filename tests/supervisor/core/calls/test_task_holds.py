@@ -115,7 +115,7 @@ def test_an_instance_with_a_task_is_not_idle_until_its_end_was_told() -> None:
 
 
 @behaviour("tasks:held")
-def test_it_is_kept_no_longer_than_the_server_keeps_the_task_and_a_day_at_most(
+def test_an_instance_is_kept_while_its_server_keeps_the_task_and_a_day_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert task_holds.MAX_HELD_S == 24 * 3600
@@ -130,7 +130,7 @@ def test_it_is_kept_no_longer_than_the_server_keeps_the_task_and_a_day_at_most(
 
 
 @behaviour("tasks:relayed")
-def test_what_is_about_a_task_goes_to_its_instance_also_while_that_drains() -> None:
+def test_a_call_about_a_task_goes_to_its_instance_also_while_that_drains() -> None:
     one = rig()
     begin(one)
     assert not of_kind(unwanted(one), CloseStdin)
@@ -161,7 +161,7 @@ def test_an_instance_that_has_done_its_time_is_kept_for_its_tasks() -> None:
     assert CloseStdin(ME) in one.feed(ev.ServerAnswered(ME, written.wire, False, BODY, task_over=True))
 
 
-def test_what_is_about_a_task_of_an_instance_that_is_gone_is_refused_and_not_delivered() -> None:
+def test_a_call_about_a_task_of_an_ended_instance_is_refused_and_not_delivered() -> None:
     one = rig()
     begin(one)
     one.feed(ev.InstanceExited(ME, "ended", (), "", 0.5))
@@ -169,7 +169,7 @@ def test_what_is_about_a_task_of_an_instance_that_is_gone_is_refused_and_not_del
     assert one.feed(about(3, instance=InstanceId(77))) == [CallFailed(CallId(3), "unknown_task", "no", "")]
 
 
-def test_what_never_reached_the_instance_that_ran_the_task_does_not_wait_for_another() -> None:
+def test_an_undelivered_call_about_a_task_does_not_wait_for_another_instance() -> None:
     one = rig()
     begin(one)
     [written] = of_kind(one.feed(about(2)), WriteCall)
@@ -177,7 +177,7 @@ def test_what_never_reached_the_instance_that_ran_the_task_does_not_wait_for_ano
     assert [each.call for each in of_kind(ended, CallFailed)] == [CallId(2)]
 
 
-def test_one_instance_of_another_agent_is_none_for_a_call_about_a_task() -> None:
+def test_a_call_about_a_task_never_takes_the_instance_of_another_agent() -> None:
     one = rig(sharing="session")
     begin(one, session="s1")
     assert one.feed(about(2, "s2")) == [CallFailed(CallId(2), "unknown_task", "no", "")]
@@ -192,7 +192,7 @@ def test_a_lease_lives_while_its_holder_has_a_task_there() -> None:
     assert of_kind(one.wait(200), CloseStdin)
 
 
-def test_with_its_holder_goes_the_instance_and_the_task() -> None:
+def test_an_instance_and_its_task_end_with_their_holder() -> None:
     one = rig(sharing="session")
     begin(one)
     one.feed(CancelTask(ME, "T"))
@@ -224,7 +224,7 @@ def test_a_task_that_was_begun_for_a_call_nobody_waits_for_is_cancelled_at_once(
     assert late == [WriteTaskCancel(ME, "T")]
 
 
-def test_nothing_is_written_to_an_instance_whose_stdin_is_closed() -> None:
+def test_a_cancel_of_a_task_is_not_written_to_a_closed_stdin() -> None:
     one = rig()
     wire = one.call(1, "s1").wire
     one.feed(CancelCall(CallId(1), "enough"))
@@ -232,7 +232,7 @@ def test_nothing_is_written_to_an_instance_whose_stdin_is_closed() -> None:
     assert one.feed(ev.ServerAnswered(ME, wire, False, BODY, task="T", task_ttl_ms=1)) == []
 
 
-def test_with_another_broker_nobody_knows_of_any_task() -> None:
+def test_a_new_broker_knows_no_task() -> None:
     one = rig()
     begin(one, "T")
     begin(one, "S", number=2)
@@ -253,7 +253,7 @@ def test_tasks_are_watched_where_they_run_and_what_is_told_of_them_is_passed_on(
     assert one.feed(CancelTask(ME, "T")) == []
 
 
-def test_an_answer_that_is_no_task_of_ours_changes_nothing() -> None:
+def test_an_answer_about_an_unknown_task_changes_no_hold() -> None:
     one = rig()
     assert look(one, 1, task_over=True)
     assert one.feed(ev.TaskChanged(ME, "never", True, BODY)) == [TaskStatusChanged(ME, "never", BODY)]

@@ -79,7 +79,7 @@ def test_a_lone_agents_call_starts_after_at_most_one_call_of_each_session_of_a_s
 
 
 @behaviour("pressure:bounded-calls", "pressure:fair-share")
-def test_the_line_is_full_of_calls_of_everybody_alike_and_all_others_are_refused_with_a_time() -> None:
+def test_a_full_queue_holds_equal_shares_of_all_sessions_and_refuses_the_rest_with_a_time() -> None:
     rig = Swarm()
     rig.core.check()
     assert len(rig.core.dispatcher.calls) == LINE + ROOM
@@ -90,7 +90,7 @@ def test_the_line_is_full_of_calls_of_everybody_alike_and_all_others_are_refused
 
 
 @behaviour("pressure:fair-share")
-def test_so_it_is_where_one_call_runs_at_a_time() -> None:
+def test_a_lone_agents_call_on_a_serial_server_waits_for_one_call_of_each_session() -> None:
     rig = CoreRig(spec(sharing="serial", max_instances=1))
     for number in range(1, 41):
         rig.feed(call(number, session=f"s{number % 10}"))

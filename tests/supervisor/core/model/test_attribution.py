@@ -53,7 +53,7 @@ def test_the_only_call_that_can_ask_is_asked() -> None:
 
 
 @behaviour("asks:attribution:only-session")
-def test_it_may_be_about_any_of_several_calls_of_one_session() -> None:
+def test_an_ask_may_be_about_any_of_several_calls_of_one_session() -> None:
     found = attribute(ASK, [call(4), call(9), call(7)], {})
     assert found == Attributed(A, (WireId(9), WireId(7), WireId(4)), by="only session")
 
@@ -115,7 +115,7 @@ def test_a_question_of_an_answered_call_does_not_go_to_another_agent_of_the_same
     assert attribute(ask, [call(2, B, trace=other)], {}) == AskRefused("no call")
 
 
-def test_a_context_that_is_not_ours_says_nothing() -> None:
+def test_a_foreign_trace_context_says_nothing() -> None:
     assert attribute(traced(1, ours=False), [call(2, B)], {}) == Attributed(B, (WireId(2),), by="only call")
 
 
@@ -126,7 +126,7 @@ def test_a_task_names_its_call_before_all_else() -> None:
 
 
 @behaviour("asks:attribution:task")
-def test_a_task_nobody_knows_is_nobodys() -> None:
+def test_an_unknown_task_belongs_to_no_call() -> None:
     ask = AskFacts("elicitation/create", related_task="T")
     assert attribute(ask, [call(1)], {}) == AskRefused("no call")
     assert attribute(ask, [call(1)], {"T": WireId(8)}) == AskRefused("no call")
@@ -187,7 +187,7 @@ def test_meta_of_the_wrong_form_says_nothing() -> None:
         assert facts_of("x", RawJson(raw), LIFE) == AskFacts("x")
 
 
-def test_an_agents_trace_kept_by_us_is_recognised_as_ours_after_its_call() -> None:
+def test_an_agents_trace_that_carpool_kept_is_recognised_after_its_call() -> None:
     agents = f"00-{'a' * 32}-{'b' * 16}-01"
     sent, _ = with_traceparent(ABSENT, LIFE, 12, agents)
     ask = facts_of("elicitation/create", sent, LIFE)
@@ -223,7 +223,7 @@ task_tables = st.dictionaries(st.sampled_from(["T", "U"]), st.integers(1, 6).map
 
 @given(asks, flights, task_tables)
 @settings(deadline=None, max_examples=150)
-def test_who_is_asked_has_only_live_calls_there(
+def test_an_asked_session_has_only_live_calls_at_the_instance(
     ask: AskFacts, candidates: list[InFlight], tasks: dict[str, WireId]
 ) -> None:
     found = attribute(ask, candidates, tasks)
@@ -237,7 +237,7 @@ def test_who_is_asked_has_only_live_calls_there(
 @behaviour("asks:attribution:refused")
 @given(asks, flights, task_tables, st.booleans())
 @settings(deadline=None, max_examples=150)
-def test_without_a_task_or_a_context_nobody_is_asked_while_another_may_be_meant(
+def test_an_ask_without_task_or_context_is_refused_while_another_session_may_be_meant(
     ask: AskFacts, candidates: list[InFlight], tasks: dict[str, WireId], held: bool
 ) -> None:
     found = attribute(ask, candidates, tasks, held=held)

@@ -61,7 +61,7 @@ def test_a_full_line_drops_the_last_call_of_the_session_with_most() -> None:
     assert drained(waiting) == [1, 3, 5]
 
 
-def test_short_bytes_are_given_back_by_who_takes_most_of_them() -> None:
+def test_bytes_are_freed_by_the_session_that_takes_most_of_them() -> None:
     waiting = FairQueue(10, 100)
     assert waiting.add(A, CallId(1), 80) == []
     assert waiting.add(B, CallId(2), 10) == []
@@ -101,7 +101,7 @@ def test_a_session_that_may_go_is_served_out_of_turn_and_then_waits_for_its_next
     waiting.check()
 
 
-def test_what_is_ahead_of_a_call_is_what_goes_before_it() -> None:
+def test_the_count_ahead_of_a_call_is_its_place_in_the_order() -> None:
     calls = ((A, 1), (A, 2), (A, 3), (B, 4), (C, 5), (B, 6))
     whose = {number: session for session, number in calls}
     for place, number in enumerate(drained(line(*calls))):

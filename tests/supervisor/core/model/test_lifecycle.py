@@ -30,7 +30,7 @@ def test_every_state_is_reached_and_every_life_can_end() -> None:
     )
 
 
-def test_nothing_happens_to_one_that_is_gone() -> None:
+def test_an_ended_instance_changes_no_more() -> None:
     assert TABLE[InstanceState.GONE] == {}
 
 
@@ -47,7 +47,7 @@ def test_whatever_is_asked_to_end_gets_the_next_step_of_the_ladder() -> None:
 
 @pytest.mark.parametrize("state", InstanceState)
 @pytest.mark.parametrize("happening", LifecycleEvent)
-def test_what_the_table_does_not_list_is_a_bug_that_names_both(
+def test_a_transition_outside_the_table_is_a_bug_that_names_state_and_event(
     state: InstanceState, happening: LifecycleEvent
 ) -> None:
     if happening in TABLE[state]:

@@ -57,7 +57,7 @@ def test_the_config_stands_against_everything() -> None:
 
 @behaviour("modes:auto:order")
 @pytest.mark.parametrize("order", [1, -1])
-def test_that_a_server_asks_neither_loosens_nor_hides_other_evidence(order: int) -> None:
+def test_evidence_of_asking_neither_loosens_nor_hides_other_evidence(order: int) -> None:
     kinds: list[tuple[EvidenceKind, Mode, bool]] = [
         ("probe_agreed", "concurrent", True),
         ("asked_ambiguously", "serial", True),
@@ -68,7 +68,7 @@ def test_that_a_server_asks_neither_loosens_nor_hides_other_evidence(order: int)
         assert (verdict.mode, verdict.verified) == (mode, verified)
 
 
-def test_that_a_server_asks_alone_changes_no_verdict_and_is_told() -> None:
+def test_evidence_of_asking_alone_changes_no_verdict_and_is_told() -> None:
     assert decide_sharing("auto", BROWSER, [], [seen("asks")]) == decide_sharing("auto", BROWSER, [], [])
     assert decide_sharing("auto", None, [], [seen("asks")]) == decide_sharing("auto", None, [], [])
     assert "It asks agents" in why("auto", None, [seen("asks")])
@@ -88,7 +88,7 @@ def test_tool_names_that_speak_of_state_start_a_server_as_session() -> None:
 
 
 @behaviour("modes:auto:unverified")
-def test_a_server_nobody_knows_is_concurrent_and_unverified() -> None:
+def test_an_unknown_server_is_concurrent_and_unverified() -> None:
     verdict = decide_sharing("auto", None, ["search"], [])
     assert (verdict.mode, verdict.source, verdict.verified) == ("concurrent", "assumed", False)
 
@@ -149,7 +149,7 @@ ONE_FILE = WellKnownServer(
 
 
 @pytest.mark.parametrize("mode", ["concurrent", "serial"])
-def test_what_the_list_says_of_the_number_stands_in_every_shared_mode(mode: Mode) -> None:
+def test_the_listed_number_of_instances_holds_in_every_shared_mode(mode: Mode) -> None:
     assert most_instances(Policy(), mode, ONE_FILE) == 1
 
 
@@ -158,7 +158,7 @@ def test_a_number_in_the_config_stands_against_the_list() -> None:
     assert most_instances(Policy(min_instances=2), "serial", ONE_FILE) == 2
 
 
-def test_in_mode_session_the_list_leaves_nobody_without_an_instance() -> None:
+def test_the_list_does_not_lower_the_number_in_mode_session() -> None:
     assert most_instances(Policy(), "session", ONE_FILE) == MOST_INSTANCES["session"]
 
 
@@ -219,7 +219,7 @@ def test_a_name_that_speaks_of_state_is_heard(tool: str) -> None:
 
 
 @pytest.mark.parametrize("tool", STATELESS)
-def test_a_common_name_costs_nobody_a_process(tool: str) -> None:
+def test_a_common_tool_name_does_not_make_a_server_session(tool: str) -> None:
     assert state_in_names([tool]) is None
 
 
@@ -350,7 +350,7 @@ def test_a_program_is_recognised_behind_its_runner(line: str, program: str) -> N
         ),
     ],
 )
-def test_what_is_not_certain_is_not_recognised(line: str) -> None:
+def test_an_uncertain_command_line_is_not_recognised(line: str) -> None:
     assert program_of(line.split()) is None
 
 

@@ -34,7 +34,7 @@ values = st.recursive(
 
 @given(numbers)
 @settings(deadline=None)
-def test_what_is_minted_is_legal_deterministic_and_recognised(number: int) -> None:
+def test_a_minted_context_is_legal_deterministic_and_recognised(number: int) -> None:
     text = mint(LIFE, number)
     made = parse_traceparent(text)
     assert made is not None
@@ -53,7 +53,7 @@ def test_no_two_calls_of_a_life_share_a_trace_or_a_span() -> None:
     assert len({each.span for each in made if each}) == len(made)
 
 
-def test_neither_id_is_ever_all_zero() -> None:
+def test_trace_id_and_span_id_are_never_all_zero() -> None:
     for number in (0, MAX_NUMBERS - 1, MAX_NUMBERS, 2**40, 2**63):
         assert parse_traceparent(mint(LIFE, number)) is not None
 
@@ -76,7 +76,7 @@ def test_a_later_version_is_read_as_far_as_it_is_known_and_goes_on_as_version_00
 
 @pytest.mark.parametrize("theirs", ["", "garbage"])
 @pytest.mark.parametrize("said", ["garbage", AGENTS, 7])
-def test_what_is_no_legal_context_of_the_agent_is_replaced_and_its_tracestate_dropped(
+def test_an_illegal_context_of_the_agent_is_replaced_and_its_tracestate_dropped(
     said: object, theirs: str
 ) -> None:
     assert next_hop(theirs, LIFE, 3) == (mint(LIFE, 3), False)

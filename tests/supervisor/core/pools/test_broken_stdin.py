@@ -20,7 +20,7 @@ def broken(rig: CoreRig, *wires: int) -> list[object]:
 
 
 @behaviour("failure:broken-stdin", "calls:honest-delivery")
-def test_what_never_reached_it_runs_on_the_next_instance_and_what_did_may_be_answered() -> None:
+def test_undelivered_calls_run_on_the_next_instance_and_delivered_ones_may_be_answered() -> None:
     rig = serving(max_instances=1)
     for number in (1, 2, 3):
         rig.feed(call(number))
@@ -43,7 +43,7 @@ def test_what_never_reached_it_runs_on_the_next_instance_and_what_did_may_be_ans
 
 @behaviour("failure:broken-stdin")
 @pytest.mark.parametrize("last_words", [True, False])
-def test_one_that_has_read_nothing_that_is_open_gets_a_second_to_become_an_exit(last_words: bool) -> None:
+def test_an_instance_without_open_calls_that_it_has_read_gets_a_second_to_exit(last_words: bool) -> None:
     rig = serving(max_instances=1)
     rig.feed(call(1))
     broken(rig, *() if last_words else (1,))
@@ -55,7 +55,7 @@ def test_one_that_has_read_nothing_that_is_open_gets_a_second_to_become_an_exit(
 
 
 @behaviour("failure:broken-stdin")
-def test_logs_and_answers_do_not_keep_it_in_service_nor_its_greeting() -> None:
+def test_logs_answers_and_the_greeting_do_not_keep_an_instance_in_service() -> None:
     rig = serving()
     broken(rig)
     for _ in range(9):
@@ -66,7 +66,7 @@ def test_logs_and_answers_do_not_keep_it_in_service_nor_its_greeting() -> None:
 
 
 @behaviour("failure:broken-stdin", "silence:breaker")
-def test_one_that_always_does_so_opens_the_breaker_and_the_call_ends_as_not_delivered() -> None:
+def test_a_server_that_always_closes_stdin_opens_the_breaker_and_the_call_ends_as_not_delivered() -> None:
     rig = serving(give_up_after=3, first_delay_s=0.1, wait_s=600.0)
     rig.feed(call(1))
     failed: list[CallFailed] = []
@@ -82,7 +82,7 @@ def test_one_that_always_does_so_opens_the_breaker_and_the_call_ends_as_not_deli
 
 @behaviour("failure:broken-stdin", "lease:never-silently")
 @pytest.mark.parametrize("first_reached_it", [True, False])
-def test_its_holder_is_told_only_if_a_call_reached_it(first_reached_it: bool) -> None:
+def test_a_holder_is_told_only_if_a_call_reached_the_instance(first_reached_it: bool) -> None:
     rig = PoolsRig(spec_of(sharing="session"))
     rig.call(1, "a")
     rig.up()
@@ -131,7 +131,7 @@ def test_a_call_about_a_task_that_never_reached_it_can_run_nowhere_else() -> Non
 
 
 @behaviour("failure:broken-stdin")
-def test_one_that_has_closed_it_before_its_last_words_of_greeting_is_replaced_and_serves_nobody() -> None:
+def test_an_instance_that_closes_stdin_before_it_has_greeted_is_replaced_and_gets_no_call() -> None:
     rig = CoreRig(spec_of_one(max_instances=1, first_delay_s=0.1))
     rig.feed(call(1))
     rig.feed(ev.InstanceSpawned(ONE, 99))

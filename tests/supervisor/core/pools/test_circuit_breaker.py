@@ -61,7 +61,7 @@ def refusal(rig: CircuitBreakerRig, number: int) -> tuple[str, str, float | None
 
 
 @behaviour("silence:breaker")
-def test_a_program_that_cannot_be_started_is_told_as_that_and_nobody_is_told_to_wait() -> None:
+def test_a_program_that_cannot_be_started_is_named_and_its_fault_has_no_wait() -> None:
     rig = CircuitBreakerRig()
     rig.call(1)
     rig.feed(ev.SpawnFailed(rig.spawned.pop(0), "could not be started: no command uvx", 0.0, passing=False))
@@ -94,7 +94,7 @@ def test_an_open_breaker_refuses_calls_at_once_and_says_how_long() -> None:
 
 
 @behaviour("silence:breaker-on-demand")
-def test_nothing_starts_after_the_open_time_while_nobody_needs_it() -> None:
+def test_no_instance_starts_after_the_open_time_without_need() -> None:
     rig = CircuitBreakerRig().broken()
     rig.wait(1000.0)
     assert rig.spawned == []
@@ -103,7 +103,7 @@ def test_nothing_starts_after_the_open_time_while_nobody_needs_it() -> None:
 
 
 @behaviour("silence:breaker-on-demand")
-def test_who_missed_it_while_it_was_open_has_it_started_by_itself() -> None:
+def test_a_list_request_missed_while_the_breaker_was_open_starts_the_server_later() -> None:
     rig = CircuitBreakerRig().broken()
     rig.wait(10.0)
     rig.feed(DiscoverCatalog(KEY))
@@ -113,7 +113,7 @@ def test_who_missed_it_while_it_was_open_has_it_started_by_itself() -> None:
     assert len(rig.spawned) == 1
 
 
-def test_a_server_that_shall_always_run_is_tried_again_though_nobody_asks() -> None:
+def test_a_server_that_must_always_run_is_tried_again_without_a_call() -> None:
     for policy in ({"min_instances": 1}, {"auto_connect": True}):
         rig = CircuitBreakerRig(**policy).broken()
         rig.wait(61.0)
@@ -121,7 +121,7 @@ def test_a_server_that_shall_always_run_is_tried_again_though_nobody_asks() -> N
 
 
 @behaviour("silence:breaker-probes")
-def test_when_it_is_half_open_one_call_has_an_instance_started_and_others_are_refused() -> None:
+def test_a_half_open_breaker_starts_an_instance_for_one_call_and_refuses_others() -> None:
     rig = CircuitBreakerRig().broken()
     rig.wait(61.0)
     rig.call(2)
@@ -133,7 +133,7 @@ def test_when_it_is_half_open_one_call_has_an_instance_started_and_others_are_re
 
 
 @behaviour("silence:breaker-probes")
-def test_what_is_let_through_gets_one_call_at_a_time_until_one_has_come_back() -> None:
+def test_a_trial_instance_gets_one_call_at_a_time_until_one_is_answered() -> None:
     rig = CircuitBreakerRig(max_instances=3, scale_up_at=1).broken()
     rig.wait(61.0)
     rig.call(2)
@@ -234,7 +234,7 @@ def test_an_operator_closes_it_at_once() -> None:
     assert sorted(rig.written) == [2, 3]
 
 
-def test_with_no_open_time_it_stays_open_until_an_operator_says_start() -> None:
+def test_a_breaker_without_an_open_time_stays_open_until_an_operator_starts_the_server() -> None:
     rig = CircuitBreakerRig(open_s=0.0).broken()
     assert refusal(rig, 1) == ("given_up", "no", None)
     rig.feed(DiscoverCatalog(KEY))

@@ -79,7 +79,7 @@ def test_a_server_that_reads_its_stdin_only_for_the_answer_lives_until_the_ask_i
 
 @behaviour("silence:not-while-asked")
 @pytest.mark.parametrize("how", ["answered", "cancelled", "withdrawn"])
-def test_from_the_end_of_an_ask_its_silence_counts_however_that_came(how: str) -> None:
+def test_silence_counts_from_the_end_of_an_ask_whatever_ended_it(how: str) -> None:
     rig = serving(probe_s=2.0, timeout_s=4.0, ask_timeout_s=600.0, max_total_s=1000.0, idle_s=1000.0)
     rig.feed(call(1))
     [asked] = [e for e in rig.feed(asks()) if isinstance(e, AskOpened)]
@@ -95,7 +95,7 @@ def test_from_the_end_of_an_ask_its_silence_counts_however_that_came(how: str) -
 
 
 @behaviour("silence:not-while-asked")
-def test_what_waits_between_two_rounds_of_the_stateless_era_waits_for_no_answer() -> None:
+def test_a_call_between_two_stateless_rounds_does_not_excuse_unanswered_probes() -> None:
     """The server has answered there, and must go on answering probes."""
     rig = serving(probe_s=2.0, timeout_s=4.0, ask_timeout_s=600.0, max_total_s=1000.0, idle_s=1000.0)
     rig.feed(call(1))

@@ -51,7 +51,7 @@ def test_an_idle_instance_makes_room_while_another_one_drains() -> None:
 
 @behaviour("wait:room-beside-drains")
 @pytest.mark.parametrize("needs", [1, 2])
-def test_as_many_go_as_are_needed_and_the_least_recently_used_first(needs: int) -> None:
+def test_as_many_instances_end_as_are_needed_and_the_least_recently_used_first(needs: int) -> None:
     full = rig(cap=3)
     draining(full, 1, A)
     idle = [used(full, 2, B), used(full, 3, C)]
@@ -62,7 +62,7 @@ def test_as_many_go_as_are_needed_and_the_least_recently_used_first(needs: int) 
 
 @behaviour("wait:room-beside-drains")
 @pytest.mark.parametrize("needs", [1, 2])
-def test_what_ends_already_is_room_for_one_need_and_no_more(needs: int) -> None:
+def test_an_ending_instance_is_room_for_one_need_only(needs: int) -> None:
     full = rig(cap=3)
     ending, *idle = [used(full, number, key) for number, key in enumerate((A, B, C), 1)]
     full.feed(Operate(9, A, "stop"))

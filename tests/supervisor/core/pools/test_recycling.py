@@ -49,7 +49,7 @@ def test_a_limit_of_calls_is_kept_up_to_a_tenth_fewer(limit: int, generation: in
 
 @behaviour("recycling:one-by-one")
 @given(generation=st.integers(1, 1000))
-def test_neighbours_that_start_together_do_not_grow_old_together(generation: int) -> None:
+def test_instances_that_start_together_are_not_recycled_together(generation: int) -> None:
     policy = Policy(limit_age_s=1000.0)
     ages = [max_age_s(policy, generation + each) for each in range(4)]
     assert min(abs(one - other) for one in ages for other in ages if one is not other) > 10
@@ -113,7 +113,7 @@ def test_age_is_a_limit_too_and_a_pool_in_use_has_another_first() -> None:
     assert a.closing == [first]
 
 
-def test_one_that_nobody_has_used_for_a_while_ends_without_another() -> None:
+def test_an_unused_instance_past_its_limit_ends_without_a_replacement() -> None:
     a = rig(limit_age_s=100.0)
     first = a.served(1, "a")
     a.wait(110.0)
@@ -148,7 +148,7 @@ def test_memory_counts_when_it_was_measured_above_the_limit_twice_in_a_row() -> 
 
 
 @behaviour("recycling:one-by-one")
-def test_of_several_past_their_limit_one_at_a_time_is_replaced() -> None:
+def test_instances_past_their_limit_are_replaced_one_at_a_time() -> None:
     a = rig(limit_rss_mb=100, max_instances=3, scale_up_at=1, max_in_flight=1)
     for number in (1, 2, 3):
         a.call(number, "a")
@@ -164,7 +164,7 @@ def test_of_several_past_their_limit_one_at_a_time_is_replaced() -> None:
     assert states == [InstanceState.DRAINING, InstanceState.SERVING, InstanceState.SERVING]
 
 
-def test_at_the_process_cap_a_replacement_may_be_one_more() -> None:
+def test_a_replacement_may_exceed_the_process_cap_by_one() -> None:
     a = PoolsRig(spec(sharing="concurrent", max_instances=1, limit_rss_mb=100), cap=1)
     first = a.served(1, "a")
     measure(a, first, 150)
@@ -190,7 +190,7 @@ def test_a_replacement_that_does_not_come_up_leaves_the_old_one_serving() -> Non
     assert a.core.pool_reports()[0].breaker == "closed"
 
 
-def test_where_two_may_not_run_beside_each_other_the_old_one_goes_first() -> None:
+def test_a_stop_first_pool_ends_its_instance_before_the_replacement_starts() -> None:
     stop_first = spec(sharing="concurrent", max_instances=1, limit_calls=1)
     a = PoolsRig()
     a.feed(SetPools([replace(stop_first, stop_first=True)]))
@@ -203,7 +203,7 @@ def test_where_two_may_not_run_beside_each_other_the_old_one_goes_first() -> Non
 
 
 @behaviour("recycling:costs-no-call")
-def test_where_two_may_not_run_beside_each_other_nobody_waits_for_calls_that_take_long() -> None:
+def test_no_call_waits_for_long_calls_when_a_stop_first_pool_recycles() -> None:
     a = PoolsRig()
     a.feed(SetPools([replace(spec(sharing="concurrent", max_instances=1, limit_calls=2), stop_first=True)]))
     a.call(1, "a")
@@ -236,7 +236,7 @@ def test_an_instance_that_is_never_without_a_call_drains_all_the_same() -> None:
     assert a.core.pools[WEB].active_count() == 0
 
 
-def test_a_serial_lane_is_replaced_the_same_way() -> None:
+def test_an_instance_of_a_serial_server_is_replaced_the_same_way() -> None:
     a = rig(sharing="serial", limit_calls=1)
     first = a.served(1, "a")
     assert (len(a.spawned), a.closing) == (1, [])
@@ -245,7 +245,7 @@ def test_a_serial_lane_is_replaced_the_same_way() -> None:
     assert len(a.core.pools[WEB].serving) == 1
 
 
-def test_a_limit_that_a_reload_brings_holds_for_what_runs() -> None:
+def test_a_limit_from_a_reload_holds_for_running_instances() -> None:
     a = rig()
     calls(a, range(1, 6))
     a.feed(SetPools([spec(sharing="concurrent", max_instances=1, limit_calls=5)]))
@@ -311,7 +311,7 @@ def test_a_spare_past_its_age_makes_way_for_a_fresh_one() -> None:
 
 
 @behaviour("recycling:leases")
-def test_an_instance_that_is_to_be_replaced_is_leased_to_nobody_when_its_pool_begins_to_lease() -> None:
+def test_an_instance_due_for_replacement_is_not_leased_when_its_pool_begins_to_lease() -> None:
     wanted: dict[str, Any] = {"max_instances": 2, "min_instances": 1, "limit_rss_mb": 100}
     a = rig(**wanted)
     a.up()
@@ -325,7 +325,7 @@ def test_an_instance_that_is_to_be_replaced_is_leased_to_nobody_when_its_pool_be
     assert a.on(1) != first
 
 
-def test_what_is_measured_of_a_pool_without_a_limit_means_nothing() -> None:
+def test_measured_memory_of_a_pool_without_a_limit_changes_nothing() -> None:
     a = rig()
     measure(a, a.served(1, "a"), 10_000)
     assert (a.spawned, a.closing) == ([], [])

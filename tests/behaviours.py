@@ -1200,6 +1200,10 @@ _DOOR: Final = {
         "docs/terminal.md",
         "`status` and `ps` show the servers, sessions and states that are asked for; tokens have names.",
     ),
+    "cli:completion": Behaviour(
+        "docs/terminal.md",
+        "A shell completes names that carpool knows: nothing is started, nothing is waited for long.",
+    ),
     "cli:tables": Behaviour(
         "docs/terminal.md", "A table fits the terminal; in a pipe or a file nothing of it is cut."
     ),

@@ -162,6 +162,7 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
     "It is a verb or serves one, and the test runs the command line.": {
         "client/check/layers.py": "client/cli/test_trust.py",
         "client/check/trust_facts.py": "client/cli/test_trust.py",
+        "client/cli/completion_values.py": "client/cli/test_completion.py",
         "client/cli/call.py": "client/cli/test_main.py",
         "client/cli/check.py": "client/cli/test_trust.py",
         "client/cli/daemon.py": "client/launcher/test_launcher.py",

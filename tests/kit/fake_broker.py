@@ -46,6 +46,11 @@ TOOLS: list[Json] = [
     },
 ]
 
+OPEN_CALLS: list[Json] = [
+    {"call": "c7", "server": "git", "tool": "log", "state": "running"},
+    {"call": "c8; rm -rf .", "server": "git", "tool": "log", "state": "waiting"},
+]
+
 SEEN: list[Json] = [
     {"name": "bare", "state": "serving", "why": "", "tags": [], "tools": []},
     {"name": "dead\x1b", "state": "backing_off", "why": "no", "tags": ["web"], "tools": []},
@@ -292,6 +297,7 @@ class FakeBroker:
             },
             "carpool/status": lambda: STATUS,
             "carpool/tools": lambda: self._tools(params.get("name")),
+            "carpool/calls": lambda: {"total": len(OPEN_CALLS), "calls": OPEN_CALLS},
             "carpool/servers": lambda: {"servers": SEEN},
             "carpool/operate": lambda: {
                 "results": [

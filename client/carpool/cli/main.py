@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 import msgspec
@@ -22,6 +22,9 @@ from carpool.terminal import display, screen
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_NO_BROKER, EXIT_USAGE, fail
 from carpool_protocol.bootstrap import trusted_places
 from carpool_protocol.bootstrap.release import RELEASE
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 RETURN_S = 15.0
 """Seconds that a verb waits for a broker that a launcher is about to start.
@@ -71,6 +74,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "trust": ("carpool.cli.trust:trust", "Let a project's own file start its servers."),
     "schema": ("carpool.cli.schema:schema", "Print the JSON Schema of the configuration, for editors."),
     "token": ("carpool.cli.token:token", "Make a token for agents that come over HTTP."),
+    "completion": (
+        "carpool.cli.completion:completion",
+        "Print the script by which a shell completes verbs and names.",
+    ),
     "docs": ("carpool.cli.docs:docs", "Print a page of the documentation, or list the pages."),
     "connect": ("", "Attach an agent on stdin and stdout. This is what agents run."),
     "run": ("", "Attach an agent to one command's server, shared from then on."),
@@ -82,27 +89,48 @@ list.
 """
 
 
+def _verb(name: str) -> click.Command:
+    """Import a verb. Ends the process if it is not installed."""
+    place, text = VERBS[name]
+    if not place:
+        return click.Command(name, help=text, callback=lambda: None)
+    module, _, attribute = place.partition(":")
+    try:
+        command = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise click.UsageError(f"`carpool {name}` is not part of this installation") from None
+    assert isinstance(command, click.Command)
+    return command
+
+
 class _Verbs(click.Group):
     """The verbs, imported on use: `carpool status` must not pay for `carpool bench`."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return list(VERBS)
 
-    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
+        if not ctx.resilient_parsing:
+            return _verb(cmd_name)
+        from carpool.cli.completion import add_names, early_command  # late: a shell asks for completions
+
         place, text = VERBS[cmd_name]
-        if not place:
-            return click.Command(cmd_name, help=text, callback=lambda: None)
-        module, _, attribute = place.partition(":")
-        try:
-            command = getattr(importlib.import_module(module), attribute)
-        except ModuleNotFoundError as error:
-            if error.name != module:
-                raise
-            raise click.UsageError(f"`carpool {cmd_name}` is not part of this installation") from None
-        assert isinstance(command, click.Command)
-        return command
+        return add_names(cmd_name, _verb(cmd_name) if place else early_command(cmd_name, text))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """Complete a verb or an option. Click would import every verb for its line of help."""
+        from click.shell_completion import CompletionItem
+
+        verbs = [
+            CompletionItem(verb, help=text)
+            for verb, (_, text) in VERBS.items()
+            if verb.startswith(incomplete)
+        ]
+        return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):

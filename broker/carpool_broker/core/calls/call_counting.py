@@ -6,6 +6,7 @@ found for it. Invariant (`check`): every call of the table that has ended was co
 how many rows there are (`counters`), what an answer says to its agent.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from typing import Final, Protocol
 
@@ -17,6 +18,7 @@ from carpool_broker.core.counters.counter_table import CounterTable
 from carpool_broker.core.model.session import AT_SERVER, OpenCall
 from carpool_broker.core.registry.builtin_tools import CARPOOL_SERVER
 from carpool_protocol.counters.call_counts import add_code
+from carpool_protocol.counters.histogram import BUCKETS_S
 from carpool_protocol.counters.snapshot import CounterRow
 from carpool_protocol.faults.faults import TOOLS_CALL
 from carpool_protocol.faults.kinds import KINDS
@@ -31,6 +33,7 @@ _ANSWERS: Final = frozenset({"ok", "kept", "task", "input_required"})
 """The outcomes of an audit record that are a result for the agent."""
 _GOOD_END: Final = b'"isError":false}'
 """The end of most results: a search through them is not needed then."""
+_GOOD_END_BYTES: Final = len(_GOOD_END)
 
 
 class OpenCalls(Protocol):
@@ -58,16 +61,21 @@ class CallCounting:
     def call_ended(self, open_call: OpenCall, outcome: str, body: RawJson, now: float) -> None:
         """A call ends. `outcome`: see `effects.WriteAudit`."""
         rows = open_call.session.counters
+        since = open_call.since
         if (
             outcome == "ok"
             and rows is not None
-            and open_call.sent_at == open_call.since
+            and open_call.sent_at == since
             and open_call.stage == "sent"
             and open_call.asked.method == TOOLS_CALL
             and (counters := rows.get((open_call.server, open_call.target))) is not None
         ):
-            counters.answered(now - open_call.since, open_call.size_bytes, len(body))
-            if not body.endswith(_GOOD_END) and is_failed_result(body):
+            seconds = now - since
+            counters.direct[bisect_left(BUCKETS_S, seconds)] += 1
+            counters.direct_s += seconds
+            counters.bytes_in += open_call.size_bytes
+            counters.bytes_out += len(body)
+            if body[-_GOOD_END_BYTES:] != _GOOD_END and is_failed_result(body):
                 counters.tool_errors += 1
         else:
             self._count(open_call, outcome, body, now)

@@ -2,14 +2,14 @@
 
 Owns the form that costs little: most calls are sent at once and end with an answer, so that their three times
 are one, and they are counted in four numbers and one bucket. All other ends are in a `CallCounts`. `counts`
-puts both together. Refuses to know: whose calls they are, which calls are open.
+puts both together. Refuses to know: whose calls they are, which calls are open, who counts
+(`core/calls/call_counting`).
 """
 
-from bisect import bisect_left
 from typing import Final
 
 from carpool_protocol.counters.call_counts import CallCounts
-from carpool_protocol.counters.histogram import BUCKETS_S, DurationHistogram
+from carpool_protocol.counters.histogram import DurationHistogram
 
 _EMPTY: Final = DurationHistogram().counts
 
@@ -30,13 +30,6 @@ class CallCounters:
         self.bytes_out = 0
         self.rest = CallCounts()
         """All other calls that have ended."""
-
-    def answered(self, seconds: float, bytes_in: int, bytes_out: int) -> None:
-        """Count a call that was sent at once and answered after this time."""
-        self.direct[bisect_left(BUCKETS_S, seconds)] += 1
-        self.direct_s += seconds
-        self.bytes_in += bytes_in
-        self.bytes_out += bytes_out
 
     @property
     def ended(self) -> int:

@@ -16,7 +16,7 @@ from tests.behaviours import behaviour
 
 
 def count(table: CounterTable, agent: str = "x", server: str = "git", tool: str = "log") -> None:
-    table.row(table.agent_counters(agent, "", "", "shim"), server, tool).answered(0.0, 0, 0)
+    table.row(table.agent_counters(agent, "", "", "shim"), server, tool).rest.answers += 1
 
 
 def total(table: CounterTable) -> int:
@@ -49,7 +49,7 @@ def test_one_holder_with_endless_names_takes_no_rows_of_others() -> None:
     table = CounterTable()
     for number in range(3 * MAX_ROWS):
         count(table, f"agent {number}")
-    table.row(table.agent_counters("x", "ci", "token", "http"), "git", "log").answered(0.0, 0, 0)
+    table.row(table.agent_counters("x", "ci", "token", "http"), "git", "log").rest.answers += 1
     table.check()
     rows = list(table.snapshot({}, {}))
     assert len(rows) == MAX_NAMES + 2
@@ -62,7 +62,7 @@ def test_all_names_are_bounded_in_number_and_length() -> None:
     table = CounterTable()
     for number in range(2 * MAX_ROWS):
         holder = table.agent_counters("a" * 1000 + str(number), f"profile {number}", "", "shim")
-        table.row(holder, f"server {number}", "t" * 1000).answered(0.0, 0, 0)
+        table.row(holder, f"server {number}", "t" * 1000).rest.answers += 1
     table.check()
     rows = list(table.snapshot({}, {}))
     assert len(rows) <= MAX_ROWS + MAX_OTHER_ROWS + 1

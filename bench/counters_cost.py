@@ -47,12 +47,12 @@ class CountingCarpool:
         return self._tree.cpu_us_per_call(agents, in_flight, seconds)["broker"]
 
 
-def measure(carpool: CountingCarpool, scenario: str, rounds: int, seconds: float) -> float:
+def measure(counted: CountingCarpool, scenario: str, rounds: int, seconds: float) -> float:
     """Measure one scenario, print a line, and return the upper end of the interval."""
     taken: list[dict[bool, float]] = []
     for number in range(rounds):
         order = (True, False) if number % 2 else (False, True)
-        taken.append({on: carpool.broker_us_per_call(scenario, seconds, on=on) for on in order})
+        taken.append({on: counted.broker_us_per_call(scenario, seconds, on=on) for on in order})
     ratios = [each[True] / each[False] for each in taken]
     low, high = median_interval(ratios)
     without, with_counters = (statistics.median(each[on] for each in taken) for on in (False, True))
@@ -82,13 +82,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cp") as scratch:
-        carpool = CountingCarpool(Path(scratch))
+        counted = CountingCarpool(Path(scratch))
         try:
             found = [
-                measure(carpool, each, asked.rounds, asked.seconds) for each in asked.scenarios.split(",")
+                measure(counted, each, asked.rounds, asked.seconds) for each in asked.scenarios.split(",")
             ]
         finally:
-            carpool.close()
+            counted.close()
     return 0 if max(found) <= MARK else 1
 
 

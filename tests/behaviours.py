@@ -1700,6 +1700,10 @@ _HOOKS: Final = {
 }
 
 _START: Final = {
+    "start:first-run": Behaviour(
+        "docs/start.md", "Where nothing is configured, verbs and agents hear how to get a first server."
+    ),
+    "start:help": Behaviour("docs/start.md", "The help lists verbs by purpose and describes each."),
     "start:messages": Behaviour(
         "docs/start.md", "Messages name only files and verbs that an installed carpool has."
     ),

@@ -69,10 +69,14 @@ def completion(ctx: click.Context, shell: str) -> None:
 def early_command(verb: str, text: str) -> click.Command:
     """Return a verb that click does not run, with its options, for completion alone."""
     options: list[click.Parameter] = [
-        click.Option(names, is_flag=names == ["--detach"]) for names in _EARLY[verb]
+        click.Option(names, is_flag=names == ["--detach"]) for names in _EARLY.get(verb, ())
     ]
     if verb == "run":
         options.append(click.Argument(["command"], nargs=-1, type=click.Path()))
+    if verb == "help":
+        from carpool.cli.main import VERBS  # late: it imports this module for completion alone
+
+        options.append(click.Argument(["verb"], required=False, type=click.Choice(list(VERBS))))
     return click.Command(verb, help=text, params=options, callback=lambda **_: None)
 
 

@@ -33,60 +33,78 @@ The launcher pauses 5 s at most between two brokers.
 """
 _POLL_S = 0.05
 
-VERBS: dict[str, tuple[str, str]] = {
-    "up": ("", "Run carpool here; with --detach in the background."),
-    "down": ("carpool.cli.daemon:down", "End carpool and every server it runs."),
-    "status": ("carpool.cli.status:status", "Show whether all is well, the servers and the sessions."),
-    "ps": ("carpool.cli.status:ps", "Show every running process: instances and carpool's own."),
-    "stats": ("carpool.cli.stats:stats", "Show calls, errors and times by server, tool or agent."),
-    "tools": ("carpool.cli.tools:tools", "List the tools agents see, or explain one name."),
-    "resources": ("carpool.cli.resources_prompts:resources", "List the resources that servers offer."),
-    "read": ("carpool.cli.resources_prompts:read", "Read a resource."),
-    "prompts": ("carpool.cli.resources_prompts:prompts", "List the prompts that servers offer."),
-    "prompt": ("carpool.cli.resources_prompts:prompt", "Get a prompt."),
-    "why": ("carpool.cli.why:why", "Tell how a server is shared, why, and how to change that."),
-    "call": ("carpool.cli.call:call", "Call a tool, as an agent would."),
-    "logs": ("carpool.cli.logs:logs", "Show what a server or carpool itself has logged."),
-    "calls": ("carpool.cli.calls:calls", "List the open calls of all agents."),
-    "cancel": ("carpool.cli.calls:cancel", "Cancel an open call."),
-    "story": ("carpool.cli.story:story", "Tell what happened to one call."),
-    "pin": ("carpool.cli.pin:pin", "Show what has changed at pinned servers, and approve it."),
-    "audit": ("carpool.cli.audit:audit", "Show who called what, and what came of it."),
-    "start": ("carpool.cli.daemon:start", "Start servers."),
-    "stop": ("carpool.cli.daemon:stop", "Stop servers until they are started again."),
-    "pause": ("carpool.cli.daemon:pause", "Hold back new calls of servers for a while."),
-    "resume": ("carpool.cli.daemon:resume", "Let calls of paused servers run again."),
-    "restart": ("carpool.cli.daemon:restart", "Restart servers; with --all carpool itself, too."),
-    "reload": ("carpool.cli.daemon:reload", "Read the configuration again, now."),
-    "check": (
-        "carpool.cli.check:check",
-        "Check the configuration; with --probe, whether a server may be shared.",
-    ),
-    "add": ("carpool.cli.edit:add", "Add a server to your configuration."),
-    "remove": ("carpool.cli.edit:remove", "Take a server out of your configuration."),
-    "enable": ("carpool.cli.enable:enable", "Switch servers on that are disabled."),
-    "disable": ("carpool.cli.enable:disable", "Switch servers off, for all agents or for one."),
-    "use": ("carpool.cli.use:use", "Take a session to another workspace, without its agent leaving."),
-    "login": ("carpool.cli.login:login", "Log in to a server that is reached over a URL."),
-    "logout": ("carpool.cli.login:logout", "Forget the login to a server."),
-    "setup": ("carpool.cli.setup:setup", "Move the MCP servers of your programs into carpool, and back."),
-    "service": ("carpool.cli.service:service", "Have carpool run from your login on."),
-    "trust": ("carpool.cli.trust:trust", "Let a project's own file start its servers."),
-    "schema": ("carpool.cli.schema:schema", "Print the JSON Schema of the configuration, for editors."),
-    "token": ("carpool.cli.token:token", "Make a token for agents that come over HTTP."),
-    "completion": (
-        "carpool.cli.completion:completion",
-        "Print the script by which a shell completes verbs and names.",
-    ),
-    "docs": ("carpool.cli.docs:docs", "Print a page of the documentation, or list the pages."),
-    "connect": ("", "Attach an agent on stdin and stdout. This is what agents run."),
-    "run": ("", "Attach an agent to one command's server, shared from then on."),
-    "bench": ("carpool.bench.command:bench", "Measure a tool under load, or carpool against a direct pipe."),
-    "demo": ("carpool.demo.command:demo", "Show on real servers what sharing them buys."),
+VERB_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Start here": {
+        "setup": ("carpool.cli.setup:setup", "Move the MCP servers of your programs into carpool, and back."),
+        "add": ("carpool.cli.edit:add", "Add a server to your configuration."),
+        "status": ("carpool.cli.status:status", "Show whether all is well, the servers and the sessions."),
+        "demo": ("carpool.demo.command:demo", "Show on real servers what sharing them buys."),
+        "docs": ("carpool.cli.docs:docs", "Print a page of the documentation, or list the pages."),
+        "help": ("", "Describe a verb, or list the verbs."),
+    },
+    "Look": {
+        "ps": ("carpool.cli.status:ps", "Show every running process: instances and carpool's own."),
+        "stats": ("carpool.cli.stats:stats", "Show calls, errors and times by server, tool or agent."),
+        "calls": ("carpool.cli.calls:calls", "List the open calls of all agents."),
+        "tools": ("carpool.cli.tools:tools", "List the tools agents see, or explain one name."),
+        "resources": ("carpool.cli.resources_prompts:resources", "List the resources that servers offer."),
+        "read": ("carpool.cli.resources_prompts:read", "Read a resource."),
+        "prompts": ("carpool.cli.resources_prompts:prompts", "List the prompts that servers offer."),
+        "prompt": ("carpool.cli.resources_prompts:prompt", "Get a prompt."),
+        "why": ("carpool.cli.why:why", "Tell how a server is shared, why, and how to change that."),
+        "logs": ("carpool.cli.logs:logs", "Show what a server or carpool itself has logged."),
+        "story": ("carpool.cli.story:story", "Tell what happened to one call."),
+        "audit": ("carpool.cli.audit:audit", "Show who called what, and what came of it."),
+        "version": ("", "Print the version, and where carpool is installed."),
+    },
+    "Operate": {
+        "up": ("", "Run carpool here; with --detach in the background."),
+        "down": ("carpool.cli.daemon:down", "End carpool and every server it runs."),
+        "start": ("carpool.cli.daemon:start", "Start servers."),
+        "stop": ("carpool.cli.daemon:stop", "Stop servers until they are started again."),
+        "pause": ("carpool.cli.daemon:pause", "Hold back new calls of servers for a while."),
+        "resume": ("carpool.cli.daemon:resume", "Let calls of paused servers run again."),
+        "restart": ("carpool.cli.daemon:restart", "Restart servers; with --all carpool itself, too."),
+        "reload": ("carpool.cli.daemon:reload", "Read the configuration again, now."),
+        "cancel": ("carpool.cli.calls:cancel", "Cancel an open call."),
+        "use": ("carpool.cli.use:use", "Take a session to another workspace, without its agent leaving."),
+        "service": ("carpool.cli.service:service", "Have carpool run from your login on."),
+    },
+    "Configure": {
+        "check": (
+            "carpool.cli.check:check",
+            "Check the configuration; with --probe, whether a server may be shared.",
+        ),
+        "remove": ("carpool.cli.edit:remove", "Take a server out of your configuration."),
+        "enable": ("carpool.cli.enable:enable", "Switch servers on that are disabled."),
+        "disable": ("carpool.cli.enable:disable", "Switch servers off, for all agents or for one."),
+        "trust": ("carpool.cli.trust:trust", "Let a project's own file start its servers."),
+        "login": ("carpool.cli.login:login", "Log in to a server that is reached over a URL."),
+        "logout": ("carpool.cli.login:logout", "Forget the login to a server."),
+        "pin": ("carpool.cli.pin:pin", "Show what has changed at pinned servers, and approve it."),
+        "token": ("carpool.cli.token:token", "Make a token for agents that come over HTTP."),
+        "completion": (
+            "carpool.cli.completion:completion",
+            "Print the script by which a shell completes verbs and names.",
+        ),
+        "schema": ("carpool.cli.schema:schema", "Print the JSON Schema of the configuration, for editors."),
+    },
+    "Agents": {
+        "connect": ("", "Attach an agent on stdin and stdout. This is what agents run."),
+        "run": ("", "Attach an agent to one command's server, shared from then on."),
+        "call": ("carpool.cli.call:call", "Call a tool, as an agent would."),
+    },
+    "Measure": {
+        "bench": (
+            "carpool.bench.command:bench",
+            "Measure a tool under load, or carpool against a direct pipe.",
+        ),
+    },
 }
-"""Each verb with the place of its command (empty: `entry` handles it before click), and its line in the
-list.
+"""The verbs by purpose, as `--help` lists them. Each has the place of its command (empty: `entry` handles it
+before click), and its line in the list.
 """
+VERBS = {verb: row for group in VERB_GROUPS.values() for verb, row in group.items()}
 
 
 def _verb(name: str) -> click.Command:
@@ -133,8 +151,16 @@ class _Verbs(click.Group):
         return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+        width = max(map(len, VERBS))
+        for title, group in VERB_GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{verb:{width}}", text) for verb, (_, text) in group.items()])
+
+    def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Say where the configuration is, and what to do if nothing is configured yet."""
+        from carpool.cli.first_run import where_servers_are  # late: only the help needs it
+
+        formatter.write(f"\n{where_servers_are(os.environ)}\n`carpool help VERB` describes a verb.\n")
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -144,13 +170,15 @@ class _Verbs(click.Group):
             from carpool_protocol.config.text.problems import did_you_mean
 
             meant = did_you_mean(args[0], VERBS)
-            hint = f"; did you mean `carpool {meant}`?" if meant else "; `carpool --help` lists the verbs"
+            hint = f"; did you mean `carpool {meant}`?" if meant else "; `carpool help` lists the verbs"
             raise click.UsageError(f"there is no verb {display.printable(args[0])!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(RELEASE, prog_name="carpool")
+@click.group(
+    cls=_Verbs, subcommand_metavar="VERB [ARGS]...", context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(RELEASE, "-V", "--version", prog_name="carpool")
 def verbs() -> None:
     """Agents share MCP servers: each server runs once, supervised, for all of them."""
 

@@ -11,7 +11,14 @@ from typing import Any, Final
 import click
 
 from carpool.check.server_path import path_lines
-from carpool.cli.main import broker_request_or_fail, fail_at, json_option, open_session, reach_broker
+from carpool.cli.main import (
+    broker_request_or_fail,
+    environment,
+    fail_at,
+    json_option,
+    open_session,
+    reach_broker,
+)
 from carpool.cli.status_filter import (
     EVERYTHING,
     INSTANCE_STATES,
@@ -28,7 +35,7 @@ from carpool.control.place import runtime_place
 from carpool.launcher.http_door import HttpDoorStatus, read_door_status
 from carpool.terminal import display
 from carpool.terminal.table import Colour
-from carpool.terminal.verb_output import fail, print_json
+from carpool.terminal.verb_output import EXIT_NO_BROKER, fail, print_json
 
 NOTHING: Facts = {
     "healthy": False,
@@ -82,6 +89,8 @@ def status(
             reason = "not_running" if error.no_broker else "broker_silent"
             silent = None if error.no_broker else {"process": "broker", "for_s": None}
             print_json({**NOTHING, "reason": reason, "silent": silent})
+        elif error.no_broker:
+            fail(_with_first_steps(str(error)), EXIT_NO_BROKER)
         fail_at(error)
     with door:
         facts = with_door(
@@ -94,6 +103,13 @@ def status(
         print_json(filtered(with_verdict(facts), wanted))
     else:
         click.echo(status_page(facts, wanted))
+
+
+def _with_first_steps(problem: str) -> str:
+    """Return the problem, and the first steps if nothing is configured."""
+    from carpool.cli.first_run import has_servers, nothing_configured  # late: few users have no server
+
+    return problem if has_servers(os.environ) else f"{problem}\n{nothing_configured(os.environ)}"
 
 
 def with_door(facts: Facts, door: HttpDoorStatus | None) -> Facts:
@@ -276,13 +292,22 @@ def status_page(facts: Facts, wanted: StatusFilter = EVERYTHING) -> str:
     return "\n\n".join(parts)
 
 
+def _no_server(facts: Facts) -> str:
+    """Return what stands in place of the table of servers."""
+    if (facts.get("config") or {}).get("problem"):
+        return "no server is configured"
+    from carpool.cli.first_run import nothing_configured  # late: few users have no server
+
+    return nothing_configured(environment())
+
+
 def _servers_parts(shown: Facts, wanted: StatusFilter) -> Iterator[str]:
     """Yield the table of servers, and what is wrong with them."""
     servers = shown.get("servers") or {}
     if table := _servers_table(servers):
         yield table
     elif wanted.is_empty():
-        yield "no servers are configured; put them into carpool.json and see `carpool check`"
+        yield _no_server(shown)
     else:
         yield "no server is in this state"
     if shut := _breakers(shown):

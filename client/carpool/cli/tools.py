@@ -14,9 +14,11 @@ from typing import Any, Final
 
 import click
 
+from carpool.cli.first_run import nothing_configured
 from carpool.cli.main import (
     broker_request,
     broker_request_or_fail,
+    environment,
     json_option,
     open_session,
     profile_option,
@@ -108,6 +110,7 @@ def tools(
         missing = _not_listed(door, tag, server) if plain and not name else ""
         if server:
             _refuse_unknown(door, server)
+        none = "" if answer.get("tools") or not plain else _no_tools(door, profile)
     found = _chosen(answer, tag, server)
     problem = answer.get("error") or (
         f"no tool is called {name!r}; `carpool tools` lists all" if name else ""
@@ -121,7 +124,7 @@ def tools(
     if not found and (name or answer.get("error")):
         fail(_sentence(problem))
     if not found and plain:
-        click.echo(_why_none(tag, server))
+        click.echo(_why_none(tag, server) or none)
     if missing:
         click.echo(missing, err=True)
 
@@ -148,10 +151,18 @@ def _why_none(tag: str, server: str) -> str:
         return f"no tools: {display.printable(server)} offers none here; see `carpool status`"
     if tag:
         return f"no tools: no server that offers any has the tag {display.printable(tag)}"
-    return (
-        "no tools: no server is configured, none may run here before `carpool trust`, or none has told "
-        "its tools; `carpool status` says which"
-    )
+    return ""
+
+
+def _no_tools(client: ControlClient, profile: str) -> str:
+    """Return why there is no tool at all, and what to do."""
+    servers: list[Facts] = broker_request_or_fail(client, "carpool/servers", {}).get("servers") or []
+    if not servers and not profile:
+        return f"no tools: {nothing_configured(environment())}"
+    if servers and all(each["state"] == "untrusted" for each in servers):
+        return "no tools: `carpool trust` lets the servers of this project run"
+    more = ", or the profile permits none" if profile else ""
+    return f"no tools: no server has told any{more}; `carpool status` says more"
 
 
 def _refuse_unknown(client: ControlClient, server: str) -> None:

@@ -15,8 +15,8 @@ from carpool.terminal import display
 Facts = dict[str, Any]
 
 NEXT = (
-    "Your own servers: name them in carpool.json (`carpool check` says where it is),\n"
-    "and give every agent one MCP server, the command `carpool connect`."
+    "Your own servers: `carpool setup` moves those of your programs to carpool, and\n"
+    "`carpool add NAME COMMAND` adds one."
 )
 """The next step for a reader who has seen enough."""
 

@@ -83,6 +83,10 @@ def _main(verb: str, arguments: list[str], kept_lines: KeptLines) -> tuple[int, 
     directory, note = paths.find_runtime_dir(os.environ, os.getuid())
     if note:
         _say(note)
+    if os.isatty(0):
+        _say(
+            f"programs start `carpool {verb}` and speak MCP with it; Ctrl-C ends it, `carpool help` says more"
+        )
     try:
         trusted_places.refuse_untrusted(os.environ)
         paths.ensure_private(directory)

@@ -377,6 +377,26 @@ def test_a_run_brings_everything_itself_also_in_a_project(tmp_path: Path) -> Non
     assert [spec.argv for spec in house.configuration.resolve_source(source).specs] == [["y"]]
 
 
+@behaviour("start:first-run")
+@pytest.mark.parametrize("configured", [False, True])
+def test_an_agent_is_told_that_no_server_is_configured(*, configured: bool) -> None:
+    core = broker_core(list_wait_s=1.0)
+    read = SourceRead(
+        source=DEFAULT_SOURCE,
+        scope=Scope(()),
+        specs=(),
+        misconfigured={A: "wrong"} if configured else {},
+        stop_first=frozenset(),
+        max_processes=8,
+        max_greeting=3,
+    )
+    core.handle(read, 0.0)
+    core.handle(SessionOpened(session=ONE, source=DEFAULT_SOURCE, agent="", pid=1, carrier="shim"), 0.0)
+    effects = core.handle(InitializeRequested(ONE, RawJson(b"0"), "2025-11-25", "x"), 0.0)
+    (greet,) = [each for each in effects if isinstance(each, AnswerInitialize)]
+    assert ("`carpool setup`" in greet.instructions) is not configured
+
+
 @behaviour("trust:asked", "trust:prompt")
 def test_servers_that_await_trust_are_counted_to_agents_and_never_named() -> None:
     names = [ServerName(f"s{at:02}") for at in range(12)]

@@ -294,6 +294,11 @@ class EffectiveSources:
             for name, why in goal.misconfigured.items()
         }
 
+    def has_servers(self, source: SourceId) -> bool:
+        """Return True if anything is configured for the source, in whatever state it is."""
+        goal = self.sources[source].goal
+        return bool(goal.specs or goal.misconfigured or goal.disabled or goal.broken)
+
     def untrusted_servers(self, source: SourceId) -> frozenset[ServerName]:
         """Return the servers among them that only wait for the user's trust."""
         return self.sources[source].goal.untrusted

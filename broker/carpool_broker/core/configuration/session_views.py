@@ -46,6 +46,12 @@ UNRUNNABLE_REASONS: Final = {
 only counted.
 """
 
+NOTHING_CONFIGURED: Final = (
+    "carpool has no MCP server yet, so there are no tools. The user can run `carpool setup`, which moves the "
+    "servers of other programs here, or `carpool add`."
+)
+"""The instructions for an agent of a user who has configured nothing."""
+
 NO_SERVERS: Final[frozenset[ServerName]] = frozenset()
 
 
@@ -169,6 +175,8 @@ class SessionViews:
 
     def instructions(self, session: Session) -> str:
         """Return the instructions of the servers, and which servers are missing (docs/rules.md, rule 18)."""
+        if not session.profile and not self.sources.has_servers(session.source):
+            return NOTHING_CONFIGURED
         view = self.view_of(session)
         parts = (
             [usage_instructions(view.builtin_tools.values(), [it.server for it in view.scope.servers])]

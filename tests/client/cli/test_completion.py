@@ -185,3 +185,8 @@ def test_the_options_of_verbs_without_click_are_those_of_their_help(verb: str) -
     assert {each.strip("[]") for each in text.split() if each.startswith("[--") and each != "[--]"} == {
         each for each in options if each.startswith("--")
     }
+
+
+def test_help_completes_verbs(house: PrivateDaemon) -> None:
+    assert _offered(house, "help", "stat") == ["status", "stats"]
+    assert _offered(house, "version", "") == []

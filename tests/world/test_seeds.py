@@ -25,6 +25,12 @@ from tests.world.sim.storms import EVERY
         pytest.param(
             "workspaces", 810018, id="an instance ends without having got a call from before the loss"
         ),
+        pytest.param("workspaces", 30091, id="an ask is repeated while its answer is on the link"),
+        pytest.param("hooks", 30145, id="a list is answered that its agent may have read before"),
+        pytest.param("workspaces", 30300, id="an operator ends a trial that calls wait for"),
+        pytest.param(
+            "plain", 30165, id="a retry comes too late for a call that was parked anew after a death"
+        ),
         pytest.param("workspaces", 920103, id="a call makes a pool wanted while agents return"),
         pytest.param("hooks", 910113, id="an agent gives up a call while it comes back"),
         pytest.param("workspaces", 577041117, id="the link is cut while a call waits for a retry"),

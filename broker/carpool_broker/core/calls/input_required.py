@@ -209,8 +209,7 @@ class ParkedCalls:
         open_call = found.open_call
         session = open_call.session
         self._timers.disarm("parked_call", open_call.call)
-        if found.again or open_call.call < self._call_table.before:
-            self.used_tokens.use(session.id, open_call.call, open_call.rounds)
+        self._spend_token(found)
         if found.outcome is not None or found.again:
             open_call.asked = event
         else:
@@ -235,6 +234,14 @@ class ParkedCalls:
             self._call_table.report_progress(open_call, open_call.latest)
             open_call.latest = ABSENT
         return None
+
+    def _spend_token(self, found: InputRequiredRound) -> None:
+        """Note that the token of this round is good no more, if a later look could not tell it from one that
+        an earlier broker gave.
+        """
+        open_call = found.open_call
+        if found.again or open_call.call < self._call_table.before:
+            self.used_tokens.use(open_call.session.id, open_call.call, open_call.rounds)
 
     def _take_inputs(self, found: InputRequiredRound, event: CallRequested) -> None:
         """Take the answers that the retry brings to what its agent was told."""
@@ -323,6 +330,7 @@ class ParkedCalls:
         """End these calls: no retry has come in time."""
         for call in calls:
             session = self._rounds[call].open_call.session
+            self._spend_token(self._rounds[call])
             self._end_call(call, "the agent did not bring in time what it wants")
             self._call_table.admission.send_queued(session, now)
 

@@ -46,6 +46,10 @@ ASK_ENDED: Final = -32603
 """JSON-RPC's internal error: nobody is left who could answer, and neither side is at fault."""
 
 
+MAX_ANSWERED_ASKS: Final = 256
+"""The number of answered asks that are remembered: an ask may be repeated while its answer is on the link."""
+
+
 class _OpenAsk(Struct, frozen=True, gc=False):
     """An open ask. Its call may end first (the agent cancelled it); the ask does not need it."""
 
@@ -77,12 +81,16 @@ class AgentAsks:
         """The asks of earlier brokers."""
         self._returning = returning
         self._open: dict[AskId, _OpenAsk] = {}
+        self._answered: dict[AskId, None] = {}
+        """The asks that were answered last. A call that is resumed has its open asks sent again, and one of
+        them may have been answered in between.
+        """
 
     # --- servers ---------------------------------------------------------------------------------------
 
     def ask_opened(self, ask: AskOpened, now: float) -> None:
         """A server asks the agent behind a call for something. The same ask is sent to the agent once."""
-        if ask.ask in self._open or self._parked_calls.has_ask(ask.ask):
+        if ask.ask in self._open or ask.ask in self._answered or self._parked_calls.has_ask(ask.ask):
             return
         open_call = self._call_table.calls.get(ask.call)
         if open_call is None:
@@ -160,6 +168,7 @@ class AgentAsks:
         for ask, asked in self._open.items():
             self._emit(WithdrawAsk(asked.session, ask, "The server that asked is gone.", asked.request))
         self._open.clear()
+        self._answered.clear()
 
     # --- agents ----------------------------------------------------------------------------------------
 
@@ -170,6 +179,9 @@ class AgentAsks:
         """
         if self._is_open(session, event.ask):
             del self._open[event.ask]
+            self._answered[event.ask] = None
+            if len(self._answered) > MAX_ANSWERED_ASKS:
+                del self._answered[next(iter(self._answered))]
             body = repair_error(event.body, "agent")[0] if event.is_error else event.body
             self._emit(AnswerAsk(event.ask, event.is_error, body))
         else:

@@ -268,6 +268,7 @@ class PoolTargets:
                 self._instances.drain(instance, now, "restart")
         self._start_queue.enqueue(pool)
         self._start_queue.start_queued(now)
+        self._dispatcher.place_waiting(pool, now)  # the end of a trial makes room on the instances
 
     def call_cancelled(self, call: CallId) -> None:
         """The agent of this call gets no answer to it. If the answer was to report a lost state, the next

@@ -25,6 +25,8 @@ RARELY = st.integers(0, 9).map(lambda number: number == 7)
 class AskMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
+        self.answered: set[AskId] = set()
+        """Answered by their agents: their servers may still repeat them."""
         self.rig = ServerRequestsRig()
         self.book = AskModel()
         self.calls: dict[CallId, tuple[SessionId, RawJson]] = {}
@@ -62,7 +64,7 @@ class AskMachine(RuleBasedStateMachine):
     @rule(pick=PICK, ask=ASKS, method=METHODS)
     def a_server_asks(self, pick: int, ask: AskId, method: str) -> None:
         call = self.pick(pick)
-        if ask in self.book.unanswered:  # told again
+        if ask in self.book.unanswered or ask in self.answered:  # told again
             assert self.feed(AskOpened(call, ask, method, EMPTY_OBJECT, wants_progress=True)) == []
             return
         session = self.book.unanswered[ask] = self.calls[call][0]
@@ -73,7 +75,7 @@ class AskMachine(RuleBasedStateMachine):
 
     @rule(call=st.integers(1000, 1003), ask=ASKS)
     def a_server_asks_for_a_call_that_is_over(self, call: int, ask: AskId) -> None:
-        if ask not in self.book.unanswered:
+        if ask not in self.book.unanswered and ask not in self.answered:
             self.book.unanswered[ask] = SessionId("nobody")
             self.feed(AskOpened(CallId(call), ask, SAMPLING, EMPTY_OBJECT, wants_progress=True))
             assert ask not in self.book.unanswered
@@ -90,6 +92,7 @@ class AskMachine(RuleBasedStateMachine):
                 effects = self.feed(ev.AskProgressed(session, ask, body))
             else:
                 effects = self.feed(ev.AskAnswered(session, ask, how == "error", body))
+                self.answered |= {ask} if its_own else set()
             assert len(effects) == its_own
 
     @rule(ask=ASKS, so=RARELY)
@@ -129,6 +132,7 @@ class AskMachine(RuleBasedStateMachine):
         if not so:
             return
         self.book.unanswered.clear()
+        self.answered.clear()
         self.calls.clear()
         self.feed(ev.SupervisorLost())
         assert not self.book.asked, "nobody waits for these answers any more"

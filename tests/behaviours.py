@@ -129,6 +129,9 @@ _COUNTERS: Final = {
         "docs/counters.md",
         "The next broker counts from nothing under another run id; calls that go on there count as resumed.",
     ),
+    "counters:off": Behaviour(
+        "docs/counters.md", "`counters` turns counting off and on while carpool runs; it begins anew then."
+    ),
     "counters:stats": Behaviour(
         "docs/counters.md",
         "`carpool stats` shows counts and percentiles since counting began, and with --watch the rates of "

@@ -99,3 +99,16 @@ async def each_program_is_counted(daemon: Daemon, made: Counter[tuple[str, str]]
         assert found["total_s"]["count"] == sum(found["total_s"]["buckets"]) == made[name, "ok"]
     by_door = await stats(daemon, "door")
     assert by_door["client"]["calls"] == made.total() == 4 * AGENTS
+
+
+@behaviour("counters:off")
+async def test_counting_is_turned_off_and_on_by_the_file_without_a_restart(daemon: Make) -> None:
+    one = daemon({"good": observer()}, counters=False)
+    code, _, err = await one.carpool("stats")
+    assert (code, "`counters` is false" in err) == (1, True)
+    assert (await one.status())["counters"]["enabled"] is False
+    one.configure({"good": observer()}, counters=True)
+    await one.reload()
+    code, _, err = await one.carpool("call", "good__echo", "--args", '{"text":"hi"}')
+    assert code == 0, err
+    assert (await stats(one, "server"))["good"]["answers"] == 1

@@ -285,12 +285,16 @@ class BrokerShell:
                 with trio.move_on_after(FLUSH_TIMEOUT_S):
                     await self._connections.wait_until_sent()
             self._agent_server.close()
-            self._audit_log.flush()
-            self._audit_log.close()
-            with trio.CancelScope(shield=True):
-                await self._trace_exporter.close()
-                await self._catalog_cache.flush()
+            await self._close_files()
             nursery.cancel_scope.cancel()
+
+    async def _close_files(self) -> None:
+        """Write what is kept on disk or goes to a collector."""
+        self._audit_log.flush()
+        self._audit_log.close()
+        with trio.CancelScope(shield=True):
+            await self._trace_exporter.close()
+            await self._catalog_cache.flush()
 
     def stop(self) -> None:
         """End: answer every open call and close all connections, with a reason for carriers that keep lines.

@@ -209,14 +209,13 @@ class _ConfigReader:
         lines = {path: line for path, line in self.lines.items() if path[:1] != (SERVERS,)}
         bounds = SessionSettings(**_under("session", fields))
         audit = AuditConfig(**_under("audit", fields))
-        trace = TraceConfig(**_under("trace", fields))
         return Config(
             file=self.file,
             servers=servers,
             unusable=self.unusable,
             session=bounds,
             audit=audit,
-            trace=trace,
+            trace=TraceConfig(**_under("trace", fields)),
             http=http,
             workspaces=workspaces,
             profiles=profiles,

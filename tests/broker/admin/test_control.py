@@ -173,9 +173,7 @@ async def test_the_supervisor_is_asked_for_the_door_the_hooks_that_run_and_the_s
 
 
 @pytest.mark.parametrize("method", ["carpool/why", "carpool/testify"])
-async def test_a_server_that_nobody_can_say_anything_of_is_refused_with_the_reason(
-    tmp_path: Path, method: str
-) -> None:
+async def test_an_unknown_or_disabled_server_is_refused_with_the_reason(tmp_path: Path, method: str) -> None:
     more = {"kind": "probe_agreed"} if method == "carpool/testify" else {}
     rig = ControlRig(tmp_path)
     unknown = await rig.refused(method, server="gti", **more)
@@ -189,7 +187,7 @@ async def test_a_server_that_nobody_can_say_anything_of_is_refused_with_the_reas
     assert away.slug == "supervisor_away"
 
 
-async def test_of_a_server_without_a_pool_is_said_what_it_lacks_and_where_to_give_it_that(
+async def test_a_server_without_a_pool_names_the_values_it_lacks_and_where_to_set_them(
     tmp_path: Path,
 ) -> None:
     more = {"keyed": {"command": "x", "env": {"K": "${UKEY}"}}, "module": {"python": "no module"}}
@@ -234,7 +232,7 @@ async def test_start_of_all_names_servers_that_are_unset_or_misconfigured(
 
 
 @behaviour("modes:probe")
-async def test_what_a_probe_found_is_told_to_the_supervisor(tmp_path: Path) -> None:
+async def test_a_probe_result_is_sent_to_the_supervisor(tmp_path: Path) -> None:
     rig = ControlRig(tmp_path)
     said = await rig.ask("carpool/testify", server="git", kind="probe_diverged", detail="x" * 9000)
     assert said == {}
@@ -359,7 +357,7 @@ async def test_tools_that_the_configuration_keeps_back_are_not_counted(tmp_path:
 
 @behaviour("status:operators")
 @pytest.mark.parametrize("lacks", [{"roots": "agent"}, {"env": {"TOKEN": "${TOKEN}"}}])
-async def test_what_an_operator_brings_changes_no_state_of_a_server_on_the_page(
+async def test_an_operators_roots_and_variables_change_no_server_state_in_the_status(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, lacks: dict[str, Any]
 ) -> None:
     rig = ControlRig(tmp_path, more={"mine": {"command": "mine", **lacks}})

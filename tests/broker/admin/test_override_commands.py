@@ -121,7 +121,7 @@ def test_a_session_with_a_switch_of_its_own_has_a_source_of_its_own(tmp_path: Pa
     assert house.come(ONE) == DEFAULT_SOURCE, "a session's switch ends with it"
 
 
-def test_a_word_for_everybody_reaches_sessions_with_switches_of_their_own(tmp_path: Path) -> None:
+def test_a_global_override_reaches_sessions_with_overrides_of_their_own(tmp_path: Path) -> None:
     house = OverrideRig(tmp_path, a=A)
     house.come(ONE)
     house.turn("a", ONE, on=False)
@@ -130,7 +130,7 @@ def test_a_word_for_everybody_reaches_sessions_with_switches_of_their_own(tmp_pa
     assert not house.kept.exists()
 
 
-def test_what_cannot_be_switched_is_said_and_changes_nothing(tmp_path: Path) -> None:
+def test_an_impossible_override_is_refused_with_its_reason_and_changes_nothing(tmp_path: Path) -> None:
     big = {**OFF, "pool": {"min": 64, "max": 64}}
     house = OverrideRig(
         tmp_path, "mcp_config.json", git={**A, "pool": {"min": 1}}, big=big, none={"disabled": True}
@@ -149,7 +149,7 @@ def test_what_cannot_be_switched_is_said_and_changes_nothing(tmp_path: Path) -> 
 
 
 @behaviour("switch:kept")
-def test_the_next_broker_knows_all_switches_and_another_carpool_those_for_everybody(tmp_path: Path) -> None:
+def test_the_next_broker_knows_all_overrides_and_another_carpool_the_global_ones(tmp_path: Path) -> None:
     house = OverrideRig(tmp_path, a=A, b=A, off=OFF)
     house.come(ONE)
     house.turn("a", on=False)
@@ -239,7 +239,7 @@ def test_a_project_that_goes_takes_the_switches_of_its_servers_with_it(
 
 
 @behaviour("switch:session")
-def test_what_a_session_had_of_its_own_is_kept_no_longer_than_it_may_come_back(tmp_path: Path) -> None:
+def test_a_sessions_own_override_is_kept_only_while_the_session_may_resume(tmp_path: Path) -> None:
     house = OverrideRig(tmp_path, a=A)
     for session in (ONE, TWO):
         house.come(session)
@@ -259,7 +259,7 @@ def test_what_a_session_had_of_its_own_is_kept_no_longer_than_it_may_come_back(t
 
 
 @behaviour("switch:saved")
-def test_once_the_file_says_it_no_switch_is_left(tmp_path: Path) -> None:
+def test_an_override_ends_once_the_file_agrees_with_it(tmp_path: Path) -> None:
     house = OverrideRig(tmp_path, a=A)
     house.come(ONE)
     house.turn("a", on=False)

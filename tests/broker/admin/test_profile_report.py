@@ -29,7 +29,7 @@ def told(**profile: Any) -> dict[str, Any]:
 
 
 @behaviour("profiles:checked")
-def test_it_counts_what_is_let_through_of_what_is_known() -> None:
+def test_the_profile_report_counts_permitted_and_known_entries() -> None:
     everything = told()
     assert (everything["tools"], everything["of_tools"]) == (5, 5)
     assert (everything["prompts"], everything["resources"], everything["unknown"]) == (3, 5, ["late"])
@@ -39,7 +39,7 @@ def test_it_counts_what_is_let_through_of_what_is_known() -> None:
 
 
 @behaviour("profiles:checked", "profiles:max-tools")
-def test_what_is_left_out_for_everybody_is_on_it_without_a_name() -> None:
+def test_the_profile_report_counts_tools_left_out_for_all_sessions_without_a_profile_name() -> None:
     text = json.dumps({"mcpServers": SERVERS, "max_tools": 2})
     config = read_config(text, "f").config
     assert config is not None

@@ -110,7 +110,7 @@ def test_tags_are_shown_as_configured() -> None:
     assert (said["a"]["tags"], said["b"]["tags"]) == (["code", "web"], [])
 
 
-def test_of_several_pools_of_a_server_the_liveliest_state_is_shown_and_counts_add_up() -> None:
+def test_a_server_with_several_pools_shows_the_most_active_state_and_the_sum_of_counts() -> None:
     said = status(pool(A, "draining", instance(1, 1)), pool(A, "serving", instance(2, 1), key="2"))[
         "servers"
     ]["a"]
@@ -119,7 +119,7 @@ def test_of_several_pools_of_a_server_the_liveliest_state_is_shown_and_counts_ad
     assert said["restarts"] == 2
 
 
-def test_what_is_not_well_is_said_with_a_word_for_programs() -> None:
+def test_an_unhealthy_status_has_a_reason_of_one_word_for_programs() -> None:
     assert (status()["healthy"], status()["reason"]) == (True, "ok")
     assert (status(supervisors=[])["healthy"], status(supervisors=[])["reason"]) == (False, "supervisor_away")
     assert status(surveyed=None)["healthy"] is False

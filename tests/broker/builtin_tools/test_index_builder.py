@@ -79,7 +79,7 @@ async def test_a_list_that_changes_meanwhile_is_searched_as_it_is_then() -> None
         nursery.cancel_scope.cancel()
 
 
-def test_what_waits_is_answered_when_carpool_ends() -> None:
+def test_waiting_searches_are_answered_when_carpool_ends() -> None:
     desk = IndexBuilderRig()
     for number in (1, 2):
         desk.wanted(number, many(LONG))
@@ -87,7 +87,7 @@ def test_what_waits_is_answered_when_carpool_ends() -> None:
     assert desk.answered == [1, 2]
 
 
-def test_where_nothing_can_be_searched_the_answer_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_without_an_index_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: object) -> bool:
         raise CannotSearchError
 

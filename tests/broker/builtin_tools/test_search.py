@@ -52,7 +52,7 @@ def names(query: str, **more: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("much", ["x ", "the ", "aA", "a", "\x00 ", "\U0001f600 "])
-def test_of_a_query_of_megabytes_only_its_beginning_is_read(
+def test_only_the_beginning_of_a_query_of_megabytes_is_read(
     much: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
@@ -66,7 +66,7 @@ def test_of_a_query_of_megabytes_only_its_beginning_is_read(
     assert max(read) <= MAX_QUERY_CHARS
 
 
-def test_of_a_list_that_has_changed_only_new_definitions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_new_definitions_of_a_changed_list_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[RawJson] = []
 
     def watched(definition: RawJson) -> ToolText:
@@ -188,7 +188,7 @@ def text(found: View, kind: str, arguments: object) -> str:
     return said
 
 
-def test_what_is_found_is_told_in_a_line_with_required_parameters_first() -> None:
+def test_a_found_tool_is_one_line_with_required_parameters_first() -> None:
     schema = {"type": "object", "properties": {"b": {}, "a": {}, "c": {}}, "required": ["c"]}
     found = view({"name": "x", "description": "One\n  two \u2028three. " + "x" * 300, "inputSchema": schema})
     [line] = text(found, "find_tools", {"query": "one", "limit": "7"}).splitlines()
@@ -241,7 +241,7 @@ def test_contents_and_messages_become_content_that_any_agent_shows() -> None:
 
 @pytest.mark.parametrize("body", [b"{}", b"[]", b'{"contents":5}', b'{"messages":[5]}', b'{"messages":[{}]}'])
 @pytest.mark.parametrize("method", ["resources/read", "prompts/get"])
-def test_a_result_that_is_none_becomes_an_error_and_ours_stays(method: str, body: bytes) -> None:
+def test_a_malformed_result_becomes_an_error_and_carpools_own_stays(method: str, body: bytes) -> None:
     told = json.loads(as_builtin_result(method, RawJson(body)))
     assert told["isError"]
     ours = RawJson(b'{"content":[{"type":"text","text":"x"}],"isError":true}')

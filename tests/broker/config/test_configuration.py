@@ -91,7 +91,7 @@ def test_roots_that_an_agent_names_move_its_session_to_the_source_that_goes_with
     assert house.roots(ONE, "file:///r") == [SessionSourceChanged(ONE, read.source)]
 
 
-def test_roots_of_a_session_that_is_gone_move_nobody(tmp_path: Path) -> None:
+def test_roots_of_a_closed_session_move_no_session(tmp_path: Path) -> None:
     house = ConfigurationHome(tmp_path, a={"command": "x", "roots": "agent"})
     source = house.come(ONE)
     assert house.configuration.session_closed(ONE) == [SourceDropped(source)]
@@ -142,7 +142,7 @@ def test_a_run_is_a_source_of_its_own_whatever_the_file_says_of_roots(tmp_path: 
     assert house.roots(ONE, "file:///r") == [SessionSourceChanged(ONE, source)]
 
 
-def test_a_broken_file_moves_nobody(tmp_path: Path) -> None:
+def test_a_broken_file_moves_no_session(tmp_path: Path) -> None:
     house = ConfigurationHome(tmp_path, a={"command": "x"})
     house.come(ONE)
     house.file.write_text("{", encoding="utf-8")
@@ -171,7 +171,7 @@ def test_a_broker_that_finds_a_broken_file_goes_on_with_what_the_one_before_it_r
     assert list(house.reborn(kept).config.servers) == ["b"]
 
 
-def test_where_nothing_good_was_read_before_a_broken_file_is_refused(tmp_path: Path) -> None:
+def test_a_broken_file_without_a_last_good_reading_is_refused(tmp_path: Path) -> None:
     house = ConfigurationHome(tmp_path)
     house.file.write_text("{", encoding="utf-8")
     with pytest.raises(BrokenConfigError, match=r"carpool\.json:1"):
@@ -203,7 +203,7 @@ def test_a_session_of_one_server_sees_that_under_its_own_names_from_the_pool_of_
     assert configuration.resolve_source(source).scope.servers == (), "and nothing when that is gone"
 
 
-def test_what_a_session_cannot_be_confined_to_is_said(tmp_path: Path) -> None:
+def test_an_impossible_confinement_of_a_session_is_refused_with_its_reason(tmp_path: Path) -> None:
     house = ConfigurationHome(tmp_path, a={"command": "x"}, off={"command": "z", "disabled": True})
 
     def why(**said: str) -> str:

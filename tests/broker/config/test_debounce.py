@@ -39,7 +39,7 @@ async def test_a_file_that_is_away_for_a_moment_is_waited_for(
     assert file.read_text() == "{} // again"
 
 
-async def test_what_stays_is_read_after_a_moment_and_what_never_does_in_the_end(
+async def test_a_stable_file_is_read_after_a_moment_and_one_that_keeps_changing_in_the_end(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     file = tmp_path / "carpool.json"

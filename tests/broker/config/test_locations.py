@@ -32,7 +32,7 @@ def shop(tmp_path: Path, **more: Any) -> WorkspacesHome:
 
 
 @behaviour("workspaces:named", "workspaces:override")
-def test_who_works_below_a_root_is_in_that_workspace_and_nobody_else(tmp_path: Path) -> None:
+def test_only_a_session_below_a_root_is_in_that_workspace(tmp_path: Path) -> None:
     house = shop(tmp_path)
     inside, outside = house.come(ONE, "code/shop/src"), house.come(TWO, "code/other")
     assert runs(inside) == {"a": ("shops", f"{tmp_path}/code/shop"), "b": ("mine", str(tmp_path))}
@@ -126,7 +126,7 @@ def test_a_workspace_that_is_named_moved_or_gone_takes_its_sessions_along(tmp_pa
     assert house.configuration.workspace_of(ONE)["name"] == ""
 
 
-def test_a_server_of_everybodys_is_switched_off_in_a_workspace(tmp_path: Path) -> None:
+def test_a_workspace_may_disable_a_server_of_the_users_file(tmp_path: Path) -> None:
     house = WorkspacesHome(
         tmp_path, {"a": server("x")}, workspaces={"w": {"mcpServers": {"a": {"disabled": True}}}}
     )

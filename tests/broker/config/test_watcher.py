@@ -115,7 +115,7 @@ async def desk(
 
 
 @behaviour("workspaces:disk")
-async def test_who_comes_to_a_disk_that_hangs_is_told_so_and_has_its_project_when_that_answers(
+async def test_a_session_on_a_hanging_disk_is_told_so_and_gets_its_project_when_the_disk_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path, monkeypatch) as one:
@@ -136,7 +136,7 @@ async def test_who_comes_to_a_disk_that_hangs_is_told_so_and_has_its_project_whe
 
 
 @behaviour("workspaces:disk")
-async def test_what_hangs_is_not_asked_again_and_takes_no_room_from_others(
+async def test_a_hanging_directory_is_not_read_again_and_takes_no_thread_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path, monkeypatch) as one:
@@ -246,7 +246,7 @@ async def test_files_of_a_disk_that_hangs_are_watched_no_longer_and_all_others_a
 
 
 @behaviour("workspaces:disk")
-async def test_what_was_seen_for_somebody_on_the_way_does_not_outlive_a_reload(
+async def test_a_workspace_scan_for_an_attaching_session_does_not_outlive_a_reload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody is there yet, so that nothing of it was read again."""
@@ -263,7 +263,7 @@ async def test_what_was_seen_for_somebody_on_the_way_does_not_outlive_a_reload(
 
 
 @behaviour("workspaces:disk")
-async def test_who_is_told_second_is_told_what_is_there_also_when_the_first_leaves_at_once(
+async def test_a_second_session_gets_the_workspace_scan_also_when_the_first_leaves_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the first one all that was known of the place is forgotten."""
@@ -283,7 +283,7 @@ async def test_who_is_told_second_is_told_what_is_there_also_when_the_first_leav
 
 
 @behaviour("workspaces:disk")
-async def test_who_comes_while_all_is_read_again_is_where_the_new_file_says_in_the_end(
+async def test_a_session_that_attaches_during_a_reload_ends_where_the_new_file_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nobody was left, so that it was looked by the old file meanwhile."""
@@ -327,7 +327,7 @@ async def test_a_named_workspace_whose_directory_does_not_answer_is_told_by_its_
 
 
 @behaviour("workspaces:disk")
-async def test_what_is_read_late_counts_also_for_one_who_is_still_on_the_way(
+async def test_a_late_workspace_scan_counts_also_for_a_session_that_still_attaches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its carrier is asked for variables meanwhile."""

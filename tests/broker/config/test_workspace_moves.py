@@ -126,7 +126,7 @@ def test_moves_are_made_in_their_order_also_where_one_waits(tmp_path: Path) -> N
     assert trip.env() == {"PIN": "late"}, "what comes too late counts from then on"
 
 
-def test_who_leaves_on_the_way_does_not_arrive(tmp_path: Path) -> None:
+def test_a_session_that_closes_during_a_move_does_not_arrive(tmp_path: Path) -> None:
     trip = Trip(tmp_path)
     trip.house.come(ONE, "free")
     done: list[str] = []
@@ -172,7 +172,7 @@ def test_changed_roots_take_a_session_to_the_workspace_of_the_first(tmp_path: Pa
 
 
 @behaviour("workspaces:roots-move")
-def test_who_was_put_somewhere_in_words_stays_there_whatever_the_roots(tmp_path: Path) -> None:
+def test_a_session_with_a_requested_workspace_stays_there_whatever_its_roots(tmp_path: Path) -> None:
     trip = Trip(tmp_path, asks=False)
     trip.house.come(ONE, "free", "shop")
     trip.house.come(TWO, "free")
@@ -191,7 +191,7 @@ def test_who_was_put_somewhere_in_words_stays_there_whatever_the_roots(tmp_path:
         Attach(version=ATTACH_VERSION, carrier="run", run=RunCommand(argv=["x"], env={}, cwd="/")),
     ],
 )
-def test_roots_move_nobody_over_http_and_no_operator(tmp_path: Path, attach: Attach) -> None:
+def test_roots_move_no_session_over_http_and_no_operator(tmp_path: Path, attach: Attach) -> None:
     trip = Trip(tmp_path, asks=False)
     trip.house.configuration.session_opened(ONE, attach, {})
     trip.roots("bank")
@@ -199,7 +199,7 @@ def test_roots_move_nobody_over_http_and_no_operator(tmp_path: Path, attach: Att
 
 
 @behaviour("workspaces:moved-survives", "workspaces:roots-move")
-def test_who_followed_roots_before_the_broker_died_follows_them_still(tmp_path: Path) -> None:
+def test_a_resumed_session_that_followed_its_roots_follows_them_still(tmp_path: Path) -> None:
     trip = Trip(tmp_path, asks=False)
     moved = WorkspaceChanged(f"{tmp_path}/shop", by_roots=True)
     resume = ResumeSession(session="s1", secret="x", moved=moved)
@@ -213,7 +213,7 @@ def test_who_followed_roots_before_the_broker_died_follows_them_still(tmp_path: 
 
 
 @behaviour("workspaces:moved")
-def test_what_stands_in_the_way_is_said(tmp_path: Path) -> None:
+def test_an_impossible_move_is_refused_with_its_reason(tmp_path: Path) -> None:
     trip = Trip(tmp_path)
     run = RunCommand(argv=["x"], env={}, cwd="/")
     trip.house.configuration.session_opened(ONE, Attach(version=ATTACH_VERSION, carrier="run", run=run), {})
@@ -344,7 +344,7 @@ def test_a_lease_of_a_pool_that_goes_for_everybody_is_the_supervisors_to_end() -
 
 
 @behaviour("workspaces:moved-subscriptions")
-def test_a_subscription_ends_with_a_word_where_its_server_is_not_there_any_more() -> None:
+def test_a_subscription_ends_with_an_update_if_its_server_is_missing_in_the_new_workspace() -> None:
     core = Core()
     core.subscribe()
     effects = core.away(B)
@@ -366,7 +366,7 @@ def test_a_subscription_goes_along_to_another_pool_of_its_server_and_is_told_as_
     assert not [each for each in quiet.away(A, B) if isinstance(each, SendResourceUpdated)], "the same pool"
 
 
-def test_where_only_the_configuration_is_another_nothing_is_said_of_subscriptions() -> None:
+def test_a_new_source_in_the_same_workspace_sends_no_resource_updates() -> None:
     core = Core()
     core.subscribe()
     assert not [each for each in core.away(B, elsewhere=False) if isinstance(each, SendResourceUpdated)]

@@ -278,7 +278,7 @@ def test_a_project_file_that_breaks_leaves_what_was_good(tmp_path: Path) -> None
     assert house.configuration.problem == "", "the user's own file is fine"
 
 
-def test_who_comes_into_a_project_whose_file_never_was_good_is_told(tmp_path: Path) -> None:
+def test_a_session_in_a_project_whose_file_was_never_good_is_told(tmp_path: Path) -> None:
     house = WorkspacesHome(tmp_path, {"b": {"command": "mine"}})
     file = house.project("p", {"b": {"command": "its"}})
     house.trust(file)
@@ -486,7 +486,9 @@ def test_a_trusted_projects_last_good_reading_counts_at_the_next_broker_when_its
 
 
 @behaviour("config:last-good-of-projects")
-def test_it_does_not_count_where_trust_was_revoked_while_no_broker_was_there(tmp_path: Path) -> None:
+def test_a_last_good_project_reading_does_not_count_after_trust_was_revoked_between_brokers(
+    tmp_path: Path,
+) -> None:
     fallen = Fallen(tmp_path)
     fallen.house.come(ONE, "p")
     revoke_trust(fallen.house.store, find_workspace(str(tmp_path / "p"), str(tmp_path)))
@@ -495,7 +497,9 @@ def test_it_does_not_count_where_trust_was_revoked_while_no_broker_was_there(tmp
 
 
 @behaviour("config:last-good-of-projects")
-def test_it_does_not_count_with_another_env_file_than_was_trusted(tmp_path: Path) -> None:
+def test_a_last_good_project_reading_does_not_count_with_another_env_file_than_was_trusted(
+    tmp_path: Path,
+) -> None:
     fallen = Fallen(tmp_path)
     fallen.house.come(ONE, "p")
     (tmp_path / "p" / ".carpool" / "its.env").write_text("TOKEN=2\n")
@@ -504,7 +508,7 @@ def test_it_does_not_count_with_another_env_file_than_was_trusted(tmp_path: Path
 
 
 @behaviour("config:last-good-of-projects")
-def test_a_reading_that_was_followed_by_one_that_nobody_trusts_does_not_come_back(tmp_path: Path) -> None:
+def test_a_reading_that_was_followed_by_an_untrusted_one_does_not_come_back(tmp_path: Path) -> None:
     fallen = Fallen(tmp_path)
     fallen.house.come(ONE, "p")
     fallen.house.project("p", {"c": {"command": "evil"}}, FILE)
@@ -514,7 +518,7 @@ def test_a_reading_that_was_followed_by_one_that_nobody_trusts_does_not_come_bac
 
 
 @behaviour("config:last-good-of-projects")
-def test_nothing_of_a_project_that_was_never_trusted_is_kept(tmp_path: Path) -> None:
+def test_an_untrusted_project_leaves_no_last_good_reading(tmp_path: Path) -> None:
     fallen = Fallen(tmp_path)
     revoke_trust(fallen.house.store, find_workspace(str(tmp_path / "p"), str(tmp_path)))
     fallen.next()
@@ -576,7 +580,7 @@ def test_a_change_of_a_server_that_several_sources_have_is_told_the_supervisor_o
 
 
 @behaviour("trust:asked-again")
-def test_what_is_trusted_no_longer_ends_at_once_though_the_users_own_server_has_not_greeted(
+def test_a_server_whose_trust_was_revoked_ends_at_once_though_the_users_own_has_not_greeted(
     tmp_path: Path,
 ) -> None:
     house = WorkspacesHome(tmp_path, {"a": {"command": "mine"}})

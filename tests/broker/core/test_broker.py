@@ -74,7 +74,7 @@ def test_a_greeting_is_answered_at_once_and_starts_discovery() -> None:
 
 
 @behaviour("versions:negotiated-apart")
-def test_an_unknown_version_is_answered_with_our_newest_and_a_second_greeting_with_an_error() -> None:
+def test_an_unknown_version_is_answered_with_the_newest_and_a_second_greeting_with_an_error() -> None:
     rig = TwoServersRig()
     rig.feed(ev.SessionOpened(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"))
     (greet,) = [
@@ -87,7 +87,7 @@ def test_an_unknown_version_is_answered_with_our_newest_and_a_second_greeting_wi
     assert reply.is_error
 
 
-def test_nothing_but_a_ping_is_served_before_the_greeting() -> None:
+def test_only_a_ping_is_served_before_the_greeting() -> None:
     rig = TwoServersRig()
     rig.feed(ev.SessionOpened(session=ONE, source=DAEMON, agent="", pid=1, carrier="shim"))
     assert rig.feed(ev.PingRequested(ONE, RawJson(b"p"))) == [Reply(ONE, RawJson(b"p"), False, EMPTY_OBJECT)]
@@ -123,7 +123,7 @@ def test_a_list_does_not_wait_for_a_server_that_fails_nor_longer_than_its_patien
 
 
 @behaviour("lists:changes-told")
-def test_who_holds_an_old_list_is_told_once_and_others_not_at_all() -> None:
+def test_an_agent_with_an_old_list_is_told_once_and_others_not_at_all() -> None:
     rig = TwoServersRig()
     rig.ready()
     rig.come(TWO)
@@ -159,7 +159,7 @@ def test_a_server_whose_breaker_is_open_is_away_and_a_call_hears_how_long_it_sti
 
 
 @behaviour("silence:breaker-on-demand")
-def test_who_lists_or_greets_misses_a_server_whose_breaker_is_not_closed() -> None:
+def test_a_list_or_greeting_makes_the_supervisor_try_a_server_whose_breaker_is_not_closed() -> None:
     states: tuple[PoolState, ...] = ("breaker_open", "half_open")
     for state in states:
         rig = TwoServersRig()
@@ -298,7 +298,7 @@ def test_an_early_call_waits_for_the_catalog_that_may_hold_its_name() -> None:
     assert isinstance(call, Call)
 
 
-def test_a_name_that_nobody_can_have_is_an_error_at_once() -> None:
+def test_a_name_that_no_server_can_have_is_an_error_at_once() -> None:
     rig = TwoServersRig()
     rig.ready()
     (reply,) = rig.call("a__nothing")
@@ -352,7 +352,7 @@ def test_a_new_supervisor_is_told_what_is_wanted_before_anything_else() -> None:
     assert [e.key for e in effects[3:]] == ["a:1", "b:1"]
 
 
-def test_what_is_said_of_a_pool_that_is_no_longer_wanted_is_forgotten() -> None:
+def test_messages_about_an_unwanted_pool_are_dropped() -> None:
     rig = TwoServersRig()
     rig.read("b:1")
     assert rig.catalog("a:1", "x") + rig.pool("a:1", "given_up") == []

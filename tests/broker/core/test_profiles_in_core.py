@@ -91,7 +91,7 @@ def ref(kind: str, **more: str) -> str:
 
 
 @behaviour("profiles:call")
-def test_what_is_kept_back_is_refused_for_every_method_and_the_profile_is_named() -> None:
+def test_a_denied_entry_is_refused_for_every_method_and_the_profile_is_named() -> None:
     rig = ProfileRig(allow=["mcp:git"], deny=["mcp:git:push", "prompt:git:tell", "resource:git:file:///a"])
     rig.come()
     for name, method in (
@@ -121,7 +121,7 @@ def test_what_is_kept_back_is_refused_for_every_method_and_the_profile_is_named(
 
 
 @behaviour("profiles:call")
-def test_whoever_knows_a_server_that_is_kept_back_as_a_whole_is_told_so() -> None:
+def test_a_call_to_a_wholly_denied_server_by_its_name_is_told_so() -> None:
     rig = ProfileRig(allow=["mcp:git"])
     rig.come()
     for name in ("hub__anything", "mcp:hub:search"):
@@ -132,7 +132,7 @@ def test_whoever_knows_a_server_that_is_kept_back_as_a_whole_is_told_so() -> Non
 
 
 @behaviour("profiles:leak")
-def test_nothing_that_is_said_to_an_agent_names_a_server_that_is_kept_back() -> None:
+def test_no_message_to_an_agent_names_a_denied_server() -> None:
     rig = ProfileRig(allow=["mcp:git"])
     (greet,) = [each for each in rig.come() if isinstance(each, AnswerInitialize)]
     assert "Use git." in greet.instructions
@@ -222,7 +222,7 @@ def test_changes_of_a_resource_are_told_only_while_it_may_be_read() -> None:
 
 
 @behaviour("profiles:servers")
-def test_what_nobody_may_use_is_not_wanted() -> None:
+def test_a_server_that_no_profile_permits_is_not_wanted() -> None:
     rig = ProfileRig(allow=["mcp:git"])
     effects = rig.configure(allow=["mcp:hub"])
     (wanted,) = [each for each in effects if isinstance(each, SetPools)]

@@ -77,7 +77,7 @@ def test_a_request_without_it_still_needs_one() -> None:
     assert b"not_initialized" in bytes(refused.body)
 
 
-def test_who_has_used_the_stateless_era_is_not_greeted_and_is_told_which_versions_there_are() -> None:
+def test_an_agent_that_used_the_stateless_era_gets_no_initialize_and_is_told_the_versions() -> None:
     rig = StatelessRig()
     lists(rig)
     (refused,) = rig.initialize(ONE)
@@ -87,7 +87,7 @@ def test_who_has_used_the_stateless_era_is_not_greeted_and_is_told_which_version
     assert error["data"] == {"supported": ["2026-07-28"], "requested": "2025-11-25"}
 
 
-def test_who_has_only_looked_whether_that_era_is_served_may_still_be_greeted() -> None:
+def test_an_agent_that_only_sent_discover_may_still_initialize() -> None:
     rig = StatelessRig()
     rig.feed(ev.DiscoverRequested(ONE, R1, PLAIN))
     assert isinstance(only(rig.initialize(ONE), AnswerInitialize), AnswerInitialize)
@@ -130,7 +130,7 @@ def test_agents_that_share_a_session_are_not_one_to_the_supervisor() -> None:
     assert len({one.session, other.session, TWO}) == 3
 
 
-def test_what_an_agent_of_many_was_given_for_one_call_is_free_after_it() -> None:
+def test_an_instance_for_one_call_of_a_shared_session_is_free_after_it() -> None:
     rig = StatelessRig()
     rig.come(TWO, shared=True, anonymous=True)
     call = rig.call("1", session=TWO)
@@ -145,7 +145,7 @@ def test_a_principal_with_a_name_holds_instances_as_a_session_does() -> None:
     assert rig.call("1", session=TWO).session == TWO
 
 
-def test_nobody_in_particular_gets_no_instance_of_its_own() -> None:
+def test_an_anonymous_session_gets_no_instance_of_its_own() -> None:
     rig = StatelessRig()
     rig.mode(A, "session")
     rig.come(TWO, shared=True, anonymous=True)
@@ -158,7 +158,7 @@ def test_nobody_in_particular_gets_no_instance_of_its_own() -> None:
     ("method", "name", "uri"),
     [("tools/call", "a__x", ""), ("resources/read", "file:///a", "file:///a")],
 )
-def test_failures_are_answered_in_its_own_words_too(method: str, name: str, uri: str) -> None:
+def test_failures_are_answered_in_the_stateless_form_too(method: str, name: str, uri: str) -> None:
     rig = StatelessRig()
     call = rig.call("1", name, method=method)
     (reply,) = rig.feed(CallFailed(call.call, "timed_out", "maybe", "Too slow."))
@@ -166,7 +166,7 @@ def test_failures_are_answered_in_its_own_words_too(method: str, name: str, uri:
     assert (reply.method, reply.uri, reply.is_error) == (method, uri, method != "tools/call")
 
 
-def test_only_what_was_read_may_be_kept_and_only_as_long_as_its_server_says() -> None:
+def test_only_a_resource_may_be_cached_and_only_for_its_servers_ttl() -> None:
     rig = StatelessRig()
     read = rig.call("1", "file:///a", method="resources/read").call
     (reply,) = rig.feed(CallAnswered(read, is_error=False, body=RESULT, ttl_ms=700, public=True))
@@ -195,7 +195,7 @@ def test_progress_names_its_request_and_a_cancelled_call_gets_no_answer() -> Non
     assert rig.feed(CallAnswered(call.call, is_error=False, body=RESULT)) == []
 
 
-def test_what_is_not_announced_is_not_served() -> None:
+def test_a_method_without_an_announced_capability_is_not_served() -> None:
     rig = StatelessRig(told=False)
     rig.catalog(A, "x", features=["tools"])
     rig.catalog(B, "y", features=["tools"])
@@ -207,7 +207,7 @@ def test_what_is_not_announced_is_not_served() -> None:
     assert code_of(unknown) == -32602
 
 
-def test_what_is_current_still_is_given_again_without_asking_the_server() -> None:
+def test_a_fresh_cached_resource_is_answered_without_the_server() -> None:
     rig = StatelessRig()
     rig.come(TWO)
     read = rig.call("1", "file:///a", method="resources/read").call
@@ -260,7 +260,7 @@ def test_a_read_that_says_more_than_the_uri_is_neither_kept_nor_answered_with_wh
     assert len(rig.call_tool("5", "file:///a", method="resources/read")) == 1
 
 
-def test_what_has_changed_is_read_again() -> None:
+def test_a_changed_resource_is_read_again() -> None:
     rig = StatelessRig()
     for number in range(3):
         read = rig.call(str(number), "file:///a", method="resources/read").call
@@ -301,7 +301,7 @@ def test_a_list_of_many_servers_holds_as_long_as_the_least_of_them_says_and_is_p
     assert (reply.ttl_ms, reply.public) == (3_000, True)
 
 
-def test_what_somebody_is_given_who_has_shown_a_token_is_for_nobody_else_to_pass_on() -> None:
+def test_an_answer_to_an_agent_with_a_token_is_never_public() -> None:
     rig = StatelessRig()
     rig.catalog(A, "x", ttl_ms=20_000, public=True)
     rig.catalog(B, "y", ttl_ms=20_000, public=True)

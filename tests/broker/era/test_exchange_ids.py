@@ -38,7 +38,7 @@ class Frames(list[bytes]):
 
 
 @behaviour("streams:own-exchange")
-def test_what_belongs_to_a_request_goes_to_its_exchange_and_its_answer_ends_that() -> None:
+def test_a_message_of_a_request_goes_to_its_exchange_and_the_answer_ends_that() -> None:
     own = OneAgentExchanges()
     assert own.open(ONE, 7) == ONE
     assert own.open(TWO, 8) == TWO

@@ -112,7 +112,7 @@ def test_initialize_list_cancel_and_control_mean_what_they_say() -> None:
     assert request(b'"id":1,"method":"no/such"') == BadLineReceived(ME, RawJson(b"1"), "unknown_method", "")
 
 
-def test_notifications_and_answers_that_mean_nothing_to_us_are_dropped() -> None:
+def test_unknown_notifications_and_answers_are_dropped() -> None:
     assert request(b'"method":"notifications/of-the-future"') is None
     assert request(b'"method":"notifications/anything"') is None
     assert request(b'"id":1,"result":{}') is None
@@ -120,7 +120,7 @@ def test_notifications_and_answers_that_mean_nothing_to_us_are_dropped() -> None
     assert request(b'"method":"notifications/cancelled","params":{}') is None
 
 
-def test_what_cannot_be_read_is_answered_with_the_id_if_one_was_found() -> None:
+def test_an_unreadable_line_is_answered_with_its_id_if_one_was_found() -> None:
     nothing = handshake.read_line(ME, b"nonsense")
     assert isinstance(nothing, UnservableLine)
     assert (json.loads(nothing.line)["id"], json.loads(nothing.line)["error"]["code"]) == (None, -32700)
@@ -142,7 +142,7 @@ def test_an_overlong_request_gets_a_definite_answer_and_an_overlong_answer_none(
     assert json.loads(lost.line)["id"] is None
 
 
-def test_the_greeting_names_us_and_announces_what_is_served() -> None:
+def test_the_greeting_names_carpool_and_announces_served_capabilities() -> None:
     features: tuple[Feature, ...] = ("tools", "tools.listChanged", "completions")
     line = handshake.initialize_line(
         AnswerInitialize(ME, RawJson(b'"g"'), "2025-11-25", "Be kind.", features), "1.2"

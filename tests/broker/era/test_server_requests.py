@@ -53,7 +53,7 @@ def declared(capabilities: str, version: str = "2025-11-25") -> Capabilities:
         ('{"experimental":{"sampling":{}},"tasks":{}}', NONE),
     ],
 )
-def test_what_an_agent_declares_is_what_it_can_be_asked(said: str, meant: Capabilities) -> None:
+def test_declared_capabilities_decide_which_asks_an_agent_can_get(said: str, meant: Capabilities) -> None:
     assert declared(said) == meant
 
 
@@ -241,7 +241,7 @@ def test_an_ask_is_worded_for_the_agents_version_whether_it_wants_progress_or_no
 
 
 @behaviour("downgrade:asks", "asks:never-left-waiting")
-def test_what_an_agents_version_has_no_words_for_is_not_asked_but_answered_with_an_error() -> None:
+def test_an_ask_that_the_agents_version_cannot_express_is_answered_with_an_error() -> None:
     form = FORM % b',"required":["m"]'
     instead = send(form, version="2025-06-18")
     assert not isinstance(instead, bytes)

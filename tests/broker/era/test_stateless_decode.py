@@ -264,7 +264,7 @@ def test_a_request_says_who_asks_from_which_level_and_whether_it_knows_tasks() -
 
 
 @pytest.mark.parametrize("method", SUBJECTS)
-def test_of_meta_a_server_sees_what_is_not_between_the_agent_and_us(method: str) -> None:
+def test_a_server_sees_only_meta_members_that_are_not_of_the_hop_to_carpool(method: str) -> None:
     said = {
         **META,
         INFO: {"name": "n"},
@@ -283,7 +283,7 @@ def test_of_meta_a_server_sees_what_is_not_between_the_agent_and_us(method: str)
 
 
 @pytest.mark.parametrize("method", SUBJECTS)
-def test_what_is_between_us_is_taken_out_however_it_is_spelled(method: str) -> None:
+def test_meta_members_of_the_hop_are_removed_in_every_spelling(method: str) -> None:
     plain = line(method, {**SUBJECTS[method], "_meta": {**META, "x": 1}})
     odd = plain.replace(
         b'"x": 1',
@@ -340,7 +340,7 @@ def test_an_answer_under_a_key_that_is_no_text_is_left_out() -> None:
     assert [it.key for it in again.given] == ["a"]
 
 
-def test_what_cannot_be_a_token_or_a_key_of_ours_is_kept_nowhere() -> None:
+def test_an_impossible_request_state_or_input_key_is_kept_nowhere() -> None:
     again = read("tools/call", name="t", requestState="s" * 129, inputResponses={"k" * 1025: {}, "a": {}})
     assert isinstance(again, CallRequested)
     assert again.state == "?"
@@ -377,7 +377,7 @@ LONG = "x" * 200_000
         ("subscriptions/listen", {"notifications": {"resourceSubscriptions": [LONG]}}),
     ],
 )
-def test_what_a_journal_would_keep_of_a_request_is_bounded(method: str, params: dict[str, Any]) -> None:
+def test_a_request_too_large_for_the_journal_is_refused(method: str, params: dict[str, Any]) -> None:
     refused = handshake.bound_size(read(method, **params))
     assert isinstance(refused, UnservableLine)
     answer = json.loads(refused.line)
@@ -398,7 +398,7 @@ def test_a_cancel_counts_however_long_its_reason_is() -> None:
     assert handshake.bound_size(handshake.read_line(ME, told)) is None
 
 
-def test_what_makes_a_retry_reaches_no_server_however_it_is_spelled() -> None:
+def test_members_of_a_retry_reach_no_server_in_any_spelling() -> None:
     for method, params in SUBJECTS.items():
         text = line(method, {**params, "_meta": META}).replace(
             b'"_meta"',

@@ -84,7 +84,7 @@ def failure(body: Any, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", BODIES)
-def test_a_result_is_complete_says_who_we_are_and_keeps_every_byte_of_its_own(method: str) -> None:
+def test_a_result_is_complete_names_carpool_and_keeps_every_byte_of_its_own(method: str) -> None:
     body = raw(BODIES[method])
     line = reply(method, body)
     found = result(line, method)
@@ -101,7 +101,7 @@ def test_a_result_that_may_be_kept_says_for_how_long_and_for_whom(method: str) -
     assert result(reply(method, raw(BODIES[method]), ttl_ms=-1), method)["ttlMs"] == 0
 
 
-def test_what_a_server_says_in_our_place_is_taken_out_also_where_it_is_said_twice() -> None:
+def test_members_that_only_carpool_may_set_are_removed_from_a_servers_result_even_if_doubled() -> None:
     said = (
         rb'{"resultType":"input_required","contents":[],"ttlMs":-5,"cacheScope":"all","_meta":1,'
         rb'"result\u0054ype":2,"_meta":{"a":1,"%b":{"name":"x"},"b":2}}'
@@ -222,7 +222,7 @@ def test_discover_says_what_is_served() -> None:
 # --- input -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_wanted_first_has_its_key_and_neither_meta_nor_id() -> None:
+def test_a_required_input_has_its_key_and_neither_meta_nor_id() -> None:
     form = {"message": "m", "requestedSchema": {"type": "object", "properties": {}}, "_meta": {"k": 1}}
     url = {"mode": "url", "message": "m", "url": "https://e/", "elicitationId": "e"}
     sampling = {"messages": [], "maxTokens": 5, "_meta": None}

@@ -54,7 +54,7 @@ def test_a_request_about_a_task_names_it_and_what_it_brings_is_for_that_and_no_r
 
 
 @pytest.mark.parametrize("params", [{}, {"taskId": 1}, {"taskId": None}, {"taskId": "a", "TASKID": "b"}])
-def test_one_that_names_no_task_is_about_nobodys(params: Any) -> None:
+def test_a_task_request_without_a_task_id_names_no_task(params: Any) -> None:
     said = read("tasks/get", params)
     assert isinstance(said, CallRequested)
     assert (said.name, said.rest, said.meta) == ("", EMPTY_OBJECT, ABSENT)
@@ -76,7 +76,7 @@ def reply(body: Any, method: str, *, begins: bool = False) -> Any:
 
 
 @behaviour("tasks:own-id")
-def test_a_task_is_known_to_its_agent_by_our_id_and_comes_as_what_it_is() -> None:
+def test_a_task_has_carpools_id_for_its_agent_and_comes_as_a_task() -> None:
     begun = reply(WORKING, "tools/call", begins=True)
     assert begun.pop("_meta")[PRE + "serverInfo"]["name"] == "carpool"
     assert begun == {**WORKING, "taskId": "ours", "resultType": "task"}
@@ -84,7 +84,7 @@ def test_a_task_is_known_to_its_agent_by_our_id_and_comes_as_what_it_is() -> Non
     assert (with_meta["resultType"], with_meta["_meta"]["k"]) == ("task", 1)
 
 
-def test_how_far_it_is_keeps_its_time_and_what_it_wants_and_has() -> None:
+def test_the_status_of_a_task_keeps_its_time_its_input_requests_and_its_result() -> None:
     inputs = {"who": {"method": "elicitation/create", "params": {}}}
     said = {**WORKING, "status": "input_required", "ttlMs": 5, "inputRequests": inputs, "_meta": {"k": 1}}
     got = reply(said, "tasks/get")
@@ -94,7 +94,7 @@ def test_how_far_it_is_keeps_its_time_and_what_it_wants_and_has() -> None:
 
 
 @behaviour("tasks:listened")
-def test_on_a_listen_it_is_told_under_our_id_and_the_listens() -> None:
+def test_the_status_of_a_task_on_a_listen_has_carpools_id_and_the_listens() -> None:
     listen = tag_id(3, RawJson(b'"l"'))
     params = raw({**WORKING, "_meta": {PRE + "subscriptionId": "x", "k": 1}})
     line = json.loads(stateless_encode.task_status_line(SendTaskStatus(ME, "ours", params, listen), params))

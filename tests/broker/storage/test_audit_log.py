@@ -111,7 +111,7 @@ def test_old_files_go_and_all_together_stay_below_the_bound(tmp_path: Path) -> N
 
 
 @behaviour("audit:broken-disk")
-def test_what_cannot_be_written_is_counted_and_said_once_and_the_file_says_so_later(
+def test_unwritten_records_are_counted_and_logged_once_and_the_file_says_so_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = audit(tmp_path)

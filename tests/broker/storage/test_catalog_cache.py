@@ -45,7 +45,7 @@ def file_of(state: Path, key: PoolKey = KEY) -> Path:
     return state / "catalogs" / f"{key.rpartition(':')[2]}.catalog"
 
 
-async def test_what_was_told_is_there_for_the_next_one_with_its_time(tmp_path: Path) -> None:
+async def test_a_cached_catalog_is_found_by_the_next_broker_with_its_time(tmp_path: Path) -> None:
     one = CatalogCache(str(tmp_path), SECRET)
     one.catalog_received(catalog("log"), ())
     await written(one)
@@ -56,7 +56,7 @@ async def test_what_was_told_is_there_for_the_next_one_with_its_time(tmp_path: P
     assert file_of(tmp_path).stat().st_mode & 0o777 == 0o600
 
 
-async def test_the_last_word_counts(tmp_path: Path) -> None:
+async def test_the_last_catalog_counts(tmp_path: Path) -> None:
     one = CatalogCache(str(tmp_path), SECRET)
     for tools in (("log",), ("log", "add")):
         one.catalog_received(catalog(*tools), ())
@@ -79,7 +79,7 @@ async def test_the_last_word_counts(tmp_path: Path) -> None:
     ],
     ids=["cut", "longer", "version", "empty", "seal"],
 )
-async def test_a_file_that_is_not_ours_is_passed_over_with_one_line(
+async def test_a_foreign_file_is_passed_over_with_one_line(
     change: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert callable(change)
@@ -159,7 +159,7 @@ def test_a_sealed_file_of_other_content_is_read_as_nothing() -> None:
     assert unseal(data, b"x" * 32) is None
 
 
-def test_the_oldest_files_go_first_and_what_is_not_ours_stays(tmp_path: Path) -> None:
+def test_the_oldest_files_go_first_and_foreign_ones_stay(tmp_path: Path) -> None:
     for number in range(MAX_FILES + 3):
         path = tmp_path / f"{number:016x}.catalog"
         path.write_bytes(b"x")
@@ -172,7 +172,7 @@ def test_the_oldest_files_go_first_and_what_is_not_ours_stays(tmp_path: Path) ->
     assert (tmp_path / "note.txt").exists()
 
 
-def test_what_cannot_be_removed_ends_no_search(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_removed_does_not_end_the_removal(tmp_path: Path) -> None:
     with subprocess.Popen(["true"]) as ended:
         pass
     for number in range(MAX_FILES + 3):
@@ -182,7 +182,7 @@ def test_what_cannot_be_removed_ends_no_search(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.catalog"))) == MAX_FILES
 
 
-def test_what_a_dead_broker_has_not_finished_goes(tmp_path: Path) -> None:
+def test_an_unfinished_file_of_a_dead_broker_is_removed(tmp_path: Path) -> None:
     with subprocess.Popen(["true"]) as ended:
         pass
     dead, alive = (tmp_path / f"{17:016x}.catalog.part-{pid}" for pid in (ended.pid, os.getpid()))
@@ -214,7 +214,7 @@ async def test_without_a_secret_nothing_is_kept(tmp_path: Path) -> None:
     assert not file_of(tmp_path).parent.exists()
 
 
-async def test_what_is_told_while_it_runs_is_written_soon(tmp_path: Path) -> None:
+async def test_a_catalog_that_comes_while_the_cache_runs_is_written_soon(tmp_path: Path) -> None:
     one = CatalogCache(str(tmp_path), SECRET)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(one.run)

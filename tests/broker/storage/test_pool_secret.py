@@ -13,7 +13,7 @@ def test_the_secret_is_made_once_and_nobody_else_may_read_it(tmp_path: Path) -> 
     assert [path.stat().st_mode & 0o777 for path in state.iterdir()] == [0o600]
 
 
-def test_what_is_no_secret_is_set_aside_and_said(tmp_path: Path) -> None:
+def test_a_file_without_a_secret_is_set_aside_with_a_message(tmp_path: Path) -> None:
     file = tmp_path / pool_secret.NAME
     file.write_text("hello")
     secret, said = pool_secret.load_secret(str(tmp_path))
@@ -31,7 +31,7 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     assert "symbolic link" in said
 
 
-def test_where_nothing_can_be_written_there_is_none_and_it_is_said(tmp_path: Path) -> None:
+def test_an_unwritable_directory_gives_no_secret_and_a_message(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("no directory")
     secret, said = pool_secret.load_secret(str(tmp_path / "state"))
     assert secret == b""

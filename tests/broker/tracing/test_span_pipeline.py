@@ -90,7 +90,7 @@ def test_a_span_is_what_the_core_has_decided(memory: InMemorySpanExporter) -> No
 
 
 @behaviour("traces:no-harm")
-def test_spans_that_find_no_room_are_counted_and_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_without_room_are_counted_and_delay_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span_pipeline, "MAX_WAITING_SPANS", 512)
     exporter: Any = Reluctant()
     pipeline = SpanPipeline(exporter, "1")

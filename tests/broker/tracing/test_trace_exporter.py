@@ -33,7 +33,7 @@ def test_without_traces_nothing_of_opentelemetry_is_imported() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_where_the_extra_is_not_installed_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exporter_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_exporter, "is_installed", lambda _: False)
     exporter = TraceExporter("1", {})
     exporter.configure(ON)

@@ -159,7 +159,7 @@ async def test_when_the_budget_for_unfinished_lines_is_spent_only_the_oldest_rea
 
 
 @behaviour("pressure:receive-budget")
-async def test_whoever_does_not_go_on_with_the_line_that_others_wait_for_is_dropped(
+async def test_an_agent_that_does_not_finish_the_line_that_others_wait_for_is_dropped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(str(tmp_path / "agents.sock"), slow_reader_s=0.1) as (door, agents, flood):
@@ -223,7 +223,7 @@ class SlowHost(Hotel):
 
 @behaviour("agents:refusal-told")
 @pytest.mark.parametrize("why", [None, StreamRefused("there is no such workspace", "unknown_workspace")])
-async def test_who_has_said_all_before_its_workspace_is_known_is_served_or_told_why_not(
+async def test_an_agent_that_sent_all_before_its_workspace_is_known_is_served_or_told_why_not(
     why: StreamRefused | None, tmp_path: Path
 ) -> None:
     path, line = str(tmp_path / "agents.sock"), b'{"jsonrpc":"2.0","id":1,"method":"ping"}'

@@ -148,7 +148,7 @@ ACK = b"""{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","
 "io.modelcontextprotocol/subscriptionId":7},"notifications":{"toolsListChanged":true}}}"""
 
 
-def test_what_acknowledged_a_listen_is_held_as_long_as_that_is_in_force() -> None:
+def test_the_acknowledgement_of_a_listen_is_held_while_the_listen_is_in_force() -> None:
     rig = DeliveryLogRig()
     rig.came(LISTEN % 7)
     rig.goes(ACK, 7)
@@ -161,7 +161,7 @@ def test_what_acknowledged_a_listen_is_held_as_long_as_that_is_in_force() -> Non
     assert (rig.held(), rig.kept()) == ([], [])
 
 
-def test_where_it_is_replayed_the_carriers_own_line_is_kept_instead() -> None:
+def test_a_replayed_acknowledgement_is_kept_as_the_carriers_own_line() -> None:
     rig = DeliveryLogRig()
     granted = repeated_lines.read_acknowledgement(SessionId("s1"), ACK.replace(b"\n", b""))
     rig.takes(granted, ACK)
@@ -175,14 +175,14 @@ def test_where_it_is_replayed_the_carriers_own_line_is_kept_instead() -> None:
     assert rig.kept() == []
 
 
-def test_what_is_replayed_is_kept_and_not_open_while_its_answer_is_still_to_come() -> None:
+def test_a_replayed_line_is_kept_and_not_open_while_its_answer_is_still_to_come() -> None:
     rig = DeliveryLogRig()
     rig.came(LISTEN % 7)
     rig.passage.line_replayed(handshake.read_line(SessionId("s1"), (LISTEN % 7).replace(b"\n", b"")))
     assert (rig.open(), rig.kept()) == (set(), [1]), "the agent has its answer: asked anew it would get two"
 
 
-def test_it_is_due_after_so_many_lines_or_bytes_and_with_another_supervisor() -> None:
+def test_a_settled_message_is_due_after_enough_lines_or_bytes_and_with_another_supervisor() -> None:
     rig = DeliveryLogRig()
     for number in range(SETTLE_LINES):
         assert not rig.passage.due
@@ -201,7 +201,7 @@ def test_it_is_due_after_so_many_lines_or_bytes_and_with_another_supervisor() ->
     assert rig.passage.take_settled().epoch == "e2"
 
 
-def test_of_two_requests_about_one_thing_the_later_counts_also_when_it_is_answered_first() -> None:
+def test_the_later_of_two_requests_about_one_subject_counts_also_when_it_is_answered_first() -> None:
     watch = b'{"jsonrpc":"2.0","id":%d,"method":"resources/%bsubscribe","params":{"uri":"u"}}'
     rig = DeliveryLogRig()
     rig.came(watch % (1, b""), watch % (2, b"un"))
@@ -214,7 +214,7 @@ def test_of_two_requests_about_one_thing_the_later_counts_also_when_it_is_answer
     assert rig.kept() == [4]
 
 
-def test_of_equal_lines_it_is_told_how_many_were_read_and_how_many_are_open() -> None:
+def test_a_settled_message_counts_equal_lines_that_were_read_and_that_are_open() -> None:
     delivery_log, line = DeliveryLog(Epoch("e1")), CALL % 1
     for _ in range(3):
         delivery_log.line_received(handshake.read_line(SessionId("s1"), line), line)

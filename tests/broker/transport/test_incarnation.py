@@ -19,13 +19,13 @@ def test_a_session_comes_back_at_a_later_broker_once() -> None:
     assert not later.claim_session(ONE, secret)
 
 
-def test_it_does_not_come_back_where_it_was_given_or_before() -> None:
+def test_a_session_does_not_resume_at_the_broker_that_gave_its_secret_or_an_earlier_one() -> None:
     secret = Incarnation(SECRET, 1).resume_secret(ONE)
     assert not Incarnation(SECRET, 1).claim_session(ONE, secret)
     assert not Incarnation(SECRET, 0).claim_session(ONE, secret)
 
 
-def test_it_does_not_come_back_after_a_broker_that_has_given_it_up() -> None:
+def test_a_session_does_not_resume_after_a_broker_that_has_given_it_up() -> None:
     secret = Incarnation(SECRET, 1).resume_secret(ONE)
     assert not Incarnation(SECRET, 4, since=2).claim_session(ONE, secret)
     assert Incarnation(SECRET, 4, since=1).claim_session(ONE, secret)
@@ -47,7 +47,7 @@ def test_it_does_not_come_back_after_a_broker_that_has_given_it_up() -> None:
         lambda secret: "9" * 5000 + secret[1:],
     ],
 )
-def test_nothing_but_the_very_secret_will_do(change: Callable[[str], str]) -> None:
+def test_only_the_exact_secret_claims_a_session(change: Callable[[str], str]) -> None:
     secret = Incarnation(SECRET, 0).resume_secret(ONE)
     later = Incarnation(SECRET, 2)
     assert change(secret) == secret or not later.claim_session(ONE, change(secret))

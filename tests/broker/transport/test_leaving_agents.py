@@ -51,9 +51,7 @@ def others_are_served(one: InProcessDaemon, good: AgentSocket) -> None:
 
 @pytest.mark.parametrize("before", PINGS)
 @behaviour("leave:between-bursts")
-def test_an_agent_that_goes_with_a_batch_half_read_ends_nobody_else(
-    one: InProcessDaemon, before: int
-) -> None:
+def test_an_agent_that_leaves_with_a_burst_half_read_ends_no_other(one: InProcessDaemon, before: int) -> None:
     good, other = one.connect(), one.connect()
     good.greet()
     other.greet()
@@ -63,7 +61,7 @@ def test_an_agent_that_goes_with_a_batch_half_read_ends_nobody_else(
 
 @pytest.mark.parametrize("before", PINGS)
 @behaviour("leave:between-bursts")
-def test_an_agent_that_goes_while_it_moves_ends_nobody_else(
+def test_an_agent_that_leaves_while_it_moves_ends_no_other(
     one: InProcessDaemon, before: int, tmp_path: Path
 ) -> None:
     good, other = one.connect(), one.connect()
@@ -77,7 +75,7 @@ def test_an_agent_that_goes_while_it_moves_ends_nobody_else(
 @pytest.mark.parametrize("kind", [b"session", b"shared", b"control"])
 @pytest.mark.parametrize("before", PINGS)
 @behaviour("leave:between-bursts")
-def test_a_door_that_goes_within_a_batch_of_a_client_ends_nobody_else(
+def test_an_http_door_that_leaves_within_a_burst_of_a_client_ends_no_other(
     one: InProcessDaemon, before: int, kind: bytes
 ) -> None:
     good, door = one.connect(), one.connect()
@@ -98,7 +96,9 @@ def others_are_served_beside_one_that_lingers(one: InProcessDaemon, good: AgentS
 
 @behaviour("leave:everybody-told")
 @pytest.mark.parametrize("again", [False, True])
-def test_of_an_end_all_are_told_though_one_of_them_cannot_be(one: InProcessDaemon, *, again: bool) -> None:
+def test_all_agents_are_told_of_an_end_though_one_of_them_cannot_be(
+    one: InProcessDaemon, *, again: bool
+) -> None:
     lines = [one.connect() for _ in range(3)]
     for line in lines:
         line.send(KEEPS)

@@ -91,7 +91,7 @@ def test_out_of_descriptors_it_does_not_spin_and_whoever_waits_comes_in_later(
 
 @behaviour("faults:runtime-directory")
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_file_that_vanished_is_put_back_and_nobody_who_knocked_is_lost(
+def test_a_vanished_socket_file_is_put_back_and_no_waiting_connection_is_lost(
     house: ListenerRig, whole: bool
 ) -> None:
     house.knock()

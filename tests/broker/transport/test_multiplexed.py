@@ -281,7 +281,7 @@ async def test_an_agent_waits_for_its_workspace_and_what_it_says_meanwhile_is_ke
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_who_waits_for_its_workspace_hears_of_an_end_that_is_meant_and_is_taken_in_no_more(
+async def test_an_agent_that_waits_for_its_workspace_hears_of_a_stop_and_is_not_admitted(
     tmp_path: Path, *, again: bool
 ) -> None:
     """Otherwise its shim would start again what was just stopped. Of one that comes back nothing is known:
@@ -304,7 +304,7 @@ async def test_who_waits_for_its_workspace_hears_of_an_end_that_is_meant_and_is_
         assert (one.hall.here, one.hall.lines) == ({}, [])
 
 
-async def test_who_comes_back_may_bring_all_that_an_earlier_broker_has_taken_of_it(
+async def test_a_resuming_carrier_may_send_all_lines_that_an_earlier_broker_had_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says all of that at once, before it hears which variables are wanted."""
@@ -384,7 +384,7 @@ async def test_sessions_end_with_their_stream_and_with_the_connection(tmp_path: 
 
 
 @behaviour("streams:gone-is-no-cancel", "streams:gone-cancels")
-async def test_who_goes_away_gives_up_only_where_nobody_could_come_back(tmp_path: Path) -> None:
+async def test_a_leaving_http_client_ends_only_its_request_on_a_shared_session(tmp_path: Path) -> None:
     async with house(tmp_path) as one:
         porter = await attached(one)
         await porter.send(
@@ -462,7 +462,7 @@ async def test_a_plain_agent_of_a_server_that_is_not_there_is_refused(tmp_path: 
 
 
 @behaviour("streams:frozen-door")
-async def test_a_door_that_reads_nothing_is_cut_off_and_the_others_are_served(
+async def test_an_http_door_that_reads_nothing_is_cut_off_and_the_others_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "UNREAD_CAP_BYTES", 1 << 20)

@@ -193,7 +193,7 @@ def test_a_stream_of_a_broker_that_died_goes_on_as_the_same_session() -> None:
 
 
 @behaviour("lease:everything-died")
-def test_a_door_remembers_where_a_stream_may_have_state_and_a_later_broker_hears_of_it() -> None:
+def test_an_http_door_remembers_where_a_stream_may_have_state_and_a_later_broker_hears_of_it() -> None:
     before = BrokerStreams()
     was = opened(before, before.door())
     before.streams[SessionId(was.name)].set_stateful_servers(("counter",))
@@ -236,7 +236,7 @@ def test_the_acknowledgement_of_a_listen_that_goes_on_is_not_said_twice_but_its_
 
 @behaviour("reattach:listens")
 @pytest.mark.parametrize(("kind", "name"), [("shared", b"@5 1"), ("session", b"1")])
-def test_what_a_listen_was_granted_is_said_before_it_under_the_name_that_it_has_here(
+def test_the_grant_of_a_listen_comes_before_it_under_the_request_id_of_this_broker(
     kind: Kind, name: bytes
 ) -> None:
     broker = BrokerStreams(life=1)
@@ -291,7 +291,7 @@ def taken_over(
 
 
 @behaviour("reattach:http:door")
-def test_a_session_whose_door_died_waits_for_the_next_one_with_what_was_said_meanwhile() -> None:
+def test_a_session_of_a_dead_http_door_keeps_its_messages_for_the_next_one() -> None:
     broker = BrokerStreams()
     door = broker.door()
     was = opened(broker, door, server="git")
@@ -316,7 +316,7 @@ def test_a_session_whose_door_died_waits_for_the_next_one_with_what_was_said_mea
 
 
 @behaviour("reattach:http:door")
-def test_a_session_is_given_to_the_next_door_once_and_on_its_own_terms_only() -> None:
+def test_a_session_is_given_to_the_next_http_door_once_and_on_its_own_terms_only() -> None:
     broker = BrokerStreams()
     door = broker.door()
     was = opened(broker, door, principal="ann", server="git")
@@ -337,7 +337,7 @@ def test_a_session_is_given_to_the_next_door_once_and_on_its_own_terms_only() ->
 
 
 @behaviour("reattach:http:door")
-def test_a_session_that_nobody_asks_for_is_over_after_a_while() -> None:
+def test_an_unclaimed_session_ends_after_a_while() -> None:
     broker = BrokerStreams()
     door = broker.door()
     opened(broker, door)
@@ -361,7 +361,7 @@ def test_a_session_is_not_given_back_when_too_much_was_said_meanwhile() -> None:
     assert isinstance(taken_over(broker, broker.door(), was.session), StreamRefused)
 
 
-def test_a_door_that_is_dropped_leaves_no_session() -> None:
+def test_a_dropped_http_door_leaves_no_session() -> None:
     broker = BrokerStreams()
     door = broker.door()
     opened(broker, door)
@@ -370,7 +370,7 @@ def test_a_door_that_is_dropped_leaves_no_session() -> None:
     assert not len(broker.detached)
 
 
-def test_what_a_client_shows_is_the_same_at_every_broker_and_tells_no_secret() -> None:
+def test_a_public_session_id_is_the_same_at_every_broker_and_tells_no_secret() -> None:
     first, second = Incarnation(SECRET, 0), Incarnation(SECRET, 1)
     session = SessionId("s5")
     assert first.public_id(session) == second.public_id(session)

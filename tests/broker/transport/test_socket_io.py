@@ -88,7 +88,7 @@ def test_a_burst_of_requests_is_taken_in_pieces_and_no_further_than_the_agent_re
 
 
 @behaviour("pressure:short-lines")
-def test_of_a_flood_of_short_lines_each_round_takes_a_few(ends: Ends) -> None:
+def test_each_round_takes_a_few_lines_of_a_flood(ends: Ends) -> None:
     ends.agent.send(b"{}\n" * 1000)
     for turn in range(1, 8):
         ends.round()
@@ -99,7 +99,7 @@ def test_of_a_flood_of_short_lines_each_round_takes_a_few(ends: Ends) -> None:
     assert [line for piece in ends.taken for line in piece] == [*[b"{}"] * 1000, b"more"]
 
 
-def test_it_is_said_at_every_step_how_much_is_unread_and_when_all_is_read(ends: Ends) -> None:
+def test_unread_bytes_are_reported_at_every_step_and_when_all_is_read(ends: Ends) -> None:
     for _ in range(3):
         ends.io.write(b"x" * MIB)
         ends.io.flush()
@@ -172,7 +172,7 @@ def test_an_answer_is_written_when_the_socket_has_all_of_it_and_not_before(ends:
     assert ends.written == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_a_connection_leads_to_is_freed_with_it() -> None:
+def test_objects_behind_a_connection_are_freed_with_it() -> None:
     """Not by the collector: in a daemon it comes after thousands of sessions."""
     gc.disable()
     try:

@@ -106,7 +106,7 @@ def test_a_call_that_an_earlier_broker_opened_is_put_down_under_its_old_id_by_th
 
 
 @behaviour("audit:broker-death")
-def test_a_call_of_an_earlier_broker_that_nobody_comes_back_for_is_put_down_with_what_is_known() -> None:
+def test_an_unclaimed_call_of_an_earlier_broker_is_audited_with_the_facts_known() -> None:
     one = recovery_rig.RecoveryRig()
     one.core.audit(True)
     caller = CallOrigin(recovery_rig.ONE, "claude", 42, "shim", "ci", "reader")
@@ -124,7 +124,7 @@ def test_a_call_of_an_earlier_broker_that_nobody_comes_back_for_is_put_down_with
 
 
 @behaviour("audit:broker-death")
-def test_whose_a_call_is_goes_with_it_to_the_supervisor_while_there_is_an_audit() -> None:
+def test_a_call_names_its_caller_to_the_supervisor_only_while_the_audit_is_on() -> None:
     one = rig()
     sent = one.call("a__x", "1")
     (call,) = (each for each in sent if isinstance(each, Call))
@@ -136,7 +136,7 @@ def test_whose_a_call_is_goes_with_it_to_the_supervisor_while_there_is_an_audit(
 
 
 @behaviour("audit:broker-death")
-def test_of_a_uri_that_an_earlier_broker_sent_only_what_is_no_value_is_put_down() -> None:
+def test_a_uri_of_an_earlier_broker_is_audited_without_the_parts_that_may_be_values() -> None:
     one = recovery_rig.RecoveryRig()
     one.core.audit(True)
     uri = "https://user@example.org/page?token=1"
@@ -159,7 +159,7 @@ def test_of_a_uri_that_an_earlier_broker_sent_only_what_is_no_value_is_put_down(
         ("http://[broken", ""),
     ],
 )
-def test_of_a_uri_nothing_is_said_that_may_be_a_value(uri: str, bare: str) -> None:
+def test_a_bare_uri_has_no_part_that_may_be_a_value(uri: str, bare: str) -> None:
     assert bare_uri(uri) == bare
 
 
@@ -196,7 +196,7 @@ def test_a_server_is_told_which_call_it_is_and_no_agent_can_say_that_itself(meta
     assert len(found) == len(with_call_id(RawJson(b" " * len(meta)), "c7")), "a journal replays with blanks"
 
 
-def test_what_a_server_is_told_more_counts_against_what_the_link_may_carry() -> None:
+def test_members_that_carpool_adds_to_a_call_count_against_the_credit() -> None:
     one, other = rig(), TwoServersRig()
     other.ready()
     before, others = one.core.admission.credit_bytes or 0, other.core.admission.credit_bytes or 0

@@ -109,7 +109,7 @@ def test_a_server_may_want_something_round_after_round_and_each_time_it_is_anoth
     assert len(seen) == 18
 
 
-def test_what_is_asked_while_nobody_is_there_comes_with_the_retry() -> None:
+def test_an_ask_during_a_parked_round_comes_with_the_answer_to_the_retry() -> None:
     rig = StatelessRig()
     call, said = rig.park()
     assert rig.ask(call, "q2") == []
@@ -147,7 +147,7 @@ def test_a_key_that_two_questions_have_is_given_to_the_first() -> None:
         (Capabilities(roots=True), "tools/call", [], -32601),
     ],
 )
-def test_what_this_very_request_has_not_declared_is_refused(
+def test_an_ask_that_this_request_has_not_declared_is_refused(
     can: Capabilities, method: str, needs: list[Any], code: int
 ) -> None:
     rig = StatelessRig()
@@ -175,7 +175,7 @@ def test_a_request_that_cannot_be_answered_so_asks_for_nothing() -> None:
     assert answer.is_error
 
 
-def test_a_question_that_is_said_again_is_one_question() -> None:
+def test_a_repeated_ask_counts_once() -> None:
     rig = StatelessRig()
     call = rig.call("1").call
     rig.ask(call)
@@ -210,7 +210,7 @@ def test_a_question_that_is_taken_back_later_needs_no_answer_any_more() -> None:
 
 
 @behaviour("eras:rounds:in-advance")
-def test_answers_that_come_with_the_first_request_are_given_to_what_is_asked_under_their_name() -> None:
+def test_answers_given_in_advance_go_to_the_ask_of_the_same_name() -> None:
     rig = StatelessRig()
     (call,) = rig.call_tool("1", given={"who": SAID, "where": MORE})
     assert isinstance(call, Call)
@@ -222,7 +222,7 @@ def test_answers_that_come_with_the_first_request_are_given_to_what_is_asked_und
 
 
 @behaviour("eras:rounds:in-advance")
-def test_what_was_given_in_advance_and_fits_nothing_is_ignored() -> None:
+def test_an_answer_in_advance_that_fits_no_ask_is_ignored() -> None:
     rig = StatelessRig()
     (call,) = rig.call_tool("1", given={"ask-q1": SAID, "WHO": SAID, "": SAID})
     rig.ask(call.call, "q1", name="who")
@@ -258,7 +258,7 @@ def test_answers_in_advance_are_those_of_their_own_call() -> None:
     assert rig.ask(other, "q1", name="who") == []
 
 
-def test_what_an_agent_has_not_declared_is_not_answered_in_advance_either() -> None:
+def test_an_undeclared_ask_is_not_answered_in_advance_either() -> None:
     rig = StatelessRig()
     (call,) = rig.call_tool("1", by=PLAIN, given={"who": SAID})
     (answer,) = rig.ask(call.call, "q1", name="who")
@@ -347,7 +347,7 @@ def test_two_brokers_make_different_tokens() -> None:
 # --- between two rounds ---------------------------------------------------------------------------------
 
 
-def test_an_answer_that_comes_while_nobody_is_there_is_kept_for_the_retry() -> None:
+def test_an_answer_of_a_parked_call_is_kept_for_the_retry() -> None:
     rig = StatelessRig()
     call, said = rig.park()
     assert rig.feed(CallAnswered(call, is_error=False, body=RESULT)) == []
@@ -356,7 +356,7 @@ def test_an_answer_that_comes_while_nobody_is_there_is_kept_for_the_retry() -> N
     assert refused(rig.call_tool("3", state=said.state))
 
 
-def test_so_is_a_failure() -> None:
+def test_a_failure_of_a_parked_call_is_kept_for_the_retry() -> None:
     rig = StatelessRig()
     call, said = rig.park()
     assert rig.feed(CallFailed(call, "timed_out", "maybe", "Too slow.")) == []
@@ -372,7 +372,7 @@ def test_a_supervisor_that_goes_ends_what_is_parked_and_the_retry_hears_of_it() 
     assert b"link_broken" in reply.body
 
 
-def test_a_call_that_nobody_comes_back_for_is_cancelled_in_time() -> None:
+def test_a_parked_call_without_a_retry_is_cancelled_in_time() -> None:
     rig = StatelessRig(park_s=30.0)
     call, said = rig.park()
     assert rig.wait(29.0) == []
@@ -385,7 +385,7 @@ def test_a_call_that_nobody_comes_back_for_is_cancelled_in_time() -> None:
     assert rig.core.next_deadline() is None
 
 
-def test_an_answer_that_nobody_comes_back_for_is_forgotten() -> None:
+def test_a_kept_answer_without_a_retry_is_forgotten() -> None:
     rig = StatelessRig(park_s=30.0)
     call, _ = rig.park()
     rig.feed(CallAnswered(call, is_error=False, body=RESULT))
@@ -443,7 +443,7 @@ def test_no_log_message_is_said_between_rounds_and_the_level_is_the_new_requests
     assert rig.feed(LogForSession(ONE, "error", EMPTY_OBJECT, call)) == []
 
 
-def test_what_cannot_be_kept_is_told_as_lost() -> None:
+def test_an_answer_too_large_to_keep_is_told_as_lost() -> None:
     rig = StatelessRig()
     call, said = rig.park()
     other, also = rig.park("3", "q3")
@@ -514,7 +514,7 @@ def test_a_user_who_does_not_agree_ends_the_call() -> None:
 
 
 @pytest.mark.parametrize(("by", "urls"), [(PLAIN, URLS), (ASKING, ())])
-def test_who_cannot_be_sent_there_is_told_what_the_server_wants(
+def test_an_agent_without_url_elicitation_is_told_that_the_server_needs_a_url(
     by: StatelessAgent, urls: tuple[RawJson, ...]
 ) -> None:
     rig = StatelessRig()
@@ -533,7 +533,7 @@ def test_a_server_that_always_sends_its_user_away_ends_with_an_error() -> None:
     assert b'"lost"' in reply.body
 
 
-def test_urls_may_be_wanted_after_a_question_and_while_nobody_is_there() -> None:
+def test_urls_may_be_required_after_an_ask_and_during_a_parked_round() -> None:
     rig = StatelessRig()
     call, said = rig.park()
     assert rig.feed(urls_first(call, URLS[:1])) == [ForgetRecordedCall(ONE, call)], (
@@ -575,7 +575,7 @@ def test_agents_of_the_handshake_era_are_asked_as_before() -> None:
     assert asked.request == R1
 
 
-def test_past_the_bound_of_what_is_kept_a_word_is_kept_instead_of_the_answer(
+def test_an_error_is_kept_instead_of_the_answer_past_the_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = StatelessRig()

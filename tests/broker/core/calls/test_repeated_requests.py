@@ -48,7 +48,7 @@ def answer_to(ask: str, body: RawJson = SAID) -> AnswerAsk:
 
 
 @behaviour("death:broker-pause")
-def test_what_an_agent_was_asked_before_is_open_and_not_asked_again() -> None:
+def test_an_ask_that_reached_the_agent_before_is_open_and_not_sent_again() -> None:
     rig = RecoveryRig()
     rig.link(recorded(7))
     rig.resume(called(), asks=("q1",))
@@ -66,7 +66,7 @@ def test_an_answer_is_kept_for_a_call_of_the_record_whatever_supervisor_its_carr
     assert rig.ask(OLD, "q1") == [answer_to("q1")]
 
 
-def test_what_is_asked_before_its_agent_is_back_is_not_refused_and_asked_once_it_is() -> None:
+def test_an_ask_before_its_session_resumes_is_kept_and_sent_once_it_does() -> None:
     rig = RecoveryRig()
     rig.link(recorded(7))
     assert rig.ask(OLD, "q1") == []
@@ -74,7 +74,7 @@ def test_what_is_asked_before_its_agent_is_back_is_not_refused_and_asked_once_it
     assert [type(each) for each in rig.ask(OLD, "q1")] == [SendAsk]
 
 
-def test_what_its_carrier_has_not_seen_is_asked() -> None:
+def test_an_ask_that_the_carrier_has_not_seen_is_sent() -> None:
     rig = RecoveryRig()
     rig.link(recorded(7))
     rig.resume(called())
@@ -82,7 +82,7 @@ def test_what_its_carrier_has_not_seen_is_asked() -> None:
 
 
 @behaviour("death:broker-pause")
-def test_an_answer_that_comes_before_its_question_is_said_again_is_given_then_and_once() -> None:
+def test_an_answer_that_comes_before_its_repeated_ask_is_passed_on_then_and_once() -> None:
     rig = RecoveryRig()
     rig.resume(called())
     assert rig.feed(agent_says("q1")) == rig.feed(agent_says("q1")) == []
@@ -91,7 +91,7 @@ def test_an_answer_that_comes_before_its_question_is_said_again_is_given_then_an
     assert rig.feed(agent_says("q1")) == []
 
 
-def test_a_question_that_is_not_said_again_is_taken_back_from_the_agent_in_time() -> None:
+def test_an_ask_that_is_not_repeated_is_withdrawn_from_the_agent_in_time() -> None:
     rig = RecoveryRig()
     rig.link(recorded(7))
     rig.resume(called(), asks=("q1", "q2"))
@@ -124,7 +124,7 @@ def test_no_more_answers_are_kept_than_the_bound() -> None:
     assert [type(each) for each in rig.ask(OLD, f"q{MAX_EARLY}")] == [SendAsk], "it was dropped: ask again"
 
 
-def test_an_answer_to_a_question_of_nobody_is_kept_for_sessions_that_came_back_only() -> None:
+def test_an_answer_to_an_unknown_ask_is_kept_for_resumed_sessions_only() -> None:
     rig = RecoveryRig()
     rig.link()
     rig.come()
@@ -188,7 +188,7 @@ def test_a_retry_waits_for_the_record() -> None:
     assert of_kind(rig.link(record), ResumeCall) == [ResumeCall(record.call)]
 
 
-def test_what_a_retry_does_not_bring_is_wanted_again_under_the_same_key() -> None:
+def test_an_input_missing_in_a_retry_is_required_again_under_the_same_key() -> None:
     record, said = parked(("q1", ""), ("q2", ""))
     rig = RecoveryRig()
     first_call(rig, record, says("2", state=said.state, given={"ask-q1": SAID}))

@@ -46,7 +46,7 @@ def test_a_private_answer_is_given_to_its_own_session_while_it_is_current() -> N
 
 
 @behaviour("eras:hints")
-def test_a_public_answer_is_given_to_everybody_and_a_private_one_after_it_takes_its_place() -> None:
+def test_a_public_answer_is_given_to_all_agents_and_a_later_private_one_replaces_it() -> None:
     fresh = ResourceCache()
     keep(fresh, public=True)
     assert fresh.find(KEY, "x:1", BERT, 0.5) == CachedRead(BODY, 500, public=True)
@@ -102,7 +102,7 @@ def test_an_answer_without_a_time_is_not_kept_and_makes_the_one_before_it_old(tt
     assert fresh.find(KEY, "x:1", ANN, 0.0) is None
 
 
-def test_nothing_is_current_for_ever() -> None:
+def test_a_cached_answer_expires_after_the_longest_ttl() -> None:
     fresh = ResourceCache()
     keep(fresh, ttl_ms=10**15 - 1)
     assert fresh.find(KEY, "x:1", ANN, MAX_TTL_MS / 1000 + 1) is None

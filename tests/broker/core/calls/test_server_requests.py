@@ -183,7 +183,7 @@ NONE = Capabilities()
         (ALL, "roots/list", b"", -32601),
     ],
 )
-def test_what_an_agent_has_not_declared_gives_the_error_of_the_specification(
+def test_an_undeclared_ask_gives_the_error_of_the_specification(
     capabilities: Capabilities, method: str, params: bytes, code: int
 ) -> None:
     rig = ServerRequestsRig()
@@ -232,7 +232,7 @@ def test_an_ask_that_says_no_needs_has_those_of_its_method(method: str) -> None:
         (Capabilities(url=True), ELICITATION, URL),
     ],
 )
-def test_what_an_agent_has_declared_is_asked_of_it_untouched(
+def test_a_declared_ask_reaches_the_agent_untouched(
     capabilities: Capabilities, method: str, params: bytes
 ) -> None:
     rig = ServerRequestsRig()
@@ -347,7 +347,7 @@ def test_an_agent_that_cancels_its_own_call_is_told_that_the_question_is_off() -
 
 
 @behaviour("asks:agent-gone")
-def test_when_an_agent_goes_whoever_asked_it_is_told_and_nothing_is_written_to_it() -> None:
+def test_asks_of_a_closed_session_are_answered_and_not_written_to_it() -> None:
     rig = ServerRequestsRig()
     rig.come(ONE)
     rig.come(TWO)
@@ -361,7 +361,7 @@ def test_when_an_agent_goes_whoever_asked_it_is_told_and_nothing_is_written_to_i
     assert len(rig.answer_ask(TWO, Q2)) == 1
 
 
-def test_when_the_supervisor_goes_agents_are_told_that_their_questions_are_off() -> None:
+def test_a_lost_supervisor_withdraws_asks_from_their_agents() -> None:
     rig = ServerRequestsRig()
     rig.come()
     rig.ask(rig.call())

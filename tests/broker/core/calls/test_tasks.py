@@ -105,13 +105,13 @@ def test_a_call_says_whether_its_agent_knows_of_tasks_and_so_does_what_is_about_
 
 
 @behaviour("tasks:undeclared")
-def test_where_no_server_knows_of_tasks_nothing_about_them_is_served() -> None:
+def test_task_methods_are_unknown_if_no_server_has_tasks() -> None:
     for by in (KNOWS, PLAIN):
         assert refused(about(StatelessRig(), "x", by=by))[0] == -32601
 
 
 @behaviour("tasks:undeclared")
-def test_who_has_not_declared_tasks_reads_what_is_missing() -> None:
+def test_an_agent_that_has_not_declared_tasks_is_told_the_missing_capability() -> None:
     rig = rigged()
     task = begin(rig)
     for effects in (about(rig, task, by=PLAIN), listen(rig, task, by=PLAIN)):
@@ -138,7 +138,7 @@ def test_a_task_for_a_retry_that_knows_of_none_is_cancelled_and_its_call_is_lost
 
 
 @behaviour("tasks:relayed")
-def test_what_is_about_a_task_goes_where_it_runs_under_its_servers_id_and_comes_back_under_ours() -> None:
+def test_a_call_about_a_task_goes_to_its_instance_under_the_servers_id_and_returns_under_carpools() -> None:
     rig = rigged()
     task = begin(rig)
     assert task != "T"
@@ -150,7 +150,7 @@ def test_what_is_about_a_task_goes_where_it_runs_under_its_servers_id_and_comes_
 
 
 @behaviour("tasks:own-id")
-def test_another_sessions_task_is_nobodys_word_for_word() -> None:
+def test_a_task_of_another_session_is_refused_in_the_words_for_an_unknown_task() -> None:
     rig = rigged()
     rig.come(TWO)
     mine, theirs = begin(rig), begin(rig, session=TWO)
@@ -192,7 +192,7 @@ def test_a_task_is_there_as_long_as_its_server_keeps_it_and_a_day_at_most() -> N
         assert refused(about(rig, task, "3"))[0] == -32602
 
 
-def test_a_task_whose_instance_is_gone_is_nobodys_from_then_on() -> None:
+def test_a_task_of_an_ended_instance_is_unknown_from_then_on() -> None:
     rig = rigged()
     task = begin(rig)
     [call] = about(rig, task)
@@ -225,7 +225,7 @@ def test_a_listen_for_a_task_that_is_gone_with_the_supervisor_ends() -> None:
 
 
 @behaviour("tasks:listened", "reattach:listens")
-def test_so_does_one_for_a_task_of_a_broker_that_died_and_its_agent_can_listen_anew() -> None:
+def test_a_listen_for_a_task_of_a_dead_broker_ends_and_its_agent_can_listen_anew() -> None:
     rig = rigged()
     for request, tasks in ((b"8", ("t",)), (b"9", ())):
         rig.feed(ev.ListenResumed(ONE, RawJson(request), ("tools",), (), tasks))

@@ -212,7 +212,7 @@ def test_the_pool_for_both_eras_takes_the_place_of_the_one_that_turned_out_not_t
     assert rig.replaced() == {"a:1": "a:1*"}
 
 
-def test_of_two_pools_that_take_turns_only_the_newer_one_takes_a_place() -> None:
+def test_only_the_newer_of_two_alternating_pools_replaces_the_other() -> None:
     rig = SourcesRig(reading("a:1"))
     rig.pool("a:1", "serving")
     rig.sources.source_read(reading("a:2"))
@@ -234,7 +234,7 @@ def test_a_source_that_comes_later_hides_no_replacement_of_another() -> None:
 
 
 @behaviour("classes:apart")
-def test_the_asking_pool_is_wanted_once_somebody_can_be_asked_and_stays() -> None:
+def test_the_asking_pool_is_wanted_once_an_agent_can_be_asked_and_stays() -> None:
     rig = SourcesRig(reading("a:1", twins=True))
     assert rig.wanted() == {"a:1": ""}
     assert rig.in_force(asking=True) == ["a:1"], "who only looks starts nothing"
@@ -257,7 +257,7 @@ def test_equal_catalogs_make_one_pool_for_both_and_the_plain_one_goes() -> None:
     assert rig.replaced() == {"a:1?": ""}, "nobody's lease ends by this"
 
 
-def test_what_was_found_out_holds_when_the_plain_pool_is_gone_and_for_sources_that_come_later() -> None:
+def test_equal_variants_stay_one_pool_when_the_plain_pool_is_gone_and_for_later_sources() -> None:
     rig = SourcesRig(reading("a:1", twins=True))
     rig.sources.add_asking_variant(ONE)
     rig.tells("a:1", "x")
@@ -397,7 +397,7 @@ def test_an_agent_of_the_stateless_era_has_a_pool_of_its_own_where_the_server_sp
 
 
 @behaviour("eras:match")
-def test_one_that_can_be_asked_uses_the_same_pool_since_it_says_so_with_each_call() -> None:
+def test_a_stateless_agent_that_can_be_asked_uses_the_same_pool() -> None:
     rig = matched()
     assert rig.sources.add_variant(ONE, asking=True, stateless=True)
     assert rig.in_force(asking=True, stateless=True) == ["a:1*"]
@@ -441,7 +441,7 @@ def test_a_server_that_is_known_to_speak_one_era_has_one_pool_without_being_aske
 
 
 @behaviour("eras:asked-once")
-def test_what_is_known_of_a_program_does_not_overrule_what_this_server_says_here() -> None:
+def test_knowledge_of_a_program_does_not_overrule_the_catalog_of_its_server() -> None:
     rig = matched()
     rig.tells("a:1*", "t", era="stateless")
     assert not rig.pool("a:1", "serving", both=True)
@@ -461,7 +461,7 @@ def test_a_server_that_does_not_start_twice_serves_agents_of_both_eras_from_one_
     assert alone.in_force(stateless=True) == ["a:1*"]
 
 
-def test_what_is_known_counts_for_a_launch_that_gets_a_pool_more_later() -> None:
+def test_knowledge_of_a_launch_counts_for_a_pool_variant_added_later() -> None:
     rig = SourcesRig(reading("a:1"))
     rig.pool("a:1", "serving", both=True)
     rig.sources.source_read(reading("a:1", match=True))
@@ -499,7 +499,7 @@ def test_a_server_whose_era_is_configured_is_one_for_agents_of_both_eras() -> No
     assert rig.in_force(stateless=True) == ["a:1"]
 
 
-def test_a_source_that_goes_takes_all_its_lanes_along() -> None:
+def test_a_dropped_source_takes_all_its_pool_variants_along() -> None:
     rig = matched()
     rig.sources.drop_source(ONE)
     assert rig.wanted() == {}
@@ -517,7 +517,7 @@ def listed(rig: SourcesRig) -> list[str]:
     return [tool.tool for tool in rig.registry.view(rig.sources.scope(ONE)).tools]
 
 
-def test_what_is_kept_of_a_new_pool_does_not_let_it_replace_one_that_serves() -> None:
+def test_a_cached_catalog_does_not_let_a_new_pool_replace_one_that_serves() -> None:
     rig = SourcesRig(reading("a1"))
     rig.tells("a1", "x")
     rig.sources.source_read(replace(reading("a2"), kept=told_before("a2", "y")))
@@ -527,7 +527,7 @@ def test_what_is_kept_of_a_new_pool_does_not_let_it_replace_one_that_serves() ->
     assert rig.in_force() == ["a2"]
 
 
-def test_what_is_kept_of_two_classes_does_not_make_them_one() -> None:
+def test_equal_cached_catalogs_do_not_merge_two_pool_variants() -> None:
     kept = told_before("a1", "x") | told_before("a1?", "x")
     rig = SourcesRig(replace(reading("a1", twins=True), kept=kept))
     rig.sources.add_asking_variant(ONE)
@@ -537,7 +537,7 @@ def test_what_is_kept_of_two_classes_does_not_make_them_one() -> None:
     assert rig.in_force(asking=True) == ["a1?"]
 
 
-def test_what_is_kept_goes_with_the_last_source_that_brought_it() -> None:
+def test_a_cached_catalog_goes_with_the_last_source_that_brought_it() -> None:
     rig = SourcesRig(replace(reading("a1"), kept=told_before("a1", "x")))
     assert listed(rig) == ["x"]
     rig.sources.source_read(reading("a1", source=TWO))

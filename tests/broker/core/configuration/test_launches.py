@@ -44,7 +44,7 @@ def argv(**keys: Any) -> list[str]:
 
 
 @behaviour("python:run")
-def test_a_module_is_run_by_a_child_of_ours_in_the_daemons_python() -> None:
+def test_a_module_is_run_by_carpools_own_child_in_the_daemons_python() -> None:
     found = launched(python="package.module", env={"A": "b"})
     assert isinstance(found, Launch)
     assert found.argv == ["/usr/bin/python3", "-P", "-m", "carpool.pymodule", "package.module"]
@@ -80,7 +80,7 @@ def test_an_interpreter_is_looked_up_or_meant_from_the_directory(written: str, r
 @pytest.mark.parametrize(
     "name", ["tools.py", "./tools", "-c", "a-b", "a..b", ".a", "", "1a", "a b", "--strict", "a\n"]
 )
-def test_what_is_no_name_of_a_module_is_misconfigured(name: str) -> None:
+def test_an_invalid_module_name_is_misconfigured(name: str) -> None:
     assert (
         launched(python=name)
         == "f.json:1: mcpServers.s.python: must be the name of a module, as package.module, not a file"
@@ -98,7 +98,7 @@ def test_an_interpreter_that_is_empty_in_the_end_is_misconfigured() -> None:
 
 
 @behaviour("remote:secrets")
-def test_a_url_is_reached_by_a_child_of_ours_that_is_told_everything_in_its_environment() -> None:
+def test_a_url_is_reached_by_a_bridge_that_gets_all_settings_in_its_environment() -> None:
     found = launched(
         url="https://h.example/mcp?key=${STRICT}",
         transport="http",
@@ -137,7 +137,7 @@ def test_a_projects_url_is_the_same_server_in_every_workspace() -> None:
         ),
     ],
 )
-def test_what_only_a_variable_made_wrong_is_misconfigured_without_its_value(
+def test_a_key_that_a_variable_made_wrong_is_misconfigured_without_its_value(
     keys: dict[str, Any], says: str
 ) -> None:
     said = launched(**keys)

@@ -39,7 +39,7 @@ def one(name: ServerName, of: Config = PLAIN) -> ServerConfig:
 
 
 @behaviour("switch:live")
-def test_a_switch_for_everybody_is_stronger_than_the_file() -> None:
+def test_a_global_override_is_stronger_than_the_file() -> None:
     switches = Overrides()
     assert switches.apply_to_config(PLAIN) is PLAIN
     switches.set(A, [one(A)], on=False)
@@ -48,7 +48,7 @@ def test_a_switch_for_everybody_is_stronger_than_the_file() -> None:
     assert list(switches.apply_to_config(PLAIN).servers) == ["a", "off"], "in the order of the file"
 
 
-def test_a_switch_that_says_what_the_file_says_is_not_kept() -> None:
+def test_an_override_that_agrees_with_the_file_is_not_kept() -> None:
     switches = Overrides()
     for server, way in ((A, True), (OFF, False)):
         switches.set(server, [one(server)], on=not way)
@@ -57,7 +57,7 @@ def test_a_switch_that_says_what_the_file_says_is_not_kept() -> None:
     assert switches.apply_to_config(PLAIN) is PLAIN
 
 
-def test_a_switch_is_kept_where_any_file_of_several_says_otherwise() -> None:
+def test_an_override_is_kept_if_any_of_several_files_disagrees() -> None:
     switches = Overrides()
     switches.set(A, [one(A), one(A, config(a=True))], on=False)
     assert switches.global_overrides == {A: False}
@@ -80,7 +80,7 @@ def test_a_sessions_own_switch_concerns_no_other_and_is_stronger() -> None:
     assert switches.of_session(TWO) == ()
 
 
-def test_a_word_for_everybody_takes_the_sessions_own_back() -> None:
+def test_a_global_override_removes_overrides_of_sessions() -> None:
     switches = Overrides()
     switches.set_for_session(ONE, one(A), on=False)
     switches.set(A, [one(A)], on=True)
@@ -101,7 +101,7 @@ def test_a_switch_decides_in_place_of_a_variable() -> None:
         assert (server.disabled, server.late) == (not way, {})
 
 
-def test_what_says_nothing_to_run_stays_off() -> None:
+def test_a_disabled_entry_without_a_launch_stays_off() -> None:
     away = read({"a": {"disabled": True}}, ".mcp.json")
     switches = Overrides()
     switches.set(A, [one(A, away)], on=True)
@@ -120,7 +120,7 @@ def test_servers_that_have_left_start_with_what_their_files_say() -> None:
     assert not switches.servers_removed([A])
 
 
-def test_it_says_whose_word_it_is() -> None:
+def test_the_reason_of_a_disabled_server_names_its_origin() -> None:
     switches = Overrides()
     assert switches.disabled_reason(one(OFF)) == "/c.json says so."
     switches.set(A, [one(A)], on=False)

@@ -102,7 +102,7 @@ def test_roots_alone_make_no_agent_that_can_be_asked() -> None:
 
 
 @behaviour("classes:merged")
-def test_equal_catalogs_end_in_one_pool_and_nobody_is_told_of_a_change() -> None:
+def test_equal_catalogs_end_in_one_pool_without_a_list_change() -> None:
     rig = PoolVariantsRig()
     rig.come(PLAIN)
     rig.serve("s:1", *THIRTEEN)
@@ -119,7 +119,7 @@ def test_equal_catalogs_end_in_one_pool_and_nobody_is_told_of_a_change() -> None
 
 
 @behaviour("classes:merged")
-def test_a_server_that_turns_out_to_ask_is_split_and_nobody_is_told_of_a_change() -> None:
+def test_a_server_that_turns_out_to_ask_is_split_without_a_list_change() -> None:
     rig = PoolVariantsRig()
     rig.come(PLAIN)
     rig.come(ASKING)
@@ -134,7 +134,7 @@ def test_a_server_that_turns_out_to_ask_is_split_and_nobody_is_told_of_a_change(
     assert rig.call_goes_to(ASKING, "s__x") == "s:1?"
 
 
-def test_who_is_split_off_to_another_list_is_told_and_the_others_are_not() -> None:
+def test_only_agents_whose_list_differs_after_a_split_are_told() -> None:
     rig = PoolVariantsRig()
     rig.come(PLAIN)
     rig.come(ASKING)
@@ -186,7 +186,7 @@ def test_calls_that_only_the_link_kept_back_go_to_the_new_pool_too() -> None:
     assert rig.feed(Credit(10_000)) == []
 
 
-def test_what_waits_for_a_catalog_waits_for_that_of_the_pool_that_took_its_place() -> None:
+def test_a_request_that_waits_for_a_catalog_waits_for_that_of_the_replacing_pool() -> None:
     rig = PoolVariantsRig()
     rig.come(PLAIN)
     rig.list_tools(PLAIN)
@@ -210,7 +210,7 @@ def test_the_command_line_starts_no_second_process() -> None:
     assert rig.call_goes_to(operator, "s__t15") == "s:1?"
 
 
-def test_a_reload_that_changes_no_list_is_told_to_nobody() -> None:
+def test_a_reload_that_changes_no_list_is_told_to_no_agent() -> None:
     rig = PoolVariantsRig()
     rig.come(PLAIN)
     rig.serve("s:1", "x")
@@ -222,7 +222,7 @@ def test_a_reload_that_changes_no_list_is_told_to_nobody() -> None:
     assert told(rig.serve("s:3", "x", "y")) == [PLAIN]
 
 
-def test_who_holds_a_list_hears_of_a_server_that_is_added_once_its_offers_are_known() -> None:
+def test_an_agent_with_a_list_hears_of_an_added_server_once_its_catalog_is_known() -> None:
     rig = PoolVariantsRig()
     rig.come(PLAIN)
     rig.serve("s:1", "x")

@@ -111,7 +111,7 @@ def test_every_spelling_of_what_is_kept_back_is_refused_and_says_by_which_profil
 
 
 @behaviour("profiles:leak")
-def test_nothing_that_is_suggested_is_kept_back() -> None:
+def test_suggestions_hold_only_permitted_names() -> None:
     found = view(allow=["*"], deny=["mcp:hub:status", "mcp:git:log"])
     missed = find_target(found, "tools/call", "git__lag")
     assert isinstance(missed, NoTarget)

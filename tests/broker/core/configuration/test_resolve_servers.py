@@ -124,7 +124,7 @@ def test_every_server_is_served_misconfigured_or_disabled_and_one_does_not_touch
     assert "hunter2" not in why
 
 
-def test_what_lacks_only_what_another_session_may_have_is_told_apart_from_what_is_wrong() -> None:
+def test_a_server_that_lacks_session_values_is_told_apart_from_a_wrong_one() -> None:
     config = config_of(
         {
             "a": {"command": "x", "env": {"T": "${TOKEN}"}, "cwd": "${workspace}"},
@@ -147,7 +147,7 @@ def test_what_lacks_only_what_another_session_may_have_is_told_apart_from_what_i
         ({"command": "${X}"}, {"environment": {"X": "hunter2\0"}}, "the value of X cannot be used"),
     ],
 )
-def test_what_cannot_be_run_is_misconfigured_with_its_reason(
+def test_an_unusable_server_is_misconfigured_with_its_reason(
     server: dict[str, Any], session: dict[str, Any], words: str
 ) -> None:
     found = seen(config_of({"a": server}), **session)

@@ -75,7 +75,7 @@ NAMES = st.text("ab", max_size=3)
 
 @settings(max_examples=50)
 @given(st.lists(st.tuples(NAMES, NAMES, NAMES), max_size=200))
-def test_nothing_that_is_counted_is_lost(calls: list[tuple[str, str, str]]) -> None:
+def test_the_total_of_all_rows_is_the_number_of_counted_calls(calls: list[tuple[str, str, str]]) -> None:
     table = CounterTable()
     for agent, server, tool in calls:
         count(table, agent, server, tool)

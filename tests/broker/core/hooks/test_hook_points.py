@@ -113,7 +113,7 @@ def test_a_hook_that_may_not_rewrite_and_does_counts_as_failed() -> None:
 
 @behaviour("hooks:failure")
 @pytest.mark.parametrize("closed", [True, False])
-def test_what_a_failure_means_is_the_hooks_own_setting(closed: bool) -> None:
+def test_a_hooks_own_setting_decides_if_its_failure_stops_the_call(closed: bool) -> None:
     rig = hooked(replace(BEFORE, closed=closed))
     effects = say(rig, run_of(rig.feed(called())), "failed", reason="it broke")
     assert bool(of_kind(effects, Call)) is not closed
@@ -188,7 +188,7 @@ def test_a_call_that_has_passed_and_cannot_leave_is_the_first_of_its_line_and_no
     assert not of_kind(effects, BeginHook)
 
 
-def test_a_cancelled_call_ends_the_hooks_run_and_is_answered_by_nobody() -> None:
+def test_a_cancelled_call_ends_the_run_of_its_hook_and_gets_no_answer() -> None:
     rig = hooked(BEFORE)
     run = run_of(rig.feed(called()))
     assert rig.feed(ev.RequestCancelled(ONE, RawJson(b"1"), "")) == [EndHook(run.run, "guard")]
@@ -462,7 +462,7 @@ def test_a_hook_that_goes_while_it_has_calls_decides_these_and_the_next_has_none
 # --- many runs ----------------------------------------------------------------------------------------------
 
 
-def test_so_many_runs_of_a_hook_go_on_at_once_and_the_others_follow_in_order() -> None:
+def test_runs_of_a_hook_beyond_its_bound_follow_in_order() -> None:
     rig = hooked(BEFORE)
     runs = [of_kind(rig.feed(called(str(number))), BeginHook) for number in range(MAX_RUNNING + 2)]
     assert [len(each) for each in runs] == [1] * MAX_RUNNING + [0, 0]

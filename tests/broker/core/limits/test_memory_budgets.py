@@ -84,7 +84,7 @@ class MemoryBudgetRig:
 
 
 @behaviour("pressure:arguments")
-def test_who_floods_with_arguments_gets_half_of_the_budget_and_the_next_half_of_the_rest() -> None:
+def test_a_session_with_large_arguments_gets_half_of_the_budget_and_the_next_half_of_the_rest() -> None:
     rig = MemoryBudgetRig()
     assert rig.flood(ONE, MIB) == 4
     assert rig.flood(TWO, MIB) == 2
@@ -176,7 +176,7 @@ def test_an_agent_that_reads_again_hears_of_the_last_change_of_each_resource() -
     assert [(each.uri, each.params) for each in rig.unread(ONE, 0)] == [("a:1", b'{"n":2}'), ("b:1", b"{}")]
 
 
-def test_nothing_is_counted_for_an_agent_that_is_gone() -> None:
+def test_a_closed_session_counts_no_bytes() -> None:
     rig = MemoryBudgetRig()
     rig.call(ONE)
     rig.unread(ONE, 5 * MIB)
@@ -189,7 +189,7 @@ def test_nothing_is_counted_for_an_agent_that_is_gone() -> None:
 @behaviour("pressure:unread-answers")
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([ONE, TWO, THREE]), st.integers(0, 6 * MIB)), max_size=60))
-def test_what_agents_leave_unread_stays_within_the_budget(answers: list[tuple[SessionId, int]]) -> None:
+def test_unread_bytes_of_all_agents_stay_within_the_budget(answers: list[tuple[SessionId, int]]) -> None:
     rig = MemoryBudgetRig()
     for session in (ONE, TWO, THREE):
         rig.unread(session, 1)
@@ -203,7 +203,7 @@ def test_what_agents_leave_unread_stays_within_the_budget(answers: list[tuple[Se
         assert rig.ledger.unread.size_bytes <= BUDGET + len(answers) * SMALL_ANSWER_BYTES
 
 
-def test_what_the_door_says_of_a_session_reaches_the_books() -> None:
+def test_unread_bytes_reported_for_a_session_are_counted_until_it_closes() -> None:
     rig = TwoServersRig()
     rig.come()
     rig.feed(ev.UnreadChanged(SessionId("s1"), 3 * MIB))

@@ -58,7 +58,7 @@ def test_sessions_of_one_token_have_one_bound_and_take_turns() -> None:
     assert order == [[3], [5], [4], [6], [], []], "by turns, and each in its own order"
 
 
-def test_whoever_leaves_lets_the_others_of_its_token_go_on() -> None:
+def test_a_closed_session_frees_the_quota_for_others_of_its_token() -> None:
     rig = Bounded(token="ann", max_in_flight=1)
     assert calls(rig.call("1")) == [1]
     assert calls(rig.call("1", TWO)) == []

@@ -29,7 +29,7 @@ def rights(allow: list[str], deny: list[str] | None = None) -> Rights:
 
 
 @behaviour("profiles:patterns")
-def test_deny_is_stronger_and_what_nobody_allows_is_not_permitted() -> None:
+def test_deny_is_stronger_than_allow_and_an_unlisted_name_is_not_permitted() -> None:
     found = rights(["mcp:git:*", "prompt:git:a"], ["mcp:git:push*"])
     assert found.permits("tool", "git", (), "log")
     assert not found.permits("tool", "git", (), "push_all")
@@ -92,7 +92,7 @@ def test_a_uri_leads_out_of_no_directory_that_is_allowed_or_denied(climbing: str
         "file:///secret/key?x",
     ],
 )
-def test_what_is_denied_is_denied_in_every_spelling(uri: str) -> None:
+def test_a_denied_uri_is_denied_in_every_spelling(uri: str) -> None:
     for pattern in ("resource:fs:file:///secret/*", "resource:*:file:///secret/key"):
         assert not rights(["*"], [pattern]).permits("resource", "fs", (), uri)
         assert rights(["*"], [pattern]).permits(

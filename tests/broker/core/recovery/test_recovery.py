@@ -98,7 +98,7 @@ def test_a_request_that_is_in_the_record_is_resumed_under_its_old_number_and_ans
     assert of_kind(rig.wait(100.0), CancelCall) == []
 
 
-def test_what_a_resumed_call_says_goes_to_its_agent_and_its_cancel_to_its_server() -> None:
+def test_progress_of_a_resumed_call_goes_to_its_agent_and_its_cancel_to_its_server() -> None:
     rig = RecoveryRig()
     rig.link(recorded(7))
     rig.resume(msgspec.structs.replace(called(), token=RawJson(b'"p"')))
@@ -244,7 +244,7 @@ def test_a_record_in_pieces_is_known_with_its_last_one() -> None:
     assert of_kind(rig.feed(CallsRecorded([], [recorded(7)])), ResumeCall) == [ResumeCall(OLD)]
 
 
-def test_of_two_calls_with_one_id_the_later_is_the_one_that_is_open() -> None:
+def test_the_later_of_two_calls_with_one_id_is_the_open_one() -> None:
     rig = RecoveryRig()
     rig.link(recorded(9), recorded(7, ended=True))
     effects = rig.resume(called())
@@ -252,7 +252,7 @@ def test_of_two_calls_with_one_id_the_later_is_the_one_that_is_open() -> None:
     assert of_kind(effects, ForgetRecordedCall) == [ForgetRecordedCall(ONE, OLD)]
 
 
-def test_a_call_that_nobody_claims_is_cancelled_and_one_that_has_ended_is_forgotten() -> None:
+def test_an_unclaimed_call_is_cancelled_and_an_ended_one_forgotten() -> None:
     rig = RecoveryRig()
     rig.link(recorded(7), recorded(8, request="2", ended=True))
     effects = rig.resume()
@@ -300,7 +300,7 @@ def test_a_pool_that_is_wanted_again_while_others_may_come_back_is_listed_as_bef
     assert [tool.qualified for tool in rig.core.view_of(ONE).tools] == ["a__x", "b__y"]
 
 
-def test_what_the_record_has_is_resumed_however_many_answers_the_agent_had_not_read() -> None:
+def test_every_recorded_call_is_resumed_however_many_answers_the_agent_had_not_read() -> None:
     rig = RecoveryRig()
     requests = [str(number) for number in range(400)]
     rig.link(*(recorded(number, request=str(number), ended=True) for number in range(400)))
@@ -328,7 +328,7 @@ def test_after_a_broken_link_the_same_supervisor_is_told_what_has_ended_here() -
 
 @behaviour("calls:honest-delivery")
 @pytest.mark.parametrize("came", ["anew", "back"])
-def test_what_ended_here_with_the_link_is_remembered_until_its_agent_has_read_that(came: str) -> None:
+def test_a_call_that_ended_with_the_link_is_remembered_until_its_agent_has_read_the_error(came: str) -> None:
     rig = RecoveryRig()
     rig.link()
     if came == "anew":
@@ -342,7 +342,7 @@ def test_what_ended_here_with_the_link_is_remembered_until_its_agent_has_read_th
     assert of_kind(effects, ForgetRecordedCall) == [ForgetRecordedCall(ONE, call.call)]
 
 
-def test_what_ended_with_the_link_and_whose_agent_is_gone_is_remembered_no_longer() -> None:
+def test_a_call_that_ended_with_the_link_is_forgotten_when_its_agent_is_gone() -> None:
     rig = RecoveryRig()
     rig.link()
     rig.come()
@@ -373,7 +373,7 @@ def notes(effects: list[Any]) -> list[list[SessionId]]:
 
 @behaviour("death:broker-pause")
 @pytest.mark.parametrize("known", [True, False])
-def test_who_comes_back_with_a_list_hears_that_it_has_changed_also_when_it_is_told_only_later(
+def test_a_resumed_session_with_a_list_hears_of_a_change_also_when_the_catalog_comes_later(
     known: bool,
 ) -> None:
     """What became of the list between two brokers nobody has told it, and its answer here it does not see."""
@@ -393,7 +393,7 @@ def test_who_comes_back_with_a_list_hears_that_it_has_changed_also_when_it_is_to
     assert of_kind(rig.catalog(B, "z"), SendListChanged) == [], "it has not listed again"
 
 
-def test_a_first_broker_waits_for_nobody() -> None:
+def test_a_first_broker_waits_for_no_session() -> None:
     rig = RecoveryRig(life=0)
     assert [each.complete for each in rig.feed(ev.SupervisorConnected(1000, EPOCH))] == [True]
     effects = rig.feed(CallsRecorded([], []))
@@ -402,7 +402,7 @@ def test_a_first_broker_waits_for_nobody() -> None:
 
 
 @behaviour("death:broker-pause")
-def test_pools_and_sessions_that_are_remembered_stay_until_everybody_is_back() -> None:
+def test_remembered_pools_and_sessions_stay_until_all_sessions_are_back() -> None:
     rig = RecoveryRig()
     assert [each.complete for each in rig.feed(ev.SupervisorConnected(1000, EPOCH))] == [False]
     assert notes(rig.feed(CallsRecorded([], [recorded(7), recorded(8, TWO)]))) == [[ONE, TWO]]
@@ -461,7 +461,7 @@ def test_a_session_that_comes_too_late_finds_its_calls_lost_and_none_is_run_agai
     assert of_kind(effects, Call) == []
 
 
-def test_who_had_nothing_open_may_come_back_after_everybody_who_is_awaited() -> None:
+def test_a_session_without_open_calls_may_resume_after_all_awaited_ones() -> None:
     rig = RecoveryRig()
     rig.wait(100.0)
     found = [rig.core.recovery.may_return]  # no supervisor has told what it remembers
@@ -498,7 +498,7 @@ def test_an_agent_that_comes_back_and_leaves_takes_all_of_its_record_along() -> 
     assert effects.index(SessionEnded(ONE)) > max(map(effects.index, of_kind(effects, CancelCall)))
 
 
-def test_what_a_session_holds_is_known_when_a_later_supervisor_must_hear_that_it_is_lost() -> None:
+def test_a_later_supervisor_hears_which_state_of_a_session_is_lost() -> None:
     rig = RecoveryRig()
     rig.link(held={ONE: [SERVER]})
     rig.resume()
@@ -509,7 +509,7 @@ def test_what_a_session_holds_is_known_when_a_later_supervisor_must_hear_that_it
 
 
 @behaviour("lease:never-silently")
-def test_what_a_session_held_at_a_supervisor_that_died_is_said_to_the_next_one_before_it_is_back() -> None:
+def test_a_later_supervisor_hears_of_lost_state_before_its_session_resumes() -> None:
     """It would run on a fresh instance there, and nothing would tell it (the simulated world, seed 1)."""
     rig = RecoveryRig()
     rig.link(held={ONE: [SERVER]})
@@ -536,7 +536,7 @@ def test_state_that_a_call_of_the_record_may_have_left_is_lost_with_the_supervis
     assert [note.bereft for note in said.live] == [lost] * bool(lost)
 
 
-def test_what_a_session_held_is_lost_also_when_the_supervisor_goes_before_it_is_back() -> None:
+def test_state_is_lost_also_when_the_supervisor_dies_before_its_session_resumes() -> None:
     rig = RecoveryRig()
     rig.link(held={ONE: [SERVER]})
     rig.unlink()
@@ -546,7 +546,7 @@ def test_what_a_session_held_is_lost_also_when_the_supervisor_goes_before_it_is_
 
 
 @behaviour("death:broker-frees-plain")
-def test_a_session_that_nobody_brings_to_another_broker_is_said_to_be_so_before_its_first_call() -> None:
+def test_an_unresumable_session_is_announced_as_such_before_its_first_call() -> None:
     rig = RecoveryRig()
     rig.link()
     rig.feed(ev.SessionOpened(session=ONE, source=DAEMON, agent="", pid=1, carrier="client", fleeting=True))
@@ -658,7 +658,7 @@ def test_carriers_may_say_the_new_supervisor_only_when_what_they_had_sent_under_
     assert effects.index(lost) < effects.index(SetSupervisorEpoch(ONE, EPOCH))
 
 
-def test_nothing_of_a_supervisor_is_used_before_its_record_is_told() -> None:
+def test_a_supervisor_gets_no_call_before_its_record_has_come() -> None:
     rig = RecoveryRig()
     rig.come()
     assert [type(each) for each in rig.feed(ev.SupervisorConnected(1000, EPOCH))] == [SetPools]
@@ -669,7 +669,7 @@ def test_nothing_of_a_supervisor_is_used_before_its_record_is_told() -> None:
     assert call.request == b"1"
 
 
-def test_what_was_told_of_a_pool_before_the_session_that_wants_it_is_back_is_not_lost() -> None:
+def test_a_catalog_that_comes_before_the_session_which_wants_its_pool_is_kept() -> None:
     rig = RecoveryRig()
     project, key = SourceId("project"), PoolKey("p:1")
     rig.link(recorded(7))
@@ -682,7 +682,7 @@ def test_what_was_told_of_a_pool_before_the_session_that_wants_it_is_back_is_not
     assert rig.core.states[key].mode == "session"
 
 
-def test_levels_and_subscriptions_are_said_when_those_who_are_back_have_said_them() -> None:
+def test_log_levels_and_subscriptions_are_sent_once_resumed_sessions_have_set_them() -> None:
     rig = RecoveryRig()
     rig.link(recorded(7), idle=(TWO,))
     rig.come()
@@ -753,7 +753,7 @@ def test_a_session_that_the_broker_before_had_dropped_does_not_have_its_calls_ru
     assert [code(reply) for reply in of_kind(effects, Reply) if reply.id == b"1"] == ["link_broken"]
 
 
-def test_what_a_pool_that_is_away_offers_is_not_told_for_a_moment_when_it_is_wanted_again() -> None:
+def test_a_stopped_pool_that_is_wanted_again_causes_no_passing_list_change() -> None:
     rig = RecoveryRig()
     rig.configure(DAEMON)
     rig.feed(ev.SupervisorConnected(1_000_000, EPOCH))

@@ -29,7 +29,7 @@ def told(rig: ServerRequestsRig) -> list[SessionNote]:
 
 @behaviour("lease:supervisor-restart")
 @pytest.mark.parametrize("mode", ["session", "serial", "concurrent"])
-def test_who_called_a_server_in_mode_session_has_lost_what_it_had_there(mode: Mode) -> None:
+def test_a_session_that_called_a_server_in_mode_session_has_lost_its_state_there(mode: Mode) -> None:
     rig = ServerRequestsRig()
     rig.come(ONE)
     rig.come(TWO)
@@ -58,7 +58,7 @@ def test_each_supervisor_that_comes_hears_of_a_loss_until_the_agent_has_heard_of
 
 @behaviour("lease:never-silently")
 @pytest.mark.parametrize("end", ["cancelled", "lost", "overdue", "refused"])
-def test_what_may_have_run_counts_as_called_however_it_ended(end: str) -> None:
+def test_a_call_that_may_have_run_counts_however_it_ended(end: str) -> None:
     """Found by the simulated world, seed 99: the only calls of an agent had been cancelled."""
     rig = ServerRequestsRig()
     rig.come(ONE)

@@ -100,7 +100,7 @@ def refusals(effects: Iterable[Any]) -> list[str]:
 
 
 @behaviour("pins:first-use")
-def test_what_a_pinned_server_lists_first_is_approved_and_kept() -> None:
+def test_the_first_list_of_a_pinned_server_is_approved_and_kept() -> None:
     rig = PinnedRig()
     rig.come()
     effects = rig.tells({"x": "one", "y": "two"})
@@ -138,7 +138,7 @@ def test_a_new_tool_is_held_and_a_tool_that_is_as_it_was_again_is_not() -> None:
     assert [type(each) for each in rig.call("a__x")] == [Call]
 
 
-def test_only_what_was_seen_is_approved() -> None:
+def test_only_definitions_that_the_user_saw_are_approved() -> None:
     rig = PinnedRig()
     rig.ready()
     rig.tells({"x": "second", "y": "old"})
@@ -152,7 +152,7 @@ def test_only_what_was_seen_is_approved() -> None:
 
 
 @behaviour("pins:held", "pins:approved")
-def test_pools_of_one_server_that_say_other_words_are_approved_each_for_itself(tmp_path: Path) -> None:
+def test_pools_of_one_server_with_different_definitions_are_approved_separately(tmp_path: Path) -> None:
     """Other workspaces, variables or classes of agents: what is approved for one is not for the other."""
     registry, board = Registry(lambda _: None, mark="m"), ApprovalStore(str(tmp_path))
     registry.approvals.pins_read({PIN: None})
@@ -239,7 +239,7 @@ def test_the_call_goes_on_when_the_server_has_said_the_same_and_ends_when_it_say
 
 
 @behaviour("pins:damaged")
-def test_where_what_was_approved_cannot_be_read_nothing_is_served_until_it_is_approved_anew() -> None:
+def test_a_pinned_server_with_unreadable_approvals_serves_no_tool_until_it_is_approved_anew() -> None:
     rig = PinnedRig(Approved({}, "the file is damaged"))
     rig.ready()
     assert rig.listed() == ["b__z"]
@@ -481,7 +481,7 @@ def _check_spellings(view: View, told: dict[PoolKey, dict[str, str]], good: set[
         ({"name": "x", "inputSchema": {"a": [1, 2]}}, {"name": "x", "inputSchema": {"a": [2, 1]}}, False),
     ],
 )
-def test_what_models_read_of_a_definition_counts_in_whatever_order_it_is_written(
+def test_a_canonical_definition_has_every_member_in_a_fixed_order(
     one: dict[str, Any], other: dict[str, Any], same: bool
 ) -> None:
     spelled = [canonical_definition(RawJson(json.dumps(each).encode())) for each in (one, other)]
@@ -516,7 +516,7 @@ def test_another_command_does_not_inherit_what_was_approved_and_another_environm
 
 
 @behaviour("pins:kept")
-def test_what_was_approved_is_found_by_the_next_broker_in_a_file_of_the_users_own(tmp_path: Path) -> None:
+def test_approvals_are_found_by_the_next_broker_in_a_file_of_the_users_own(tmp_path: Path) -> None:
     board = ApprovalStore(str(tmp_path))
     assert board.find(PIN) is None
     tools = {
@@ -554,7 +554,7 @@ def test_a_file_that_is_meant_for_another_server_approves_nothing(tmp_path: Path
     assert found.damaged
 
 
-def test_what_cannot_be_kept_is_said(tmp_path: Path) -> None:
+def test_approvals_that_cannot_be_written_are_a_problem(tmp_path: Path) -> None:
     (tmp_path / "pins").write_text("in the way")
     board = ApprovalStore(str(tmp_path))
     board.save(PIN, Approved({"x": Definition("0")}), [])

@@ -115,7 +115,7 @@ def listed(rig: BuiltinToolsRig) -> list[str]:
 
 
 @behaviour("search:list")
-def test_tools_of_ours_are_listed_in_place_of_others_or_before_them() -> None:
+def test_builtin_tools_are_listed_in_place_of_others_or_before_them() -> None:
     assert listed(BuiltinToolsRig()) == list(SEARCH_TOOLS)
     assert listed(BuiltinToolsRig(search=False, resources=True)) == [
         *RESOURCE_TOOLS,
@@ -136,7 +136,7 @@ def test_no_agent_hears_of_servers_that_change_while_its_list_stays() -> None:
 
 
 @behaviour("search:names")
-def test_a_name_that_a_server_has_is_its_own_and_ours_gets_a_hash() -> None:
+def test_a_builtin_tool_gets_a_hash_if_a_server_has_its_name() -> None:
     rig = BuiltinToolsRig(b=("find_tools", "other"), prefix="")
     names = listed(rig)
     assert names[1:] == ["describe_tool", "call_tool"]
@@ -150,7 +150,7 @@ def test_a_name_that_a_server_has_is_its_own_and_ours_gets_a_hash() -> None:
 
 
 @given(taken=st.sets(st.sampled_from(sorted(SPELLINGS)), max_size=28))
-def test_names_of_ours_are_distinct_and_never_taken(taken: set[str]) -> None:
+def test_names_of_builtin_tools_are_distinct_and_never_taken(taken: set[str]) -> None:
     own = builtin_tools(taken, search=True, resources=True)
     assert not own.keys() & taken
     assert len({tool.kind for tool in own.values()}) == len(own)
@@ -269,7 +269,7 @@ def test_progress_answer_failure_and_cancel_of_a_call_through_call_tool_are_its_
     assert rig.feed(ev.RequestCancelled(ONE, RawJson(b"7"), "enough")) == [CancelCall(sent.call, "enough")]
 
 
-def test_what_call_tool_cannot_mean_is_told_without_any_server() -> None:
+def test_wrong_arguments_of_call_tool_are_told_without_any_server() -> None:
     rig = BuiltinToolsRig()
     wrong = [
         b"{}",
@@ -345,7 +345,7 @@ def test_a_stateless_read_by_tool_has_no_hints_of_a_read() -> None:
     assert again.as_tool == "resources/read"
 
 
-def test_without_tools_of_ours_their_names_are_ordinary() -> None:
+def test_names_of_builtin_tools_are_ordinary_in_a_view_without_them() -> None:
     rig = BuiltinToolsRig(search=False, b=("call_tool",))
     [sent] = [each for each in rig.call("call_tool", b'{"name":"a__x"}') if isinstance(each, Call)]
     assert (sent.key, sent.target, sent.params) == (B, "call_tool", b'{"arguments":{"name":"a__x"}}')

@@ -105,7 +105,7 @@ def test_agents_hear_of_the_change_once_when_it_is_in_force() -> None:
 
 
 @behaviour("lists:in-slices")
-def test_what_is_told_of_the_pool_later_is_taken_over_after_its_catalog() -> None:
+def test_a_later_message_about_a_pool_is_applied_after_its_catalog() -> None:
     """So a pool never serves with a list that nobody has; what other pools tell does not wait."""
     rig = long_rig()
     rig.many("two")
@@ -133,7 +133,7 @@ def test_catalogs_are_taken_over_in_the_order_in_which_they_were_told() -> None:
     assert seen == [(b"one", ["put"]), (b"two", ["put"]), (b"three", ["put"]), (b"three", ["get"])]
 
 
-def test_what_the_supervisor_told_before_it_died_is_taken_over_before_that_is_heard() -> None:
+def test_messages_of_a_supervisor_are_applied_before_its_loss() -> None:
     rig = long_rig()
     rig.many("two")
     rig.feed(ev.SupervisorLost())
@@ -141,7 +141,7 @@ def test_what_the_supervisor_told_before_it_died_is_taken_over_before_that_is_he
     assert rig.words() == b"two"
 
 
-def test_the_rest_of_a_catalog_of_a_pool_that_nobody_wants_is_dropped() -> None:
+def test_the_rest_of_a_catalog_of_an_unwanted_pool_is_dropped() -> None:
     rig = long_rig()
     rig.many("two")
     rig.slice()

@@ -177,7 +177,7 @@ def keep(*catalogs: Catalog) -> dict[PoolKey, Catalog]:
     return {each.key: each for each in catalogs}
 
 
-def test_a_kept_catalog_is_listed_and_waited_for_no_more_and_is_no_word_of_the_server() -> None:
+def test_a_cached_catalog_is_listed_without_a_wait_and_does_not_count_as_the_servers_own() -> None:
     registry = Registry(no_effect)
     registry.set_cached_catalogs(keep(catalog("git", "log", instructions="Commit often.")))
     view = registry.retain_scope(scope("git", "time"))
@@ -213,7 +213,7 @@ def test_the_server_telling_something_else_changes_the_list_that_is_another_one(
     registry.check()
 
 
-def test_what_is_kept_never_stands_in_for_what_the_server_has_told() -> None:
+def test_a_cached_catalog_never_replaces_the_servers_own() -> None:
     registry = Registry(no_effect)
     registry.retain_scope(scope("git"))
     registry.catalog_received(catalog("git", "log"))
@@ -380,7 +380,7 @@ def test_a_hidden_server_leaves_every_list_keeps_its_names_and_returns() -> None
     assert registry.view(seen).tools == before.tools
 
 
-def test_nobody_waits_for_a_hidden_server_whose_catalog_was_never_told() -> None:
+def test_a_list_does_not_wait_for_a_hidden_server_without_a_catalog() -> None:
     registry = Registry(no_effect)
     seen = scope("git", "time")
     registry.hide_pool(PoolKey("git"))
@@ -499,7 +499,7 @@ def test_equal_scopes_share_one_view_until_the_last_lets_go() -> None:
     assert registry.catalog_received(catalog("git", "log")) == {}
 
 
-def test_a_scope_that_names_a_server_twice_is_our_bug_and_leaves_nothing_behind() -> None:
+def test_a_scope_that_names_a_server_twice_is_a_bug_and_leaves_nothing_behind() -> None:
     registry = Registry(no_effect)
     with pytest.raises(InvariantBroken):
         registry.retain_scope(scope(entry("git", "k1"), entry("git", "k2")))

@@ -122,7 +122,7 @@ def test_only_servers_whose_name_is_at_its_head_are_suspects_of_an_unknown_name(
     assert none(seen, method, "a__y").suspects == ()
 
 
-def test_what_a_hidden_server_has_told_still_leads_to_it() -> None:
+def test_names_in_the_catalog_of_a_hidden_server_still_lead_to_it() -> None:
     seen = view(catalog("a", "x", "x", "a:x", "a:{y}"), hidden="a")
     for method, subject in (
         ("tools/call", "a__x"),
@@ -264,7 +264,7 @@ def test_an_answer_is_changed_only_for_old_agents_and_where_uris_collide() -> No
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_needs_no_change_is_the_very_same_object(method: str) -> None:
+def test_an_answer_without_a_rewrite_is_the_very_same_object(method: str) -> None:
     answer = body({"contents": [{"uri": "s://d"}], "content": BLOCKS, "messages": []})
     assert rewrite_answer(ALONE, PoolKey("k:a"), method, NEW, answer) is answer
     for version in (OLD, NEW):
@@ -288,7 +288,7 @@ def test_a_link_in_words_has_the_uri_that_leads_back() -> None:
 
 
 @behaviour("resources:rewritten-on-collision")
-def test_what_was_read_is_named_as_it_was_asked_for() -> None:
+def test_a_read_resource_has_the_uri_of_the_agents_view() -> None:
     answer = body({"contents": [{"uri": "s://d", "text": "x"}, {"uri": "b://own", "blob": ""}]})
     said = json.loads(rewrite_answer(COLLIDING, PoolKey("k:b"), "resources/read", NEW, answer))
     assert [each["uri"] for each in said["contents"]] == ["carpool+b+s://d", "b://own"]

@@ -142,7 +142,7 @@ def test_no_spelling_of_a_resource_that_is_kept_back_leads_to_it(
         ("carpool+notes+note://public/c", "note://public/c"),
     ],
 )
-def test_what_is_permitted_and_listed_is_read_under_the_servers_own_spelling(
+def test_a_permitted_and_listed_uri_is_read_under_the_servers_own_spelling(
     uri: str, own: str, profile: dict[str, Any]
 ) -> None:
     for alone in (True, False):
@@ -167,9 +167,7 @@ def test_what_is_permitted_and_listed_is_read_under_the_servers_own_spelling(
         "note:%2f/public/b",
     ],
 )
-def test_what_nothing_listed_names_is_refused_even_where_a_pattern_would_cover_it(
-    uri: str, profile: dict[str, Any]
-) -> None:
+def test_an_unlisted_uri_is_refused_even_if_a_pattern_covers_it(uri: str, profile: dict[str, Any]) -> None:
     found = find_target(view(profile, alone=True), "resources/read", uri)
     assert isinstance(found, NoTarget), uri
 

@@ -81,7 +81,7 @@ def test_whatever_values_go_in_the_uri_is_matched(
 @given(st.text("ab/{}?+", max_size=12), st.text("ab/?", max_size=12))
 @example("{+a}b{+a}b", "bbab")
 @settings(deadline=None, max_examples=120)
-def test_what_a_plain_search_over_all_cuts_finds_is_what_is_found(template: str, uri: str) -> None:
+def test_a_template_matches_the_same_uris_as_a_plain_search_over_all_splits(template: str, uri: str) -> None:
     parsed = parse_template(template)
     if parsed is not None and len(parsed.parts) <= 6:
         assert parsed.matches(uri) == slow(list(parsed.parts), uri)

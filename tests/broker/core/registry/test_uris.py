@@ -151,7 +151,7 @@ def test_no_server_gets_by_what_it_lists_what_another_one_is_asked_for(
             assert route(table, expanded)[:2] == ("files", "file:///home/me/plan.txt")
 
 
-def test_what_nobody_lists_goes_to_the_only_server_that_serves_resources() -> None:
+def test_an_unlisted_uri_goes_to_the_only_server_that_serves_resources() -> None:
     table = UriTable([listed("a", serves=False), listed("b"), listed("c", serves=False)])
     assert route(table, "any://x") == ("b", "any://x", "only")
     assert UriTable([listed("a", serves=False)]).route("any://x") == UnroutableUri(())
@@ -233,7 +233,7 @@ def test_a_uri_keeps_its_spelling_while_the_other_server_is_away() -> None:
     assert view.route("x://1") == LISTED_BY_BOTH
 
 
-def test_a_server_that_lists_our_spelling_cannot_take_it() -> None:
+def test_a_server_that_lists_carpools_spelling_of_a_uri_cannot_take_it() -> None:
     table = UriTable([listed("a", "x://1", "carpool+b+x://1"), listed("b", "x://1")])
     assert route(table, "carpool+b+x://1") == ("b", "x://1", "listed")
     assert table.agent_uri(PoolKey("a"), "carpool+b+x://1") == "carpool+a+carpool+b+x://1"
@@ -356,7 +356,7 @@ def test_a_completion_goes_to_the_server_of_its_reference_in_that_servers_words(
 
 
 @behaviour("features:announced")
-def test_what_is_announced_is_what_some_server_serves_with_changes_of_lists_that_exist() -> None:
+def test_a_view_announces_capabilities_of_its_servers_and_list_changes_of_lists_that_exist() -> None:
     view = view_of(
         catalog("a", features=("prompts", "completions")), catalog("b", features=("resources.subscribe",))
     )

@@ -40,7 +40,7 @@ def sent(effects: list[Any]) -> CallId:
 
 
 @behaviour("restart:drains")
-def test_it_is_over_when_the_last_call_under_way_is_answered_and_said_once() -> None:
+def test_a_drain_ends_once_when_the_last_unfinished_call_is_answered() -> None:
     rig = linked()
     keeping(rig)
     first, second = (sent(rig.feed(called(each))) for each in "12")
@@ -52,7 +52,7 @@ def test_it_is_over_when_the_last_call_under_way_is_answered_and_said_once() -> 
     assert of_kind(rig.feed(called("3")), EndBroker) == []
 
 
-def test_with_nothing_under_way_it_is_over_at_once() -> None:
+def test_a_drain_without_unfinished_calls_ends_at_once() -> None:
     rig = linked()
     keeping(rig)
     assert rig.feed(DRAIN) == [EndBroker()]
@@ -73,7 +73,7 @@ def test_new_calls_wait_without_an_answer_where_their_carrier_keeps_and_are_refu
     assert over[0].id == b"1"
 
 
-def test_what_waits_in_line_already_is_refused_where_nobody_says_it_again() -> None:
+def test_a_queued_call_is_refused_if_its_carrier_does_not_send_it_again() -> None:
     rig = linked()
     rig.core.call_table.bounds = SessionBounds(max_open_calls=1)
     keeping(rig)
@@ -86,7 +86,7 @@ def test_what_waits_in_line_already_is_refused_where_nobody_says_it_again() -> N
 
 
 @behaviour("restart:drains")
-def test_what_is_under_way_for_too_long_is_cut_off_and_may_have_run() -> None:
+def test_a_call_that_outlasts_the_drain_is_cut_off_and_may_have_run() -> None:
     rig = linked()
     keeping(rig)
     rig.feed(called("1"))
@@ -97,7 +97,7 @@ def test_what_is_under_way_for_too_long_is_cut_off_and_may_have_run() -> None:
     assert (cut.id, code(cut), end) == (b"1", "cut_off", EndBroker())
 
 
-def test_said_once_more_it_does_not_wait() -> None:
+def test_an_end_requested_during_a_drain_does_not_wait() -> None:
     rig = linked()
     keeping(rig)
     rig.feed(called("1"))
@@ -139,7 +139,7 @@ def test_calls_of_an_earlier_broker_are_under_way_until_it_is_known_what_became_
     assert [type(each) for each in rig.answer(call_of(0, 7))] == [Reply, EndBroker]
 
 
-def test_one_that_was_never_told_of_is_cut_off_not_said_to_be_unsent() -> None:
+def test_a_resumed_call_without_a_record_is_cut_off_and_not_told_as_unsent() -> None:
     rig = RecoveryRig()
     rig.resume(called("1"), epoch=Epoch("e0"))
     rig.feed(DRAIN)

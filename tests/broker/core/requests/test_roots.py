@@ -98,7 +98,7 @@ def test_a_ready_agent_is_asked_once_and_its_answer_is_given_on() -> None:
 
 
 @behaviour("roots:of-the-agent")
-def test_nobody_is_asked_without_roots_of_its_own_or_without_a_server_that_wants_them() -> None:
+def test_an_agent_is_asked_for_roots_only_if_it_has_some_and_a_server_wants_them() -> None:
     rig = RootsRig()
     assert asked(rig.come(roots=False)) == []
     assert discovered(rig.lists()) == ["f:w", "t:1"], "its workspace is the answer"
@@ -111,7 +111,7 @@ def test_nobody_is_asked_without_roots_of_its_own_or_without_a_server_that_wants
 
 
 @behaviour("workspaces:roots-move")
-def test_who_may_wander_is_asked_when_its_roots_change_also_where_no_server_wants_them() -> None:
+def test_an_agent_whose_roots_may_move_it_is_asked_when_they_change_also_if_no_server_wants_them() -> None:
     rig = RootsRig(own=False)
     assert asked(rig.come(wanders=True)) == [], "where it begins its directory says"
     assert asked(rig.feed(ev.RootsListChanged(ME))) == [(ME, "roots-1", "roots/list")]
@@ -167,7 +167,7 @@ def test_roots_that_do_not_come_in_time_are_the_workspace_and_late_ones_still_co
     assert [effect for effect in effects if isinstance(effect, SendListChanged)] == [SendListChanged(ME)]
 
 
-def test_nothing_waits_for_ever_for_roots_and_a_server() -> None:
+def test_requests_do_not_wait_for_ever_for_roots_and_a_server() -> None:
     rig = RootsRig()
     rig.come()
     rig.lists()
@@ -211,7 +211,7 @@ def test_the_same_roots_again_change_nothing_and_changes_during_a_question_cause
     assert discovered(rig.lists()) == ["f:m", "t:1"], "nothing waits for roots any more"
 
 
-def test_who_was_there_before_a_server_wanted_roots_is_asked_when_it_does() -> None:
+def test_an_attached_agent_is_asked_for_roots_when_a_server_begins_to_want_them() -> None:
     rig = RootsRig(own=False)
     rig.come()
     rig.own = True
@@ -264,7 +264,7 @@ def test_a_journal_replays_to_where_the_roots_of_agents_took_their_sessions() ->
         (b"[" * 100_000, None),
     ],
 )
-def test_of_an_answer_only_file_uris_are_taken(body: bytes, roots: tuple[Root, ...] | None) -> None:
+def test_only_file_uris_of_an_answer_count_as_roots(body: bytes, roots: tuple[Root, ...] | None) -> None:
     assert read_roots(RawJson(body)) == roots
 
 

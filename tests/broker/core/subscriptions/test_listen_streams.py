@@ -88,7 +88,7 @@ def test_but_not_for_ever() -> None:
     assert said == AcknowledgeListen(ONE, R1, ("tools",), ())
 
 
-def test_lists_wait_for_nobody() -> None:
+def test_a_listen_for_lists_waits_for_no_catalog() -> None:
     rig = StatelessRig(told=False)
     assert listen(rig, R1, "tools") == [AcknowledgeListen(ONE, R1, ("tools",), ())]
 
@@ -122,7 +122,7 @@ def test_there_is_a_bound_to_what_all_listens_of_a_session_name() -> None:
     assert SetResourceSubscriptions(A, [FILE]) in listen(rig, R2, uris=(FILE,))
 
 
-def test_what_others_of_a_session_hear_of_already_is_not_said_to_the_server_again() -> None:
+def test_a_resource_that_a_session_already_watches_is_not_subscribed_again_at_the_server() -> None:
     rig = StatelessRig()
     listen(rig, R1, uris=(FILE,))
     assert listen(rig, R2, uris=(FILE,)) == [AcknowledgeListen(ONE, R2, (), (FILE,))]
@@ -181,7 +181,7 @@ def test_a_cancelled_listen_gets_no_answer_and_hears_nothing_more() -> None:
     assert listen(rig, R1) == [AcknowledgeListen(ONE, R1, (), ())], "its id is free"
 
 
-def test_one_that_waits_can_be_cancelled_too() -> None:
+def test_a_waiting_listen_can_be_cancelled_too() -> None:
     rig = StatelessRig(told=False)
     listen(rig, R1, uris=(FILE,))
     assert rig.feed(ev.RequestCancelled(ONE, R1, "")) == []

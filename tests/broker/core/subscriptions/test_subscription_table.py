@@ -39,7 +39,7 @@ def test_a_pool_gets_the_most_verbose_level_that_anybody_who_sees_it_wants() -> 
     assert two.news() == [SetLevel(FS_KEY, ""), SetLevel(WEB_KEY, "")]
 
 
-def test_what_was_said_is_said_once_and_again_to_a_new_supervisor() -> None:
+def test_levels_and_subscriptions_are_sent_once_and_again_to_a_new_supervisor() -> None:
     two = Two()
     two.interests.set_level(B, "info")
     two.interests.subscribe(B, FS, "file:///x", "file:///x")
@@ -50,7 +50,7 @@ def test_what_was_said_is_said_once_and_again_to_a_new_supervisor() -> None:
     assert two.news() == first
 
 
-def test_a_word_that_is_no_level_changes_nothing() -> None:
+def test_an_unknown_log_level_changes_nothing() -> None:
     two = Two()
     two.interests.set_level(A, "error")
     assert not two.interests.set_level(A, "loud")
@@ -96,7 +96,7 @@ def test_only_subscribers_hear_of_a_change_each_in_its_own_spelling() -> None:
 
 
 @behaviour("subscriptions:subscribers-only")
-def test_who_watches_a_directory_hears_of_what_is_in_it_but_not_of_its_neighbours() -> None:
+def test_a_subscriber_of_a_directory_hears_of_its_files_and_not_of_its_neighbours() -> None:
     two = Two()
     two.interests.subscribe(A, FS, "file:///dir", "file:///dir")
     assert list(two.interests.subscribers(FS_KEY, "file:///dir/file")) == [

@@ -91,7 +91,7 @@ def test_and_when_a_server_that_had_failed_serves_again(state: Any) -> None:
     assert sorted(heard(rig)) == [b"", R1]
 
 
-def test_one_whose_server_never_tells_what_it_has_holds_however_long_that_takes() -> None:
+def test_an_unplaced_subscription_holds_until_its_server_sends_a_catalog() -> None:
     rig = StatelessRig(told=False)
     subscribed(rig)
     assert AcknowledgeListen(ONE, R1, ("tools",), (FILE,)) in back(rig, "tools"), "at once"
@@ -100,7 +100,7 @@ def test_one_whose_server_never_tells_what_it_has_holds_however_long_that_takes(
     assert sorted(heard(rig)) == [b"", R1]
 
 
-def test_nobody_hears_of_what_was_not_granted_then_though_it_could_be_had_now() -> None:
+def test_a_listen_that_was_not_granted_earlier_hears_of_no_change_now() -> None:
     rig = StatelessRig()
     assert AcknowledgeListen(ONE, R1, ("tools",), ()) in back(rig, "tools", uris=())
     assert heard(rig) == []
@@ -108,14 +108,14 @@ def test_nobody_hears_of_what_was_not_granted_then_though_it_could_be_had_now() 
                 if isinstance(each, SendListChanged)]  # fmt: skip
 
 
-def test_lists_that_nobody_has_now_are_heard_of_when_somebody_has_them_again() -> None:
+def test_a_granted_list_without_a_server_is_heard_of_once_a_server_has_it_again() -> None:
     rig = removed()
     assert AcknowledgeListen(ONE, R1, ("tools", "resources"), (FILE,)) in back(rig, "tools", "resources")
     rig.read(A, B)
     assert SendListChanged(ONE, "resources", R1) in rig.catalog(A, "x")
 
 
-def test_one_whose_server_is_there_is_watched_at_once_and_says_nothing() -> None:
+def test_a_subscription_whose_server_is_known_is_sent_at_once_without_an_update() -> None:
     rig = StatelessRig()
     effects = back(rig, "tools")
     assert SetResourceSubscriptions(A, [FILE]) in effects
@@ -126,7 +126,7 @@ def test_one_whose_server_is_there_is_watched_at_once_and_says_nothing() -> None
 # --- places for want of a better -------------------------------------------------------------------------
 
 
-def test_where_another_server_might_have_it_the_one_that_lists_it_later_takes_its_place() -> None:
+def test_a_server_that_lists_a_uri_later_replaces_the_one_that_only_might_have_it() -> None:
     rig = StatelessRig()
     rig.read(B)
     back(rig)
@@ -158,7 +158,7 @@ def test_two_spellings_of_one_resource_count_apart() -> None:
 # --- the end of it ---------------------------------------------------------------------------------------
 
 
-def test_what_has_no_place_can_be_unsubscribed_from() -> None:
+def test_an_unplaced_subscription_can_be_ended() -> None:
     rig = removed()
     subscribed(rig)
     (said,) = rig.feed(ev.SubscribeRequested(ONE, RawJson(b"9"), FILE, on=False))
@@ -177,7 +177,7 @@ def test_a_listen_that_is_cancelled_is_looked_for_no_more() -> None:
     assert heard(rig) == []
 
 
-def test_whoever_goes_to_another_workspace_is_told_once_more_of_what_has_no_place() -> None:
+def test_a_session_that_moves_gets_one_more_update_of_each_unplaced_subscription() -> None:
     """As of a resource that nobody serves there."""
     rig = removed()
     subscribed(rig)
@@ -190,7 +190,7 @@ def test_whoever_goes_to_another_workspace_is_told_once_more_of_what_has_no_plac
     assert heard(rig) == []
 
 
-def test_it_ends_with_its_session() -> None:
+def test_an_unplaced_subscription_ends_with_its_session() -> None:
     rig = removed()
     subscribed(rig)
     back(rig)

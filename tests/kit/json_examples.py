@@ -64,6 +64,7 @@ ELSEWHERE: Final = {
     "demo": "its keys may change, and it downloads servers",
     "login": "it needs a server that asks for a login; `tests/live/test_live_login.py` reads its output",
     "logout": "as `login`",
+    "schema": "it is `docs/carpool.schema.json`",
     "service": "its file and its states are those of the system",
     "story": "the shapes of the journals in it are internal and change",
     "use": "it needs an agent that stays; `tests/live/test_live_named.py` reads its output",

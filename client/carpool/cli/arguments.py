@@ -1,6 +1,6 @@
-"""The typed arguments of a tool or a prompt: `--args JSON` and `--arg KEY=VALUE`.
+"""The typed arguments of a tool or a prompt: `--args JSON`, and `KEY=VALUE` with `--arg` or without.
 
-Owns how the two are read and merged. A value is never repeated in an error: it may be a secret. Refuses to
+Owns how they are read and merged. A value is never repeated in an error: it may be a secret. Refuses to
 know what a tool or a prompt accepts.
 """
 
@@ -14,12 +14,13 @@ from carpool.terminal.verb_output import EXIT_USAGE, fail
 
 T = TypeVar("T")
 
+words_argument: Final = click.argument("words", nargs=-1, metavar="[KEY=TEXT|KEY:=JSON]...")
 arg_option: Final = click.option(
     "--arg",
     "pairs",
     multiple=True,
     metavar="KEY=TEXT|KEY:=JSON",
-    help="One argument: text, or JSON after `:=`; as often as needed.",
+    help="One argument, as without --arg; for a KEY that begins with `-`.",
 )
 
 
@@ -38,11 +39,11 @@ def read_arguments(whole: str, pairs: tuple[str, ...] = ()) -> msgspec.Raw:
     for pair in pairs:
         key, mark, text = pair.partition("=")
         if not mark or not key.removesuffix(":"):
-            fail("--arg is KEY=TEXT or KEY:=JSON", EXIT_USAGE)
+            fail("an argument is KEY=TEXT or KEY:=JSON, like path=/tmp or count:=3", EXIT_USAGE)
         if not key.endswith(":"):
             found[key] = msgspec.Raw(msgspec.json.encode(text))
         elif _read(text, object) is None and text.strip() != "null":
-            fail(f"--arg {key}= must be followed by JSON, like 1, true or [1, 2]", EXIT_USAGE)
+            fail(f"{key}= must be followed by JSON, like 1, true or [1, 2]", EXIT_USAGE)
         else:
             found[key[:-1]] = msgspec.Raw(text.encode())
     # White space between values may hold line ends, and one line is one message.

@@ -13,8 +13,15 @@ import msgspec
 
 from carpool.adapters import as_success
 from carpool.cli import dry_run
-from carpool.cli.arguments import arg_option, read_arguments
-from carpool.cli.main import fail_at, json_option, open_session, profile_option, workspace_option
+from carpool.cli.arguments import arg_option, read_arguments, words_argument
+from carpool.cli.main import (
+    fail_at,
+    json_option,
+    open_session,
+    profile_option,
+    text_for_people,
+    workspace_option,
+)
 from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, fail, print_json
@@ -32,6 +39,7 @@ class _Progress(msgspec.Struct):
 
 @click.command()
 @click.argument("name")
+@words_argument
 @click.option("--args", "arguments", default="", help="The tool's arguments, a JSON object; `-` reads stdin.")
 @arg_option
 @click.option(
@@ -52,6 +60,7 @@ class _Progress(msgspec.Struct):
 def call(
     name: str,
     *,
+    words: tuple[str, ...],
     arguments: str,
     pairs: tuple[str, ...],
     timeout_s: float,
@@ -61,8 +70,11 @@ def call(
     flat: bool,
     as_json: bool,
 ) -> None:
-    """Call the tool NAME (any spelling `carpool tools NAME` knows). Exit code 1: its answer is an error."""
-    given = read_arguments(arguments, pairs)
+    """Call the tool NAME (any spelling `carpool tools NAME` knows). Exit code 1: its answer is an error.
+
+    Its arguments are typed as KEY=TEXT, or KEY:=JSON for all that is no text: path=/tmp count:=3
+    """
+    given = read_arguments(arguments, (*words, *pairs))
     if only_check:
         _check_arguments(name, given, (profile, workspace), as_json)
         return
@@ -77,8 +89,7 @@ def call(
             if as_json:
                 click.echo(f'{{"error": {display.ascii_json(bytes(error.error))}}}')
                 raise click.exceptions.Exit(EXIT_FAILED) from None
-            more = "`carpool tools` lists the names." if error.slug() == "unknown_tool" else ""
-            fail(f"{name}: {error} {more}".rstrip())
+            fail(text_for_people(error, name) or f"{name}: {error}")
         except ControlClientError as error:
             fail_at(error)
     if show_result(result, as_json=as_json, flat=flat):
@@ -132,8 +143,7 @@ def _listed(name: str, profile: str, workspace: str) -> dict[str, Any]:
         except AnsweredError as error:
             if error.slug() != "unknown_tool":
                 fail(str(error))
-            more = "Only lists that are known are looked at; `carpool tools` has every server tell its own"
-            fail(f"{error} {more}")
+            fail(f"{text_for_people(error, name)}; only lists that are known are looked at")
     tool: dict[str, Any] = answer["tools"][0]
     return tool
 

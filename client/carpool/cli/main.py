@@ -327,9 +327,28 @@ def broker_request(
     return result
 
 
-def refused(error: AnsweredError, more: str = "") -> NoReturn:
-    """End the verb with the broker's refusal, and a line of `more`."""
-    fail(f"{_without_protocol(str(error))}\n{more}".rstrip("\n"))
+def refused(error: AnsweredError, more: str = "", *, name: str = "") -> NoReturn:
+    """End the verb with the broker's refusal, and a line of `more`. `name`: the name that was asked for."""
+    text = text_for_people(error, name) or _without_protocol(str(error))
+    fail(f"{text}\n{more}".rstrip("\n"))
+
+
+def text_for_people(error: AnsweredError, name: str) -> str:
+    """Return the sentence about a tool or a prompt that is not there; empty for other errors.
+
+    What an agent is told, to list the tools again, is nothing that a person does.
+    """
+    what = {"unknown_tool": "tool", "unknown_prompt": "prompt"}.get(error.slug())
+    if what is None:
+        return ""
+    from carpool_protocol.faults.kinds import KINDS
+
+    kind = KINDS[error.slug()]
+    detail = str(error).removeprefix(kind.what).removesuffix(kind.advice).strip()
+    if detail and not detail.startswith("Did you mean"):
+        return f"{name!r}: {detail}"
+    meant = f"{detail[:1].lower()}{detail[1:]} " if detail else ""
+    return f"there is no {what} {name!r} here; {meant}`carpool {what}s` lists them"
 
 
 def _without_protocol(text: str) -> str:

@@ -15,13 +15,14 @@ import click
 import msgspec
 
 from carpool.adapters import flatten
-from carpool.cli.arguments import arg_option, read_arguments
+from carpool.cli.arguments import arg_option, read_arguments, words_argument
 from carpool.cli.main import (
     broker_request_or_fail,
     fail_at,
     json_option,
     open_session,
     profile_option,
+    text_for_people,
     workspace_option,
 )
 from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
@@ -90,6 +91,7 @@ def prompts(profile: str, workspace: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("name")
+@words_argument
 @click.option(
     "--args", "whole", default="", help="The prompt's arguments, a JSON object of texts; `-` reads stdin."
 )
@@ -98,10 +100,17 @@ def prompts(profile: str, workspace: str, as_json: bool) -> None:
 @workspace_option
 @json_option
 def prompt(
-    name: str, whole: str, pairs: tuple[str, ...], *, profile: str, workspace: str, as_json: bool
+    name: str,
+    words: tuple[str, ...],
+    *,
+    whole: str,
+    pairs: tuple[str, ...],
+    profile: str,
+    workspace: str,
+    as_json: bool,
 ) -> None:
-    """Get the prompt NAME, in any spelling."""
-    arguments = msgspec.json.decode(read_arguments(whole, pairs))
+    """Get the prompt NAME, in any spelling. Its arguments are typed as KEY=TEXT."""
+    arguments = msgspec.json.decode(read_arguments(whole, (*words, *pairs)))
     if not all(isinstance(value, str) for value in arguments.values()):
         fail("every argument of a prompt is text", EXIT_USAGE)
     params: Facts = {"name": name, **({"arguments": arguments} if arguments else {})}
@@ -147,7 +156,8 @@ def _asked(method: str, params: Facts, profile: str, workspace: str, *, as_json:
             if as_json:
                 click.echo(f'{{"error": {display.ascii_json(bytes(error.error))}}}')
                 raise click.exceptions.Exit(EXIT_FAILED) from None
-            fail(str(error) or "it was answered with an error")
+            name = str(params.get("name") or "")
+            fail(text_for_people(error, name) or str(error) or "it was answered with an error")
         except ControlClientError as error:
             fail_at(error)
     if as_json:

@@ -106,7 +106,7 @@ def tools(
         try:
             answer = broker_request(door, "carpool/tools", {"name": name} if name else {}, timeout_s=60)
         except AnsweredError as error:
-            refused(error, _not_listed(door, tag, server) if plain else "")
+            refused(error, _not_listed(door, tag, server) if plain else "", name=name or "")
         missing = _not_listed(door, tag, server) if plain and not name else ""
         if server:
             _refuse_unknown(door, server)

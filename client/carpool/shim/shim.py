@@ -76,7 +76,7 @@ def _main(verb: str, arguments: list[str], kept_lines: KeptLines) -> tuple[int, 
     """Attach the agent and pump. The exit code, and the reason where it is not 0."""
     options, command, problem = _parse(verb, arguments)
     if "help" in options:
-        sys.stdout.write(USAGE[verb])
+        _print_help(verb)
         return 0, ""
     if problem:
         return EXIT_USAGE, f"{problem}\n{USAGE[verb].rstrip()}"
@@ -377,6 +377,17 @@ def _catch_signals() -> None:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
+
+
+def _print_help(verb: str) -> None:
+    """Print the usage; end the process if stdout does not take it."""
+    try:
+        os.write(1, USAGE[verb].encode())
+    except BrokenPipeError:
+        pass  # a reader that has what it wants
+    except OSError as error:
+        _say(f"cannot write the output: {error.strerror}")
+        sys.exit(EXIT_FAILED)
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Arguments as they are typed: `--args JSON` and `--arg KEY=VALUE`, merged byte for byte."""
+"""Arguments as they are typed: `--args JSON` and `KEY=VALUE`, merged byte for byte."""
 
 import click
 import msgspec

@@ -15,8 +15,9 @@ from carpool import launcher_lock
 from carpool.cli import call, main
 from carpool.cli.main import with_server_name
 from carpool.cli.status import NOTHING, status_page
-from carpool.control.control_client import ControlClientError
+from carpool.control.control_client import AnsweredError, ControlClientError
 from carpool.launcher.runtime_place import RuntimePlace
+from carpool_protocol.faults.kinds import KINDS
 from tests.behaviours import behaviour
 from tests.kit.fake_broker import POOLS, STATUS, TOOLS, FakeBroker
 from tests.kit.private_daemon import PrivateDaemon
@@ -479,3 +480,38 @@ def test_status_names_servers_whose_calls_fail_and_no_others() -> None:
     head = status_page({**facts, "broker": STATUS["broker"]}).splitlines()[0]
     assert "all is well" not in head
     assert "most calls fail: time (7 of 7) in the last 60 s; see `carpool stats`" in head
+
+
+def test_call_takes_arguments_as_words(house: PrivateDaemon, broker: FakeBroker) -> None:
+    done = house.run("call", "time__now", "zone=UTC", "--arg", "-x=y", "count:=3", "--json")
+    assert done.returncode == 0
+    called = next(each for each in broker.heard if each.get("method") == "tools/call")
+    assert called["params"]["arguments"] == {"zone": "UTC", "count": 3, "-x": "y"}
+    done = house.run("call", "time__now", "secret")
+    assert (done.returncode, "KEY=TEXT or KEY:=JSON" in done.stderr) == (2, True)
+    assert "secret" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("slug", "detail", "sentence"),
+    [
+        ("unknown_tool", "", "there is no tool 'gti' here; `carpool tools` lists them"),
+        (
+            "unknown_tool",
+            "Did you mean git, got?",
+            "there is no tool 'gti' here; did you mean git, got? `carpool tools` lists them",
+        ),
+        (
+            "unknown_tool",
+            "More than one server has it; say which: a__gti, b__gti.",
+            "'gti': More than one server has it; say which: a__gti, b__gti.",
+        ),
+        ("unknown_prompt", "", "there is no prompt 'gti' here; `carpool prompts` lists them"),
+        ("timed_out", "It took too long.", ""),
+    ],
+)
+def test_a_person_is_not_told_to_list_the_tools_again(slug: str, detail: str, sentence: str) -> None:
+    kind = KINDS[slug]
+    text = " ".join(part for part in (kind.what, detail, kind.advice) if part)
+    error = AnsweredError(msgspec.Raw(json.dumps({"data": {"code": slug}}).encode()), text)
+    assert main.text_for_people(error, "gti") == sentence

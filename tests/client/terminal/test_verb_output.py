@@ -16,6 +16,8 @@ VERBS = (
     ("token", "ann"),
     ("tools", "--json"),
     ("up", "--help"),
+    ("connect", "--help"),
+    ("--version",),
 )
 
 

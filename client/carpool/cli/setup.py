@@ -178,6 +178,8 @@ def _chosen(
     asks.show("\n".join(_shortened_names(whole)))
     if alone.changes:
         asks.show("\n".join(diff.rule_lines(lost)))
+        if asks.is_person():
+            asks.show(diff.summary(alone))
         if asks.is_person() and not asks.ask(_question("Change these files?", lost)):
             _unchanged()
     project = diff.plan_difference(whole, alone)

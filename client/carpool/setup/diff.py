@@ -19,6 +19,7 @@ from carpool.setup.other_programs import OtherProgramFound
 from carpool.setup.permission_rules import ORDER, PermissionRule
 from carpool.setup.secrets import looks_secret
 from carpool.terminal import display
+from carpool.terminal.table import Colour
 
 _LITERAL = re.compile(
     r"(?P<before>(?:\"(?P<key>[^\"\\\n]{1,200})\"|(?P<word>[A-Za-z_][\w-]{0,200}))\s{0,9}[:=]\s{0,9})?"
@@ -106,9 +107,35 @@ def _name(line: str) -> str:
     return line.partition("=")[0]
 
 
+def summary(plan: SetupPlan) -> str:
+    """Return the numbers of a plan as one line: servers, programs, files."""
+    new = {(each.under, each.name) for each in plan.moved if not each.known}
+    programs = {each.client for each in plan.changes if each.client}
+    parts = [
+        f"{_count(len(new), 'server')} {'goes' if len(new) == 1 else 'go'} to carpool" if new else "",
+        f"{_count(len(programs), 'program')} {'gets' if len(programs) == 1 else 'get'} its entry"
+        if programs
+        else "",
+        f"{_count(len(plan.changes), 'file')} {'changes' if len(plan.changes) == 1 else 'change'}",
+    ]
+    return "In short: " + ", ".join(filter(None, parts)) + "."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _coloured(text: str) -> str:
+    """Return a difference with its added and removed lines in colour, where the terminal has any."""
+    colours: dict[str, Colour] = {"+": "green", "-": "red", "@": "dim"}
+    return "\n".join(
+        display.coloured(line, colours[line[0]]) if line[:1] in colours else line for line in text.split("\n")
+    )
+
+
 def page(plan: SetupPlan) -> str:
     """Return the whole plan as text for people."""
-    said = [difference(each, plan) for each in plan.changes]
+    said = [summary(plan), *(_coloured(difference(each, plan)) for each in plan.changes)]
     said.append("\n".join(_moves(plan.moved)))
     said.append(kept_lines(plan.left))
     said.append("\n".join(map(display.printable, [*_profiles(plan.given), *plan.notes])))

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -376,6 +377,10 @@ def test_a_dry_run_shows_everything_and_changes_nothing(house: PrivateDaemon) ->
     before = tree(house)
     done = run(house, project, "--dry-run")
     assert (done.returncode, tree(house)) == (0, before)
+    first = done.stdout.splitlines()[0]
+    assert re.fullmatch(
+        r"In short: \d+ servers go to carpool, 8 programs get its entry, \d+ files change\.", first
+    )
     assert '-        "GITHUB_PERSONAL_ACCESS_TOKEN": "…"' in done.stdout
     assert done.stdout.endswith("nothing is changed: it was a dry run\n")
     found = json.loads(run(house, project, "--dry-run", "--json").stdout)
@@ -395,6 +400,8 @@ def test_a_person_is_asked_apart_for_own_files_the_project_s_files_and_its_serve
     assert (
         "Shall each program keep the servers it had? Else all of them see all [Y/n]: Change these" not in said
     )
+    shown, counted, _ = said.partition("Change these files?")[0].rpartition("In short: ")
+    assert (counted, "In short: " in shown) == ("In short: ", True), "before the differences, and after them"
     assert "\nChange these files? [y/n]: " in said or "Change these files? [y/N]" in said
     assert str(project) not in said.partition("Change these files?")[2]
     code, said = house.answered("y\ny\nn", "setup", where=project)

@@ -97,6 +97,7 @@ def launchd_agent(command: Sequence[str], environ: Mapping[str, str], log: str) 
 
 
 Kind = Literal["systemd", "launchd"]
+_HERE: Final[Kind] = "launchd" if sys.platform == "darwin" else "systemd"
 
 _UNIT: Final = f"{NAME}.service"
 _WITHOUT: Final = (
@@ -121,15 +122,14 @@ def service(what: str, *, shown: bool, kind: Kind | None, as_json: bool) -> None
     """
     if (shown and what != "install") or (kind is not None and not shown):
         raise click.UsageError("--print goes with install, and --for with --print")
-    here: Kind = "launchd" if sys.platform == "darwin" else "systemd"
     if shown:
-        click.echo(_text(kind or here), nl=False)
+        click.echo(_text(kind or _HERE), nl=False)
     elif what == "install":
-        _install(here, as_json=as_json)
+        _install(_HERE, as_json=as_json)
     elif what == "uninstall":
-        _uninstall(here, as_json=as_json)
+        _uninstall(as_json=as_json)
     else:
-        _status(here, as_json=as_json)
+        _status(_HERE, as_json=as_json)
 
 
 def _text(kind: Kind) -> str:
@@ -161,16 +161,16 @@ def _install(kind: Kind, *, as_json: bool) -> None:
     if file.exists() and not _is_ours(file):
         fail(f"{file} is not carpool's: look at it, and move it away", EXIT_USAGE)
     runs = launcher_lock.holder(runtime_place().directory) is not None
+    was_there = file.exists()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         private_files.replace(str(file), _text(kind).encode(), 0o644)
     except OSError as error:
         fail(f"{file} cannot be written ({error.strerror})")
-    if kind == "systemd":
-        _say_to("systemctl", "--user", "daemon-reload")
-        _say_to("systemctl", "--user", "enable", *([] if runs else ["--now"]), _UNIT)
-    elif not runs:  # at the next login launchd finds it by itself
-        _say_to("launchctl", "bootstrap", _domain(), str(file))
+    if problem := _activate(kind, file, runs=runs):
+        if not was_there:
+            file.unlink(missing_ok=True)  # else the next login might start what is told to have failed
+        fail(f"{problem}; {_WITHOUT}")
     if as_json:
         print_json({"file": str(file), "started": not runs})
         return
@@ -179,23 +179,51 @@ def _install(kind: Kind, *, as_json: bool) -> None:
         click.echo("carpool runs already, and goes on; the service takes over with your next login")
 
 
-def _uninstall(kind: Kind, *, as_json: bool) -> None:
-    file = _file(kind)
+def _activate(kind: Kind, file: Path, *, runs: bool) -> str:
+    """Have systemd or launchd take the unit. Returns the problem, empty if there is none."""
+    if kind == "systemd":
+        now = [] if runs else ["--now"]
+        return _told("systemctl", "--user", "daemon-reload") or _told(
+            "systemctl", "--user", "enable", *now, _UNIT
+        )
+    return "" if runs else _told("launchctl", "bootstrap", _domain(), str(file))  # a login finds it by itself
+
+
+def installed_unit() -> Path | None:
+    """Return the file of the service if it is there and carpool's."""
+    file = _file(_HERE)
+    return file if file.exists() and _is_ours(file) else None
+
+
+def remove_unit(file: Path) -> str:
+    """End the service and remove its file.
+
+    Returns the problem that systemd has with it, empty if there is none. Raises `OSError` if the file stays.
+    """
+    if _HERE == "launchd":
+        _try("launchctl", "bootout", f"{_domain()}/{NAME}")
+        file.unlink()
+        return ""
+    problem = _told("systemctl", "--user", "disable", "--now", _UNIT)
+    file.unlink()
+    if problem:  # `disable` would have removed the link by which a login starts the unit
+        (file.parent / "default.target.wants" / _UNIT).unlink(missing_ok=True)
+    return problem or _told("systemctl", "--user", "daemon-reload")
+
+
+def _uninstall(*, as_json: bool) -> None:
+    file = _file(_HERE)
     there = file.exists()
     if there and not _is_ours(file):
         fail(f"{file} is not carpool's, and stays", EXIT_USAGE)
+    problem = ""
     if there:
-        _need(kind)
-        if kind == "systemd":
-            _say_to("systemctl", "--user", "disable", "--now", _UNIT)
-        else:
-            _try("launchctl", "bootout", f"{_domain()}/{NAME}")
         try:
-            file.unlink()
+            problem = remove_unit(file)
         except OSError as error:
             fail(f"{file} cannot be removed ({error.strerror})")
-        if kind == "systemd":
-            _say_to("systemctl", "--user", "daemon-reload")
+    if problem:
+        click.echo(f"carpool: {problem}; a service that still runs ends with `carpool down`", err=True)
     if as_json:
         print_json({"file": str(file), "removed": there})
     else:
@@ -243,8 +271,10 @@ def _try(*command: str) -> "subprocess.CompletedProcess[str] | None":
         return None
 
 
-def _say_to(*command: str) -> None:
+def _told(*command: str) -> str:
+    """Run a command. Returns why it failed, empty if it did not."""
     done = _try(*command)
-    if done is None or done.returncode != 0:
-        why = display.one_line(done.stderr, 200) if done is not None else "no answer"
-        fail(f"`{' '.join(command)}` failed: {why or 'it does not say why'}; {_WITHOUT}")
+    if done is not None and done.returncode == 0:
+        return ""
+    why = display.one_line(done.stderr, 200) if done is not None else "no answer"
+    return f"`{' '.join(command)}` failed: {why or 'it does not say why'}"

@@ -132,11 +132,28 @@ def test_without_systemd_it_is_said_what_to_do(house: PrivateDaemon) -> None:
     done = house.run("service", "install")
     assert done.returncode == 1
     assert "failed: Failed to connect to bus; carpool needs no service" in done.stderr
+    assert not (house.base / ".config/systemd/user/carpool.service").exists()
     house.environ["PATH"] = str(house.base / "nothing")
     done = house.run("service", "install")
     assert done.returncode == 1
     assert "there is no systemctl here" in done.stderr
     assert "`carpool up --detach`" in done.stderr
+
+
+@behaviour("service:unit")
+def test_a_unit_goes_also_where_systemd_does_not_answer(house: PrivateDaemon) -> None:
+    systemd(house)
+    assert house.run("service", "install").returncode == 0
+    file = house.base / ".config/systemd/user/carpool.service"
+    link = file.parent / "default.target.wants" / file.name
+    link.parent.mkdir()
+    link.symlink_to(file)
+    systemd(house, code=1)
+    done = house.run("service", "uninstall")
+    assert (done.returncode, done.stdout) == (0, f"{file} is gone\n")
+    assert "disable --now carpool.service` failed: Failed to connect to bus" in done.stderr
+    assert not file.exists()
+    assert not link.is_symlink()
 
 
 def test_the_other_system_s_unit_can_be_shown(house: PrivateDaemon) -> None:

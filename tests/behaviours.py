@@ -1703,6 +1703,10 @@ _HOOKS: Final = {
 }
 
 _START: Final = {
+    "start:uninstall": Behaviour(
+        "docs/start.md",
+        "`carpool uninstall` undoes, ends and removes what is carpool's, and says what stays.",
+    ),
     "start:first-run": Behaviour(
         "docs/start.md", "Where nothing is configured, verbs and agents hear how to get a first server."
     ),

@@ -69,6 +69,7 @@ VERB_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("carpool.cli.calls:cancel", "Cancel an open call."),
         "use": ("carpool.cli.use:use", "Take a session to another workspace, without its agent leaving."),
         "service": ("carpool.cli.service:service", "Have carpool run from your login on."),
+        "uninstall": ("carpool.cli.uninstall:uninstall", "Undo setup, end carpool, and say what is left."),
     },
     "Configure": {
         "check": (

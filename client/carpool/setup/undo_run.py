@@ -44,11 +44,19 @@ class _Step(Struct, frozen=True):
         return self.run.record.entries[self.number]
 
 
-def undo_all(store: str, *, named: Collection[str], dry_run: bool, force: bool, as_json: bool) -> None:
+def undo_all(
+    store: str,
+    *,
+    named: Collection[str],
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
+    tells_remains: bool = True,
+) -> None:
     """Undo, and end the verb.
 
-    `named`: only the files of these programs; empty: all files. No question is asked: nothing that was
-    written since is lost. Raises `OSError`.
+    `named`: only the files of these programs; empty: all files. `tells_remains`: say what is left of carpool.
+    No question is asked: nothing that was written since is lost. Raises `OSError`.
     """
     try:
         runs = run_record.undoable_runs(store)
@@ -66,7 +74,9 @@ def undo_all(store: str, *, named: Collection[str], dry_run: bool, force: bool, 
     if not dry_run:
         runs, steps = _do(runs, steps)
     kept = [each for each in steps if each.verdict.outcome == "kept"]
-    said = [] if dry_run else [*_advice(kept, force=force), *_copies(runs), *_remains(store, runs, named)]
+    said = [] if dry_run else [*_advice(kept, force=force), *_copies(runs)]
+    if tells_remains and not dry_run:
+        said += _remains(store, runs, named)
     if as_json:
         print_json({"changed": not dry_run, "files": [_facts(each) for each in steps], "next": said})
     elif dry_run:
@@ -236,10 +246,10 @@ def _remains(store: str, runs: list[SetupRun], named: Collection[str]) -> Iterat
         return
     place = runtime_place().directory
     config = load_config(find_config_file(os.environ)).config
-    if launcher_lock.holder(place) is not None and config is not None and not config.servers:
-        yield "carpool still runs, without a server. `carpool down` ends it."
+    if launcher_lock.holder(place) is not None and config is not None:
+        yield f"carpool still runs{'' if config.servers else ', without a server'}. `carpool down` ends it."
     state = os.path.dirname(store)
     names = sorted(set(os.listdir(state)) - {os.path.basename(store)})
     if names:
         yield f"{state} keeps what carpool noted ({', '.join(names)})."
-        yield f"After `carpool down`, `rm -r {state}` removes it."
+        yield "`carpool uninstall` ends carpool and says what is left; with --purge it removes that, too."

@@ -54,3 +54,15 @@ def _source_words(requirement: dict[str, Any]) -> list[str]:
         return []
     extras = f"[{','.join(requirement['extras'])}]" if requirement.get("extras") else ""
     return [*(["--editable"] if key == "editable" else []), requirement[key] + extras]
+
+
+def remove_command() -> str:
+    """Return the shell command that removes the program itself."""
+    environment = Path(sys.prefix)
+    if (environment / "pipx_metadata.json").is_file():
+        return shlex.join(["pipx", "uninstall", environment.name])
+    if (environment / "uv-receipt.toml").is_file():
+        return shlex.join(["uv", "tool", "uninstall", environment.name])
+    if find_spec("pip") is None:
+        return shlex.join(["uv", "pip", "uninstall", "--python", sys.executable, "carpool"])
+    return shlex.join([sys.executable, "-m", "pip", "uninstall", "carpool"])

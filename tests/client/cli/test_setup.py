@@ -249,7 +249,7 @@ def test_after_the_last_undoing_what_stays_of_carpool_is_said(house: PrivateDaem
         "Done.",
         "carpool still runs, without a server. `carpool down` ends it.",
         f"{state} keeps what carpool noted (log).",
-        f"After `carpool down`, `rm -r {state}` removes it.",
+        "`carpool uninstall` ends carpool and says what is left; with --purge it removes that, too.",
     ]
 
 

@@ -240,7 +240,10 @@ def ps_page(facts: Facts, rows: list[Facts]) -> str:
         for row in rows
     ]
     right = {"PID", "GEN", "IN FLIGHT", "CALLS", "ASKS", "PSS", "RSS", "CPU %"}
-    parts = [display.columns(heads, table, right=right) or "none of these runs"]
+    parts = [
+        display.columns(heads, table, right=right, spare=("ERA", "GEN", "RSS", "SHARING", "ID"))
+        or "none of these runs"
+    ]
     waiting = [
         f"{_count(server['waiting'], 'call')} for {display.printable(name)}"
         for name, server in (facts.get("servers") or {}).items()
@@ -347,7 +350,10 @@ def _sessions_parts(shown: Facts) -> Iterator[str]:
     ]
     heads = ["SESSION", "AGENT", "PID", "VIA", *(["TOKEN"] if tokens else [])]
     heads += ["ERA", "PROFILE", "WORKSPACE", "IN FLIGHT"]
-    yield display.columns(heads, rows, right={"PID", "IN FLIGHT"}) or "no agents are attached"
+    yield (
+        display.columns(heads, rows, right={"PID", "IN FLIGHT"}, spare=("ERA", "PID"))
+        or "no agents are attached"
+    )
     for each in sessions:
         if left := each.get("tools_left_out"):
             yield display.printable(f"{each['id']}: max_tools leaves {_count(left, 'tool')} out of its list")

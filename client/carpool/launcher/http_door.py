@@ -149,11 +149,15 @@ def remove_door_file(directory: str) -> None:
 
 
 def _read(path: str) -> dict[str, Any]:
-    import json  # late: the launcher does not ask
-
     try:
         with open(path, "rb") as file:
-            found = json.load(file)
-    except (OSError, ValueError, RecursionError):
+            text = file.read()
+    except OSError:
+        return {}
+    import json  # late: the launcher does not ask, and mostly there is no door
+
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

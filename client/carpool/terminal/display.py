@@ -83,9 +83,11 @@ def columns(
     rows: Iterable[Sequence[object]],
     right: Collection[str] = (),
     *,
+    spare: Sequence[str] = (),
     whole: bool = False,
 ) -> str:
-    """An aligned table that fits the terminal. The columns of the heads in `right` are aligned to the right.
+    """An aligned table that fits the terminal. The columns of the heads in `right` are aligned to the right,
+    those in `spare` are left out of a narrow terminal, the first one first.
 
     Cells are made printable here, so no caller can forget it; a `Cell` has a colour. Nothing at all for no
     rows. Where stdout is no terminal, or with `whole`, nothing is cut.
@@ -93,13 +95,13 @@ def columns(
     cells = [[_cell(cell) for cell in row] for row in rows]
     if not cells:
         return ""
-    return table.lay_out(
-        heads,
-        cells,
-        [head in right for head in heads],
-        width=None if whole else screen.width(),
-        colours=screen.has_colours(),
-    )
+    width = None if whole else screen.width()
+    numbers = [head in right for head in heads]
+    if width is not None and spare:
+        kept = table.kept_columns(heads, cells, numbers, spare, width)
+        heads, numbers = [heads[column] for column in kept], [numbers[column] for column in kept]
+        cells = [[row[column] for column in kept] for row in cells]
+    return table.lay_out(heads, cells, numbers, width=width, colours=screen.has_colours())
 
 
 def _cell(value: object) -> Cell:

@@ -1,7 +1,7 @@
 """The layout of a table: the width of each column, cells cut to it, and colours around them.
 
 Pure. Owns how many columns of a terminal a text takes, and which parts of a table give way where it is wider
-than the terminal: long text first, then the heads of numbers. A number is never shortened.
+than the terminal: what a verb can spare, long text, the heads of numbers. A number is never shortened.
 
 Refuses to know: how wide the terminal is, what the cells mean, if their text is safe (`display`).
 """
@@ -16,8 +16,10 @@ ELLIPSIS: Final = "…"
 GAP: Final = "  "
 READABLE: Final = 16
 """The columns of text that each text column keeps as long as the heads of numbers can give way."""
+SHORT: Final = 8
+"""The columns that it keeps before heads of numbers give way to nothing but an ellipsis."""
 SHORTEST: Final = 4
-"""The columns of text that each text column keeps in any case; past that the lines themselves are cut."""
+"""The columns that each text keeps in any case, and a head of numbers at first; past that lines are cut."""
 _CODES: Final[dict[Colour, str]] = {"red": "31", "yellow": "33", "green": "32", "bold": "1", "dim": "2"}
 _WITHOUT_WIDTH: Final = {"Mn", "Me", "Cf"}
 """Unicode categories of marks that a terminal puts on the character before them."""
@@ -86,6 +88,28 @@ def lay_out(
     return "\n".join(cut(_line(row, widths, right, colours=False), width) for row in lines)
 
 
+def kept_columns(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    right: Sequence[bool],
+    spare: Sequence[str],
+    width: int,
+) -> list[int]:
+    """Return the columns to show in `width`; those of `spare` are left out one by one, as far as needed."""
+    kept = list(range(len(heads)))
+
+    def least(column: int) -> int:
+        cells = max((text_width(row[column].text) for row in rows), default=0)
+        whole = max(cells, text_width(heads[column]))
+        return max(cells, min(whole, SHORTEST)) if right[column] else min(whole, READABLE)
+
+    for head in spare:
+        if sum(map(least, kept)) + len(GAP) * (len(kept) - 1) <= width:
+            break
+        kept = [column for column in kept if heads[column] != head]
+    return kept
+
+
 def column_widths(
     natural: Sequence[int], cells: Sequence[int], right: Sequence[bool], available: int
 ) -> list[int]:
@@ -97,6 +121,8 @@ def column_widths(
     texts = [i for i, is_number in enumerate(right) if not is_number]
     numbers = [i for i, is_number in enumerate(right) if is_number]
     _shrink(widths, texts, [READABLE] * len(widths), available)
+    _shrink(widths, numbers, [max(each, SHORTEST) for each in cells], available)
+    _shrink(widths, texts, [SHORT] * len(widths), available)
     _shrink(widths, numbers, [max(each, 1) for each in cells], available)
     _shrink(widths, texts, [SHORTEST] * len(widths), available)
     return widths

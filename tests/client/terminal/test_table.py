@@ -46,6 +46,19 @@ def test_a_number_is_never_shortened_without_a_mark() -> None:
     assert _table(heads, rows, {"A", "B"}, 15)[1] == "123456789  987…"
 
 
+def test_what_can_be_spared_is_left_out_of_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads, row = ["NAME", "ERA", "RSS", "CALLS"], ["git", "handshake", "31.5 MB", 12]
+
+    def shown(width: int | None) -> list[str]:
+        monkeypatch.setattr(screen, "width", lambda: width)
+        text = display.columns(heads, [row], right={"RSS", "CALLS"}, spare=["ERA", "RSS"])
+        return text.splitlines()[0].split()
+
+    assert shown(None) == shown(31) == heads
+    assert shown(24) == ["NAME", "RSS", "CALLS"]
+    assert shown(12) == ["NAME", "CALLS"]
+
+
 def test_wide_characters_count_twice_and_marks_not_at_all() -> None:
     assert table.text_width("日本") == 4
     assert table.text_width("e\u0301") == 1

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from carpool.bench.scenarios import FirstCalls, WindowSample
+from carpool.terminal import display
 
 
 class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,11 +264,10 @@ def markdown(table: Table) -> str:
 
 
 def plain(table: Table) -> str:
-    """A table for a terminal."""
+    """A table for a terminal, which fits it."""
     heads, rows = table
-    widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
-    whole = [heads, *rows] if any(heads) else rows
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in whole)
+    text = display.columns(heads, rows)
+    return text if any(heads) else text.partition("\n")[2]
 
 
 def builtins(value: Any) -> Any:

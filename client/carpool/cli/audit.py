@@ -220,7 +220,9 @@ def table(found: list[Line]) -> str:
     """Return the lines as a table for people."""
     if not found:
         return "no call fits"
-    return display.columns(HEADS, [row(line) for line in found], right={"TOOK", "IN", "OUT"})
+    return display.columns(
+        HEADS, [row(line) for line in found], right={"TOOK", "IN", "OUT"}, spare=("OUT", "IN")
+    )
 
 
 def row(line: Line) -> list[str]:

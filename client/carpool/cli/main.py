@@ -272,6 +272,8 @@ def open_session(
     code, text = bring_up(place)
     if code:
         fail(text, code if code == EXIT_USAGE else EXIT_NO_BROKER)
+    if sys.stderr.isatty():
+        click.echo("carpool: started in the background; `carpool down` ends it", err=True)
     try:
         return ControlClient(place.directory, control=control, profile=profile, workspace=workspace)
     except ControlClientError as error:

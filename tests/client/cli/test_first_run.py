@@ -109,3 +109,25 @@ def test_connect_on_a_terminal_says_that_programs_start_it(house: PrivateDaemon)
         os.close(ours)
         os.close(its)
     assert said.startswith("carpool: programs start `carpool connect` and speak MCP with it; Ctrl-C ends it")
+
+
+@behaviour("start:first-run")
+def test_a_verb_that_starts_carpool_says_so_to_a_person(empty: PrivateDaemon) -> None:
+    ours, its = pty.openpty()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "carpool", "tools"],
+            env=empty.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=its,
+            timeout=60,
+            check=False,
+        )
+        said = os.read(ours, 65536).decode()
+    finally:
+        os.close(ours)
+        os.close(its)
+    assert done.returncode == 0
+    assert said.startswith("carpool: started in the background; `carpool down` ends it\r\n")
+    assert "started in the background" not in empty.run("tools").stderr

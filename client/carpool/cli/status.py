@@ -244,22 +244,29 @@ def ps_page(facts: Facts, rows: list[Facts]) -> str:
         display.columns(heads, table, right=right, spare=("ERA", "GEN", "RSS", "SHARING", "ID"))
         or "none of these runs"
     ]
+    parts += _waits(facts, rows)
+    parts += [shut] if (shut := _breakers(facts)) else []
+    parts += [off] if (off := _switches(facts)) else []
+    parts += [UNVERIFIED] if any(map(_is_assumed, rows)) else []
+    return "\n\n".join(parts)
+
+
+def _waits(facts: Facts, rows: list[Facts]) -> Iterator[str]:
+    """Yield who waits for which server, and which instances are being replaced."""
     waiting = [
         f"{_count(server['waiting'], 'call')} for {display.printable(name)}"
         for name, server in (facts.get("servers") or {}).items()
         if server["waiting"]
     ]
-    parts += [f"waiting: {', '.join(waiting)}"] if waiting else []
+    if waiting:
+        yield f"waiting: {', '.join(waiting)}"
     leaving = [
         f"{display.printable(row['server'])} #{row['id']} is being replaced: {display.printable(row['why'])}"
         for row in rows
         if row["why"]
     ]
-    parts += ["\n".join(leaving)] if leaving else []
-    parts += [shut] if (shut := _breakers(facts)) else []
-    parts += [off] if (off := _switches(facts)) else []
-    parts += [UNVERIFIED] if any(map(_is_assumed, rows)) else []
-    return "\n\n".join(parts)
+    if leaving:
+        yield "\n".join(leaving)
 
 
 def _place(session: Facts) -> str:

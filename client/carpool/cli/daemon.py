@@ -15,8 +15,16 @@ import click
 
 from carpool import launcher_lock
 from carpool.check.server_path import comparisons
-from carpool.cli.main import broker_request_or_fail, json_option, open_session, with_server_name
-from carpool.control.control_client import ControlClient
+from carpool.cli.main import (
+    RETURN_S,
+    broker_request,
+    broker_request_or_fail,
+    json_option,
+    open_session,
+    refused,
+    with_server_name,
+)
+from carpool.control.control_client import AnsweredError, ControlClient
 from carpool.control.place import runtime_place
 from carpool.launcher import processes
 from carpool.launcher.cleanup import CLEAR_S
@@ -206,12 +214,22 @@ def _chosen_servers(servers: tuple[str, ...], everything: bool) -> list[str] | N
 
 def _operate(verb: str, servers: list[str] | None, as_json: bool) -> None:
     with open_session(control=True) as door:
-        answer = broker_request_or_fail(
-            door, "carpool/operate", {"verb": verb, "servers": servers}, OPERATE_S
-        )
+        answer = _operated(door, {"verb": verb, "servers": servers})
         results: list[dict[str, Any]] = answer.get("results") or []
         path = missing_here(door, results)
     _print_results(results, as_json, path)
+
+
+def _operated(client: ControlClient, params: dict[str, Any]) -> dict[str, Any]:
+    """Return what came of it. Carpool takes sessions before its supervisor is up, and is waited for."""
+    deadline = time.monotonic() + RETURN_S
+    while True:
+        try:
+            return broker_request(client, "carpool/operate", params, OPERATE_S)
+        except AnsweredError as error:
+            if error.slug() != "supervisor_away" or time.monotonic() >= deadline:
+                refused(error)
+        time.sleep(_POLL_S)
 
 
 def _print_results(results: list[dict[str, Any]], as_json: bool, more: Sequence[str] = ()) -> None:

@@ -19,7 +19,7 @@ from carpool.control.control_client import AnsweredError, ControlClientError
 from carpool.launcher.runtime_place import RuntimePlace
 from carpool_protocol.faults.kinds import KINDS
 from tests.behaviours import behaviour
-from tests.kit.fake_broker import POOLS, STATUS, TOOLS, FakeBroker
+from tests.kit.fake_broker import POOLS, STATUS, TOOLS, FakeBroker, Json
 from tests.kit.private_daemon import PrivateDaemon, until
 
 
@@ -359,6 +359,23 @@ def test_operating_tells_each_result_and_fails_when_one_did(house: PrivateDaemon
         {"verb": "stop", "servers": ["time"]},
         {"verb": "start", "servers": None},
     ]
+
+
+class SupervisorLater(FakeBroker):
+    """A broker whose supervisor is not up yet for the first request to operate."""
+
+    def _answers(self, message: Json) -> list[Json]:
+        asked = [each for each in self.heard if each.get("method") == "carpool/operate"]
+        if message.get("method") != "carpool/operate" or len(asked) > 1:
+            return super()._answers(message)
+        error = {"code": 5309, "message": "It is away.", "data": {"code": "supervisor_away"}}
+        return [{"jsonrpc": "2.0", "id": message["id"], "error": error}]
+
+
+def test_operating_waits_for_a_supervisor_that_is_not_up_yet(house: PrivateDaemon) -> None:
+    with SupervisorLater(house.directory):
+        done = house.run("start", "time")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "time: done\n", "")
 
 
 def test_a_sentence_that_names_its_server_gets_no_second_name() -> None:

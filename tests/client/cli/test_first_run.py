@@ -95,6 +95,7 @@ def test_the_version_is_told_with_its_place(house: PrivateDaemon) -> None:
 
 @behaviour("start:first-run")
 def test_connect_on_a_terminal_says_that_programs_start_it(house: PrivateDaemon) -> None:
+    assert house.run("up", "--detach").returncode == 0  # else a start of its own would outlive the shim
     ours, its = pty.openpty()
     command = [sys.executable, "-m", "carpool", "connect"]
     agent = subprocess.Popen(

@@ -44,6 +44,10 @@ class Tree:
             "CARPOOL_STATE_DIR": str(runtime_dir / "state"),
         }
 
+    def environment(self) -> dict[str, str]:
+        """The variables that lead a client to this tree's carpool."""
+        return {name: self._env[name] for name in ("CARPOOL_RUNTIME_DIR", "CARPOOL_STATE_DIR")}
+
     def carpool(self, *words: str) -> str:
         """What this tree's carpool prints. Raises `CalledProcessError`."""
         return subprocess.run(

@@ -1501,6 +1501,12 @@ _CONFIG: Final = {
         "docs/names.md",
         "A kept list that is not as it was written is passed over with one line, and replaced.",
     ),
+    "metrics:names": Behaviour(
+        "docs/metrics.md", "`/metrics` has the metrics that the page lists, summed from the counters."
+    ),
+    "metrics:access": Behaviour(
+        "docs/metrics.md", "Metrics are only for a client that may see every server."
+    ),
     "operate:calls": Behaviour(
         "docs/operating.md", "`carpool calls` lists every open call with its state, its age and its instance."
     ),

@@ -41,6 +41,7 @@ _RUN = "belongs to the run of an event loop, which begins after the constructor"
 _VALUE = "state: a value, whose place another one takes"
 _SESSION = "state: a session whose HTTP door has died goes on over the connection of the next"
 _ADAPTER = "state: how a server is spoken to is known once it has answered"
+_CLICK = "parameters of click, completed by one table of names instead of one argument at each verb"
 _SDK = "an object of the SDK, which has no argument for it"
 REMAINING: Final[dict[str, str]] = {
     "broker/carpool_broker/core/broker.py: self.call_table.stateless_listener": _BOTH,
@@ -64,6 +65,7 @@ REMAINING: Final[dict[str, str]] = {
     "protocol/carpool_protocol/runtime/poller.py: entry.on_writable": _VALUE,
     "client/carpool/api/session.py: _tasks is only declared": _RUN,
     "client/carpool/bridge/process.py: sse.sse_within_origin": _SDK,
+    "client/carpool/cli/completion.py: parameter.shell_complete": _CLICK,
     "client/carpool/http/core/core.py: self.gate": _VALUE,
     "client/carpool/http/server.py: self._link": _VALUE,
 }

@@ -12,6 +12,7 @@ import mcp
 import pytest
 import trio
 from mcp.client.streamable_http import streamable_http_client
+from prometheus_client.parser import text_string_to_metric_families
 
 from carpool.http.core.access import hash_of
 from carpool.launcher.http_door import read_door_status, read_door_url
@@ -167,6 +168,28 @@ def test_health_and_the_list_of_tools_are_there_for_programs(doored: Daemon) -> 
     assert "echo__echo" in {each["name"] for each in ask(url, "GET", "/tools").json["tools"]}
 
 
+@behaviour("metrics:names")
+def test_metrics_count_the_calls_that_were_made(doored: Daemon) -> None:
+    url, _ = door(doored)
+    root = url.removesuffix("/mcp")
+
+    def calls() -> float:
+        page = ask(root, "GET", "/metrics")
+        assert page.status == 200, page
+        families = {each.name: each for each in text_string_to_metric_families(page.body.decode())}
+        return sum(
+            each.value
+            for each in families["carpool_answers"].samples
+            if each.name == "carpool_answers_total" and each.labels["tool"] == "echo"
+        )
+
+    before = calls()
+    for number in range(3):
+        answer = modern(url, "tools/call", name="echo__echo", arguments={"text": str(number)})
+        assert answer.status == 200, answer
+    assert calls() == before + 3
+
+
 @behaviour("http:stateless:statuses")
 def test_errors_of_the_stateless_era_have_their_status(doored: Daemon) -> None:
     url, _ = door(doored)
@@ -198,13 +221,16 @@ async def test_a_stateless_agent_that_hangs_up_cancels_its_call(daemon: Callable
     await one.until(lambda status: status["totals"]["in_flight"] == 0, "the call is cancelled")
 
 
-@behaviour("http:tokens")
+@behaviour("http:tokens", "metrics:access")
 async def test_with_tokens_each_comes_in_as_itself_or_not_at_all(daemon: Callable[..., Daemon]) -> None:
     one = daemon(
         {"echo": kit("echo")}, http={"port": 0, "tokens": {"ann": hash_of("a"), "bob": hash_of("b")}}
     )
     url, _ = door(one)
     assert ask(url, "POST", "", request(1, "initialize", **GREETING)).status == 401
+    root = url.removesuffix("/mcp")
+    assert ask(root, "GET", "/metrics").status == 401
+    assert ask(root, "GET", "/metrics", Authorization="Bearer a").status == 200
     sid = session(url, Authorization="Bearer a")
     call = request(2, "ping")
     assert ask(url, "POST", "", call, Mcp_Session_Id=sid, Authorization="Bearer a").status == 200

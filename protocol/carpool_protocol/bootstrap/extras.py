@@ -15,7 +15,7 @@ Extra = Literal["demo", "http", "otel", "python", "remote"]
 
 REQUIREMENTS: Final[dict[Extra, tuple[str, ...]]] = {
     "demo": ("mcp-server-time", "mcp-server-git"),
-    "http": ("httptools>=0.6.4", "uvloop>=0.21"),
+    "http": ("httptools>=0.6.4", "uvloop>=0.21", "prometheus-client>=0.22"),
     "otel": ("opentelemetry-sdk>=1.30", "opentelemetry-exporter-otlp-proto-http>=1.30"),
     "python": ("mcp>=2.3,<3",),
     "remote": ("mcp>=2.3,<3",),

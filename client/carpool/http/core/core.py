@@ -51,6 +51,7 @@ from carpool_protocol.wire.tool_names import (
 )
 
 HEALTH: Final = "/health"
+METRICS: Final = "/metrics"
 _FORWARDED: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 """A proxy writes at least one of these (RFC 7239; RFC 9110, 7.6.3). Its own user is not its client's."""
 _MAX_SESSION_ID: Final = 64
@@ -200,10 +201,9 @@ class HttpCore:
         principal = self._principal_or_refusal(x, path, request.headers)
         if isinstance(principal, Respond):
             return principal
+        if path in {HEALTH, METRICS}:
+            return self._page_about_all(x, request, principal, now)
         own = self.gate.profile_of(principal)
-        if path == HEALTH:  # which names every server: not for whoever may see only some
-            known = principal != NO_PRINCIPAL and not own
-            return self._pages.health(x, request, now, known=known, linked=self._linked)
         query = parse_qs(request.query) if request.query else {}
         workspace = query.get("workspace", [""])[0]
         length = _name_length(query.get("tool-name-length", ["0"])[0])
@@ -229,6 +229,16 @@ class HttpCore:
                     return refusal(x, 403, INVALID_REQUEST, text)
                 return self._endpoint(x, request, (principal, server, profile, workspace, length), now)
         return refusal(x, 404, INVALID_REQUEST, f"nothing is here; MCP is at {self.rules.path}")
+
+    def _page_about_all(self, x: int, request: HttpRequest, principal: str, now: float) -> Respond | None:
+        """Answer a page that names every server: a client that may see only some servers may not read it."""
+        may_see_all = principal != NO_PRINCIPAL and not self.gate.profile_of(principal)
+        if request.path == HEALTH:
+            return self._pages.health(x, request, now, known=may_see_all, linked=self._linked)
+        if not may_see_all:
+            text = "the token of this request has a profile, and metrics are about all agents"
+            return refusal(x, 403, INVALID_REQUEST, text)
+        return self._pages.metrics(x, request, now, linked=self._linked)
 
     def _endpoint(self, x: int, request: HttpRequest, endpoint: Endpoint, now: float) -> Respond | None:
         if request.method == "POST":

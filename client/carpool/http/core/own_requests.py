@@ -95,6 +95,15 @@ def health() -> Generator[bytes, bytes, dict[str, Any] | None]:
     }
 
 
+def metrics() -> Generator[bytes, bytes, tuple[dict[str, Any], dict[str, Any]] | None]:
+    """The counters and the status page, on a control stream."""
+    counters = _result((yield _request("carpool/counters", {"within_s": SUPERVISOR_S})))
+    if counters is None:
+        return None
+    status = _result((yield _request("carpool/status", {"within_s": SUPERVISOR_S})))
+    return None if status is None else (counters, status)
+
+
 def _request(method: str, params: dict[str, Any]) -> bytes:
     return msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
 

@@ -1,8 +1,9 @@
-"""The door's own pages, for programs that speak no MCP: how carpool is, and which tools there are.
+"""The HTTP door's own pages, for programs that speak no MCP: health, metrics, and the list of tools.
 
 Knows nothing of: who may see them (`core`), streams of events.
 """
 
+from importlib.util import find_spec
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +13,8 @@ from carpool.http.core.body import INTERNAL_ERROR, INVALID_REQUEST
 from carpool.http.core.effects import HttpRequest, Respond, refusal
 from carpool.http.core.routing import ExchangeTable
 from carpool.http.core.streams import Endpoint
+from carpool_protocol.bootstrap.extras import install_command
+from carpool_protocol.counters.snapshot import CountersSnapshot
 
 AWAY = "carpool's broker is not there (it may be starting); try again in a moment"
 
@@ -20,8 +23,12 @@ HEALTH_S: Final = 0.8
 """`/health` waits no longer than this for the broker, because probes give up after a second."""
 
 
+METRICS_S: Final = 5.0
+"""`/metrics` waits no longer than this for the broker: less than a scrape does by default (10 s)."""
+
+
 class Pages:
-    """`/health` and the list of tools."""
+    """`/health`, `/metrics` and the list of tools."""
 
     def __init__(self, table: ExchangeTable) -> None:
         self._table = table
@@ -73,12 +80,42 @@ class Pages:
         self._table.start_own_request(x, stream, own_requests.health(), found, now, limit_s=HEALTH_S)
         return None
 
+    def metrics(self, x: int, request: HttpRequest, now: float, *, linked: bool) -> Respond | None:
+        """Return the metrics for Prometheus."""
+        if request.method != "GET":
+            return refusal(x, 405, INVALID_REQUEST, "GET only", Allow="GET")
+        if not linked:
+            return refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1")
+
+        def found(facts: Any, now: float) -> None:
+            if facts is None:
+                self._table.out.append(refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1"))
+            else:
+                self._table.out.append(_metrics_page(x, facts, request.headers.get("accept", "")))
+
+        stream = self._table.shared_stream("control", ("", "", "", "", 0), now)
+        self._table.start_own_request(x, stream, own_requests.metrics(), found, now, limit_s=METRICS_S)
+        return None
+
     def _unwell(self, reason: str, asked_at: float, now: float) -> dict[str, Any]:
         """Return the last known health, because the broker does not answer."""
         if self._silent_since is None:
             self._silent_since = asked_at
         silent = {"process": "broker", "for_s": round(now - self._silent_since, 3)}
         return {**self._last, "healthy": False, "reason": reason, "silent": silent}
+
+
+def _metrics_page(x: int, found: tuple[dict[str, Any], dict[str, Any]], accept: str) -> Respond:
+    """Return the page. The Prometheus library is imported here, because few HTTP doors are scraped."""
+    if find_spec("prometheus_client") is None:  # the extra of an earlier carpool had it not
+        text = f"/metrics needs more than is installed: {install_command('http')}"
+        return refusal(x, 501, INTERNAL_ERROR, text)
+    from carpool.http.core import metrics_page
+
+    counters, status = found
+    facts = metrics_page.MetricFacts(msgspec.convert(counters, CountersSnapshot), status)
+    body, media = metrics_page.metrics_page(facts, accept)
+    return Respond(x, 200, body, (("Cache-Control", "no-store"),), media)
 
 
 NOTHING: Final[dict[str, Any]] = {

@@ -70,6 +70,8 @@ async def test_calls_of_a_paused_server_wait_through_the_death_of_the_broker(sha
             assert await agent.text("other__echo", {"text": "d"}) == "d", "the next broker serves"
             await shared.until(lambda facts: facts["servers"]["good"]["waiting"] == 1, "it waits there too")
             assert waiting not in agent.answers
+            (row,) = await open_calls(shared)
+            assert (row["state"], row["waits_for"]) == ("waiting", "`carpool resume good`")
             assert (await shared.status())["servers"]["good"]["paused"]
             assert "good: running" in await told(shared, "resume", "good")
             assert (await agent.answer(waiting))["result"]["content"][0]["text"] == "b"

@@ -6,7 +6,7 @@ supervisor's answer about its place. Calls of the command line itself are listed
 Knows nothing of: how a call is cancelled (`core.requests.dispatch`), the layout of the rows (the verb).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -16,7 +16,7 @@ from carpool_broker.admin.supervisor_queries import SupervisorQueries
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model.events import CallCancelledByOperator
 from carpool_broker.core.model.session import OpenCall
-from carpool_protocol.ids import CallId, call_name, call_named
+from carpool_protocol.ids import CallId, ServerName, call_name, call_named
 from carpool_protocol.link.messages import CallPlace, CallsLocated, LocateCalls
 
 LOCATE_TIMEOUT_S: Final = 5.0
@@ -80,7 +80,8 @@ class OpenCallCommands:
         wanted = [each for each in self._core.call_table.calls.values() if _is_wanted(each, params)]
         places = await self._locate(wanted)
         still_open = [each for each in wanted if each.call in self._core.call_table.calls]
-        rows = list(open_call_rows(still_open, places, self._clock()))
+        paused = self._core.sources.paused_servers
+        rows = list(open_call_rows(still_open, places, self._clock(), paused))
         if params.state:
             rows = [row for row in rows if row["state"] == params.state]
         rows.sort(key=lambda row: -row["age_s"])
@@ -121,12 +122,19 @@ def _is_wanted(open_call: OpenCall, params: OpenCallsParams) -> bool:
 
 
 def open_call_rows(
-    calls: Iterable[OpenCall], places: Mapping[CallId, CallPlace], now: float
+    calls: Iterable[OpenCall],
+    places: Mapping[CallId, CallPlace],
+    now: float,
+    paused: Container[ServerName] = (),
 ) -> Iterable[dict[str, Any]]:
-    """Yield one row for each of these calls. `places`: the supervisor's answer about those that were sent."""
+    """Yield one row for each of these calls. `places`: the supervisor's answer about those that were sent;
+    `paused`: the servers that operators have paused.
+    """
     for open_call in calls:
         session, place = open_call.session, places.get(open_call.call)
         state, waits_for = call_state(open_call, place)
+        if state == "waiting" and open_call.stage == "sent" and open_call.server in paused:
+            waits_for = f"`carpool resume {open_call.server}`"
         yield {
             "call": call_name(open_call.call),
             "server": open_call.server,

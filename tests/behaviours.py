@@ -1507,6 +1507,9 @@ _CONFIG: Final = {
     "metrics:access": Behaviour(
         "docs/metrics.md", "Metrics are only for a client that may see every server."
     ),
+    "doctor:repair": Behaviour(
+        "docs/problems.md", "Each problem that `carpool doctor` finds comes with the line that repairs it."
+    ),
     "operate:calls": Behaviour(
         "docs/operating.md", "`carpool calls` lists every open call with its state, its age and its instance."
     ),

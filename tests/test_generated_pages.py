@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from carpool.cli.main import VERBS, verbs
+from carpool.doctor import problems_page
 from carpool_protocol.faults.errors_page import page
 from carpool_protocol.ids import ServerName
 from carpool_protocol.wire.tool_names import ResolvedName, Resolver, qualify, qualify_all
@@ -16,6 +17,12 @@ DOCS = Path(__file__).parent.parent / "docs"
 def test_the_page_of_errors_is_the_generated_one() -> None:
     assert (DOCS / "errors.md").read_text(encoding="utf-8") == page(), (
         "write it again: python -m carpool_protocol.faults.errors_page > docs/errors.md"
+    )
+
+
+def test_the_page_of_problems_is_the_generated_one() -> None:
+    assert (DOCS / "problems.md").read_text(encoding="utf-8") == problems_page.page(), (
+        "write it again: python -m carpool.doctor.problems_page > docs/problems.md"
     )
 
 

@@ -50,6 +50,7 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "protocol/config/schema/settings_server.py": "protocol/config/schema/test_settings.py",
         "protocol/config/schema/value_types.py": "protocol/config/schema/test_server_kinds.py",
         "protocol/faults/kinds.py": "protocol/faults/test_faults.py",
+        "client/doctor/kinds.py": "client/doctor/test_diagnose.py",
         "protocol/machine/journal_shapes.py": "protocol/machine/test_journal.py",
     },
     "It prints a page, and the page is compared with what it prints.": {

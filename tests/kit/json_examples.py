@@ -42,6 +42,7 @@ VERBS: Final = (
     Verb("logs git --json"),
     Verb("pin status --json"),
     Verb("check --json"),
+    Verb("doctor --json"),
     Verb("calls --json"),
     Verb("pause git --json"),
     Verb("resume git --json"),

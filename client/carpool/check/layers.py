@@ -44,10 +44,10 @@ class CheckedLayers(Struct, kw_only=True):
     problems: list[ConfigProblem]
     warnings: list[str]
     """Warnings about settings that are ignored, and about servers that replace others."""
-    misconfigured: list[str] = []
-    """Servers in force that cannot run as they are written; the warnings give the reasons."""
-    absent: list[ServerName] = []
-    """Servers whose program or packages are missing here; the warnings name them."""
+    misconfigured: dict[str, str] = {}
+    """Servers in force that cannot run as they are written, with the reason, which is a warning too."""
+    absent: dict[ServerName, str] = {}
+    """Servers whose program or packages are missing here, with the reason, which is a warning too."""
     unset: list[str] = []
     """Variables without a default that servers use and that are not set here."""
     workspace: dict[str, Any] | None = None
@@ -123,13 +123,13 @@ def read_layers(
 
         wrong = wrong_names(found.config, expanded)
         found.warnings += wrong.values()
-        found.misconfigured = sorted({*found.config.unusable, *wrong})
+        found.misconfigured = dict(sorted({**found.config.unusable, **wrong}.items()))
         found.path = None if search_path is None or user is None else list(search_path(user))
         searched = found.known.get("PATH", os.defpath) if found.path is None else os.pathsep.join(found.path)
         absent = command_warnings(
             found.config, expanded, ProgramLookup(searched, environ), home, workspace.root
         )
-        found.absent = list(absent)
+        found.absent = absent
         found.warnings += absent.values()
         found.warnings += url_warnings(found.config, expanded)
         found.warnings += hook_warnings(found.config, {**scrub(environ), **layer.env})

@@ -112,10 +112,8 @@ def check(
 
 def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) -> None:
     """Check the configuration itself, and show the result."""
-    store = paths.trust_file(paths.state_dir(os.environ, paths.runtime_dir(os.environ, os.getuid())))
     named = os.path.expanduser(file) if file else None
-    found = read_layers(environment(), named, working_directory(), store, _search_path)
-    _check_http_address(found, alone=named is not None)
+    found = read_checked(named)
     problems, where = found.problems, found.where
     rows = describe(found.config) if found.config is not None else []
     switched = {} if named else _switched(found)
@@ -130,7 +128,7 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
             missing = missing_here(door, results)
     here = None if named or problems else found.config
     profiles = [] if here is None else _profile_report(here)
-    cut = [] if here is None else check_names.shortened(_known_tools(), here)
+    cut = [] if here is None else check_names.shortened(known_tools(), here)
     verdict = _verdict(found, results)
     if as_json:
         print_json(
@@ -171,6 +169,14 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
         raise click.exceptions.Exit(EXIT_USAGE)
     if verdict != ALL_RIGHT:
         raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def read_checked(named: str | None) -> CheckedLayers:
+    """Return the findings about this directory, or about one file alone."""
+    store = paths.trust_file(paths.state_dir(os.environ, paths.runtime_dir(os.environ, os.getuid())))
+    found = read_layers(environment(), named, working_directory(), store, _search_path)
+    _check_http_address(found, alone=named is not None)
+    return found
 
 
 def _check_http_address(found: CheckedLayers, *, alone: bool) -> None:
@@ -223,7 +229,7 @@ def _search_path(config: Config) -> Sequence[str]:
     return path_from_here(os.environ, login_shell=config.login_shell)
 
 
-def _known_tools() -> list[dict[str, Any]]:
+def known_tools() -> list[dict[str, Any]]:
     """Return the tools that the carpool that runs here knows; empty if none runs."""
     try:
         door = reach_broker(runtime_place(), control=True)
@@ -246,7 +252,7 @@ def _switched(found: CheckedLayers) -> dict[str, str]:
 def _verdict(found: CheckedLayers, results: list[dict[str, Any]]) -> str:
     """Return `all right`, or the faulty servers: `not all right: b is misconfigured; c cannot start here`."""
     failed = {each["server"] for each in results if not each["ok"]}
-    groups: list[tuple[Sequence[str], str, str]] = [
+    groups: list[tuple[Collection[str], str, str]] = [
         (found.misconfigured, "is misconfigured", "are misconfigured"),
         (found.absent, "cannot start here", "cannot start here"),
         (sorted(failed.difference(found.misconfigured, found.absent)), "did not start", "did not start"),

@@ -4,6 +4,7 @@ Owns the table of these parameters, and the parameters of the verbs that click d
 `run`). The protocol with the shells is click's. Refuses to know where names come from (`completion_values`).
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 import click
@@ -66,17 +67,15 @@ def completion(ctx: click.Context, shell: str) -> None:
     click.echo(found(ctx.find_root().command, {}, "carpool", VARIABLE).source())
 
 
-def early_command(verb: str, text: str) -> click.Command:
-    """Return a verb that click does not run, with its options, for completion alone."""
+def early_command(verb: str, text: str, verbs: Iterable[str]) -> click.Command:
+    """Return a verb that click does not run, with its options, for completion alone. `verbs`: all verbs."""
     options: list[click.Parameter] = [
         click.Option(names, is_flag=names == ["--detach"]) for names in _EARLY.get(verb, ())
     ]
     if verb == "run":
         options.append(click.Argument(["command"], nargs=-1, type=click.Path()))
     if verb == "help":
-        from carpool.cli.main import VERBS  # late: it imports this module for completion alone
-
-        options.append(click.Argument(["verb"], required=False, type=click.Choice(list(VERBS))))
+        options.append(click.Argument(["verb"], required=False, type=click.Choice(list(verbs))))
     return click.Command(verb, help=text, params=options, callback=lambda **_: None)
 
 

@@ -38,6 +38,7 @@ VERB_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "setup": ("carpool.cli.setup:setup", "Move the MCP servers of your programs into carpool, and back."),
         "add": ("carpool.cli.edit:add", "Add a server to your configuration."),
         "status": ("carpool.cli.status:status", "Show whether all is well, the servers and the sessions."),
+        "doctor": ("carpool.cli.doctor:doctor", "Find out what is wrong, and say how to repair it."),
         "demo": ("carpool.demo.command:demo", "Show on real servers what sharing them buys."),
         "docs": ("carpool.cli.docs:docs", "Print a page of the documentation, or list the pages."),
         "help": ("", "Describe a verb, or list the verbs."),
@@ -138,7 +139,7 @@ class _Verbs(click.Group):
         from carpool.cli.completion import add_names, early_command  # late: a shell asks for completions
 
         place, text = VERBS[cmd_name]
-        return add_names(cmd_name, _verb(cmd_name) if place else early_command(cmd_name, text))
+        return add_names(cmd_name, _verb(cmd_name) if place else early_command(cmd_name, text, VERBS))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
         """Complete a verb or an option. Click would import every verb for its line of help."""

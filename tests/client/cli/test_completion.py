@@ -181,7 +181,7 @@ def test_every_parameter_of_the_table_is_one() -> None:
 @pytest.mark.parametrize("verb", ["up", "connect", "run"])
 def test_the_options_of_verbs_without_click_are_those_of_their_help(verb: str) -> None:
     text = UP_USAGE if verb == "up" else USAGE[verb]
-    options = {name for each in completion.early_command(verb, "").params for name in each.opts}
+    options = {name for each in completion.early_command(verb, "", ()).params for name in each.opts}
     assert {each.strip("[]") for each in text.split() if each.startswith("[--") and each != "[--]"} == {
         each for each in options if each.startswith("--")
     }

@@ -1,0 +1,141 @@
+"""`diagnose`: from facts about this machine to the problems that `carpool doctor` shows.
+
+Owns which fact is which problem, its sentence, and the line that repairs it. A pure function;
+`cli.doctor_facts` collects the facts. Knows nothing of: files, processes, terminals.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+
+from carpool.doctor.kinds import KINDS
+
+FREE_BYTES: Final = 50 * 1024 * 1024
+"""Less free space than this is a problem."""
+
+Fix = Literal["", "restart"]
+"""What `--fix` may do: restart carpool with the installed version."""
+
+
+class WrittenDirectory(Struct, frozen=True):
+    """One directory that carpool writes to."""
+
+    path: str
+    variable: str
+    """The variable that chooses another place."""
+    writable: bool
+    free_bytes: int
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What was found on this machine."""
+
+    installed: str
+    """The version of this command."""
+    config_problems: tuple[str, ...] = ()
+    misconfigured: Mapping[str, str] = {}
+    """By server: the reason."""
+    absent: Mapping[str, str] = {}
+    """By server: why its program cannot start."""
+    unset: tuple[str, ...] = ()
+    waiting: str = ""
+    """Why the servers of the project here are not in force."""
+    warnings: tuple[str, ...] = ()
+    """The other warnings of `carpool check`."""
+    door: str = ""
+    """Why the HTTP door cannot open."""
+    names_cut: tuple[str, ...] = ()
+    places: tuple[WrittenDirectory, ...] = ()
+    status: Mapping[str, Any] | None = None
+    """The answer to `carpool/status`; None if carpool does not run, or does not answer."""
+    held: bool = False
+    """True if a process holds the lock of the runtime directory."""
+    socket: bool = False
+    """True if something stands at the place of the socket."""
+
+
+class Problem(Struct, frozen=True):
+    """One problem that was found."""
+
+    id: str
+    fault: str
+    text: str
+    repair: str
+    """A command or an instruction."""
+    server: str = ""
+    fix: Fix = ""
+
+
+def diagnose(facts: Facts) -> list[Problem]:
+    """Return the problems, in the order of `KINDS`, which begins with the most serious."""
+    found = [*_of_configuration(facts), *_of_daemon(facts), *_of_places(facts)]
+    order = {kind: number for number, kind in enumerate(KINDS)}
+    return sorted(found, key=lambda problem: order[problem.id])
+
+
+def _problem(kind: str, text: str, repair: str, server: str = "", fix: Fix = "") -> Problem:
+    return Problem(kind, KINDS[kind].fault, text, repair, server, fix)
+
+
+def _of_configuration(facts: Facts) -> Iterator[Problem]:
+    for text in facts.config_problems:
+        yield _problem("config-broken", text, "Mend that line; `carpool check` says when it is right.")
+    for server, text in facts.misconfigured.items():
+        yield _problem(
+            "server-misconfigured", text, "Mend the entry; `carpool check` reads it again.", server
+        )
+    for server, text in facts.absent.items():
+        repair = f"Then run `carpool start {server}`."
+        yield _problem("program-missing", text, f"Do what the message says. {repair}", server)
+    for name in facts.unset:
+        text = f"{name} is not set here, and a server uses ${{{name}}} without a default."
+        yield _problem(
+            "variable-unset", text, f"Set {name} where the agent starts, or put it into the `env_file`."
+        )
+    if facts.waiting:
+        yield _problem("project-untrusted", facts.waiting, "Run `carpool trust` here.")
+    if facts.door:
+        repair = "End that program, or choose another address in `http`."
+        yield _problem("door-closed", facts.door, repair)
+    for text in facts.names_cut:
+        yield _problem("names-cut", text, "Give the server a shorter `tools_prefix`.")
+    for text in facts.warnings:
+        yield _problem("configuration-warning", text, "See `carpool check`.")
+
+
+def _of_daemon(facts: Facts) -> Iterator[Problem]:
+    status = facts.status
+    if status is None:
+        if facts.held:
+            text = "carpool runs, and its broker does not answer."
+            yield _problem("broker-silent", text, "See `carpool logs --daemon`; `carpool down` ends it.")
+        elif facts.socket:
+            text = "There is a socket of carpool, and nothing listens on it."
+            yield _problem("socket-stale", text, "None is needed: the next start takes its place.")
+        return
+    running = str((status.get("broker") or {}).get("version", ""))
+    if running and running != facts.installed:
+        text = f"carpool {running} is running, and {facts.installed} is installed."
+        yield _problem("old-daemon", text, "Run `carpool restart --all`.", fix="restart")
+    servers: Mapping[str, Mapping[str, Any]] = status.get("servers") or {}
+    for name, server in servers.items():
+        error = str(server.get("last_error") or "")
+        if not server.get("well", True) and name not in {*facts.absent, *facts.misconfigured}:
+            text = f"{name} is {server.get('state', '')}: {error or 'it has not answered yet'}"
+            repair = f"See `carpool logs {name}`, then run `carpool start {name}`."
+            yield _problem("server-failing", text, repair, name)
+    if status.get("reason") == "calls_failing":
+        text = "At least half of the latest calls for a server failed."
+        yield _problem("calls-failing", text, "See `carpool stats --by tool`.")
+
+
+def _of_places(facts: Facts) -> Iterator[Problem]:
+    for place in facts.places:
+        if not place.writable:
+            text = f"{place.path} cannot be written."
+            repair = f"Give yourself the right to write there, or set {place.variable} to another directory."
+            yield _problem("not-writable", text, repair)
+        elif place.free_bytes < FREE_BYTES:
+            text = f"{place.free_bytes // 2**20} MB are free in {place.path}."
+            yield _problem("disk-full", text, "Make room there.")

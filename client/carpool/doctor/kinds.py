@@ -1,0 +1,140 @@
+"""The kinds of problems that `carpool doctor` finds, with a paragraph for each (docs/problems.md).
+
+Owns their ids, which stay the same between releases. Refuses to know how a problem is found (`diagnose`).
+"""
+
+from typing import Final, Literal, NamedTuple
+
+Fault = Literal["machine", "configuration", "server", "carpool"]
+"""Whose fault a problem is."""
+
+
+class ProblemKind(NamedTuple):
+    """One kind of problem."""
+
+    id: str
+    fault: Fault
+    title: str
+    explanation: str
+
+
+KINDS: Final[dict[str, ProblemKind]] = {
+    kind.id: kind
+    for kind in (
+        ProblemKind(
+            "config-broken",
+            "configuration",
+            "The configuration file is broken",
+            "The file cannot be read as it is. A carpool that runs goes on with the last reading that"
+            " was good; one that does not run cannot start, and agents get no tools. The message "
+            "names the line and what was expected there. `carpool check` shows the file as carpool "
+            "reads it.",
+        ),
+        ProblemKind(
+            "server-misconfigured",
+            "configuration",
+            "A server is configured in a way that cannot work",
+            "The entry of one server is wrong; all other servers work. The message names the setting."
+            " The shapes that other programs use are understood, but not every key of theirs.",
+        ),
+        ProblemKind(
+            "program-missing",
+            "machine",
+            "The program of a server is not there",
+            "The command of a server is not in the PATH that servers get, its file does not exist or "
+            "is not executable, or a server over a URL or a Python module needs packages that are not"
+            " installed. `uvx` comes with uv, `npx` with Node.js, `docker` with Docker. Servers get "
+            "the PATH of your login shell, then that of carpool's start; `carpool status` shows it.",
+        ),
+        ProblemKind(
+            "variable-unset",
+            "configuration",
+            "A variable that a server needs is not set",
+            "The configuration has `${NAME}` without a default, and NAME is set neither here nor in "
+            "the `env_file`. An agent whose environment has it can use the server all the same.",
+        ),
+        ProblemKind(
+            "project-untrusted",
+            "configuration",
+            "The servers of a project wait for your trust",
+            "This directory has a project file with servers. They start once you have looked at them "
+            "and have said `carpool trust`, because whoever wrote the file chose the commands in it.",
+        ),
+        ProblemKind(
+            "server-failing",
+            "server",
+            "A server does not start, or breaks again and again",
+            "The process of the server ends, does not answer `initialize`, or writes lines to stdout "
+            "that are not MCP. Its last error is in the message; `carpool logs SERVER` has what it "
+            "wrote and what carpool did. A token that is missing or out of date often shows up there.",
+        ),
+        ProblemKind(
+            "calls-failing",
+            "server",
+            "Most calls for a server fail",
+            "At least half of the calls that ended in the last minutes ended with an error or were "
+            "refused. `carpool stats --by tool` shows the tools and the codes, `carpool docs "
+            "errors` explains the codes.",
+        ),
+        ProblemKind(
+            "old-daemon",
+            "carpool",
+            "An older carpool is still running",
+            "carpool was updated, and the processes that serve agents are those from before. `carpool"
+            " restart --all` replaces them: agents notice a pause, and open calls are answered first.",
+        ),
+        ProblemKind(
+            "socket-stale",
+            "carpool",
+            "A socket is left over from a carpool that was killed",
+            "A file stands where the socket of carpool should be, and nothing listens on it. The next"
+            " start takes its place by itself, so this only explains what you see.",
+        ),
+        ProblemKind(
+            "broker-silent",
+            "carpool",
+            "carpool runs and does not answer",
+            "A process holds the lock of the runtime directory, and its broker does not answer. It "
+            "may be stopped (SIGSTOP, a suspended machine), or starting. `carpool logs --daemon` has "
+            "what it did last.",
+        ),
+        ProblemKind(
+            "door-closed",
+            "machine",
+            "The HTTP door cannot open",
+            "The address in `http` cannot be listened on: another program has the port, or the "
+            "address is not one of this machine. Agents over HTTP cannot connect; all others can. "
+            "carpool tries again by itself.",
+        ),
+        ProblemKind(
+            "not-writable",
+            "machine",
+            "A directory of carpool cannot be written",
+            "carpool keeps sockets in the runtime directory, and logs, approvals and lists in the "
+            "state directory. `carpool docs files` has both, and the variables that choose other places.",
+        ),
+        ProblemKind(
+            "disk-full",
+            "machine",
+            "The disk is nearly full",
+            "Less than 50 MB are left where carpool writes. Calls go on; logs, the audit and cached "
+            "lists are lost.",
+        ),
+        ProblemKind(
+            "names-cut",
+            "configuration",
+            "Names of tools are shortened",
+            "Some programs take no name above a length, with their own prefix before it. carpool cuts"
+            " such names and adds a hash. A shorter `tools_prefix` of the server keeps them whole "
+            "(`carpool docs names`).",
+        ),
+        ProblemKind(
+            "configuration-warning",
+            "configuration",
+            "The configuration has a warning",
+            "Something in the file has no effect, replaces something else, or is unsafe. `carpool "
+            "check` shows the settings that result.",
+        ),
+    )
+}
+"""All kinds by id, the most serious first."""

@@ -1,0 +1,87 @@
+"""`diagnose`: each fact leads to one problem with a repair; a machine in order has none."""
+
+from typing import Any
+
+import pytest
+
+from carpool.doctor.diagnose import FREE_BYTES, Facts, Problem, WrittenDirectory, diagnose
+from carpool.doctor.kinds import KINDS
+from tests.behaviours import behaviour
+
+WELL = {"broker": {"version": "1.0"}, "reason": "ok", "servers": {"git": {"well": True, "state": "serving"}}}
+ROOM = WrittenDirectory("/run/x", "CARPOOL_RUNTIME_DIR", writable=True, free_bytes=FREE_BYTES)
+
+
+def facts(**more: Any) -> Facts:
+    well: dict[str, Any] = {"installed": "1.0", "status": WELL, "places": (ROOM,), "held": True}
+    return Facts(**{**well, "socket": True, **more})
+
+
+def only(found: Facts) -> Problem:
+    (problem,) = diagnose(found)
+    return problem
+
+
+@behaviour("doctor:repair")
+def test_a_machine_in_order_has_no_problem() -> None:
+    assert diagnose(facts()) == []
+    assert diagnose(facts(status=None, held=False, socket=False)) == [], "carpool need not run"
+
+
+@behaviour("doctor:repair")
+@pytest.mark.parametrize(
+    ("more", "kind", "repair"),
+    [
+        ({"config_problems": ("carpool.json:4: expected ,",)}, "config-broken", "carpool check"),
+        ({"misconfigured": {"git": "git: wrong"}}, "server-misconfigured", "carpool check"),
+        ({"absent": {"git": "uvx is not in the PATH of servers"}}, "program-missing", "carpool start git"),
+        ({"unset": ("TOKEN",)}, "variable-unset", "env_file"),
+        ({"waiting": "the servers of /p wait for trust"}, "project-untrusted", "carpool trust"),
+        ({"door": "port 80 is taken"}, "door-closed", "`http`"),
+        ({"names_cut": ("a__b is cut",)}, "names-cut", "tools_prefix"),
+        ({"warnings": ("x has no effect",)}, "configuration-warning", "carpool check"),
+        ({"installed": "1.1"}, "old-daemon", "carpool restart --all"),
+        ({"status": None}, "broker-silent", "carpool logs --daemon"),
+        ({"status": None, "held": False}, "socket-stale", "next start"),
+        ({"status": {**WELL, "reason": "calls_failing"}}, "calls-failing", "carpool stats"),
+        (
+            {"status": {**WELL, "servers": {"git": {"well": False, "state": "given_up", "last_error": "x"}}}},
+            "server-failing",
+            "carpool logs git",
+        ),
+        ({"places": (WrittenDirectory("/s", "V", writable=False, free_bytes=0),)}, "not-writable", "set V"),
+        (
+            {"places": (WrittenDirectory("/s", "V", writable=True, free_bytes=FREE_BYTES - 1),)},
+            "disk-full",
+            "room",
+        ),
+    ],
+)
+def test_each_problem_is_found_and_leads_to_its_repair(more: dict[str, Any], kind: str, repair: str) -> None:
+    problem = only(facts(**more))
+    assert (problem.id, problem.fault) == (kind, KINDS[kind].fault)
+    assert repair in problem.repair
+    assert problem.text
+
+
+def test_every_kind_of_problem_can_be_found() -> None:
+    parameters = test_each_problem_is_found_and_leads_to_its_repair.pytestmark[0].args[1]
+    assert {kind for _, kind, _ in parameters} == KINDS.keys()
+
+
+@behaviour("doctor:repair")
+def test_a_server_whose_program_is_missing_is_reported_once_and_serious_problems_come_first() -> None:
+    servers = {"git": {"well": False, "state": "given_up", "last_error": "not found"}}
+    found = facts(
+        absent={"git": "uvx is not there"}, status={**WELL, "servers": servers}, warnings=("w",),
+        config_problems=("p",),
+    )  # fmt: skip
+    assert [each.id for each in diagnose(found)] == [
+        "config-broken",
+        "program-missing",
+        "configuration-warning",
+    ]
+
+
+def test_only_an_old_daemon_is_repaired_by_the_verb_itself() -> None:
+    assert [each.fix for each in diagnose(facts(installed="2", unset=("A",)))] == ["", "restart"]

@@ -1520,6 +1520,10 @@ _CONFIG: Final = {
         "docs/operating.md",
         "Calls of a paused server wait until it is resumed, for `wait_s` at most; open calls go on.",
     ),
+    "operate:disconnect": Behaviour(
+        "docs/decisions/0043",
+        "An agent whose session an operator ends is told why; its calls end, and its shim stays away.",
+    ),
     "operate:stop-all": Behaviour("docs/operating.md", "`carpool stop --all` stops every server."),
     "switch:live": Behaviour(
         "docs/json.md, rule 18",

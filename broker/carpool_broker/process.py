@@ -189,6 +189,7 @@ class BrokerShell:
             follow=lambda followed: self._pump.feed_all(group_changes(followed)),
             approvals=approvals,
             story=self._pump.story,
+            disconnect=lambda *ended: self._agent_server.disconnect_session(*ended),  # noqa: PLW0108 - made later
             clock=self._clock,
         )
 

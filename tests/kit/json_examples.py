@@ -63,6 +63,7 @@ ELSEWHERE: Final = {
     "bench": "its keys may change, and it takes a minute",
     "cancel": "it needs an open call; `tests/live/test_live_open_calls.py` reads its output",
     "demo": "its keys may change, and it downloads servers",
+    "disconnect": "as `cancel`, an agent",
     "login": "it needs a server that asks for a login; `tests/live/test_live_login.py` reads its output",
     "logout": "as `login`",
     "schema": "it is `docs/carpool.schema.json`",

@@ -14,6 +14,7 @@ from carpool_broker.admin.methods import Methods
 from carpool_broker.admin.open_calls import OpenCallCommands
 from carpool_broker.admin.override_commands import OverrideCommands, Reload
 from carpool_broker.admin.pool_commands import PoolCommands
+from carpool_broker.admin.session_commands import Disconnect, SessionCommands
 from carpool_broker.admin.session_view import SessionQueries
 from carpool_broker.admin.status_query import Process, StatusQuery
 from carpool_broker.admin.supervisor_queries import SupervisorQueries
@@ -40,6 +41,7 @@ class ControlMethods:
         follow: Callable[[Sequence[OperatorEvent]], None],
         approvals: ApprovalStore,
         story: FindStory,
+        disconnect: Disconnect,
         clock: Callable[[], float],
     ) -> None:
         """`follow` feeds these events to the core."""
@@ -54,6 +56,7 @@ class ControlMethods:
         status.register(methods)
         Stories(inquiries, story, process.audit).register(methods)
         SessionQueries(core, inquiries).register(methods)
+        SessionCommands(core, disconnect).register(methods)
         OpenCallCommands(core, inquiries, clock, follow).register(methods)
         PoolCommands(core, configuration, inquiries, process.told_at).register(methods)
         profile_report.register(methods, core, configuration)

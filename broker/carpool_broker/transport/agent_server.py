@@ -24,6 +24,7 @@ from carpool_broker.transport.incarnation import Incarnation
 from carpool_broker.transport.listener import Listener
 from carpool_broker.transport.receive_budget import ReceiveBudget
 from carpool_broker.transport.server_interface import AgentServerHost
+from carpool_broker.transport.streams import SessionStream
 from carpool_protocol.carrier.attach import ended_line, parse_environment
 from carpool_protocol.ids import Epoch, SessionId, session_of
 from carpool_protocol.runtime.poller import ReadySet
@@ -148,8 +149,30 @@ class AgentServer:
     def end_detached_sessions(self, now: float) -> None:
         """End sessions of dead HTTP doors that no other door has claimed in time."""
         for stream in self.connections.detached.expired(now):
-            del self.connections.streams[stream.id]
-            self._line_handler.session_closed(stream.id)
+            self._forget_detached(stream)
+
+    def disconnect_session(self, session: SessionId, text: str) -> bool:
+        """End an agent's session as if the agent had left, and tell its carrier why. False: it is not here.
+
+        The connection of a session that has one of its own ends with it.
+        """
+        agent = self.connections.agents.get(session)
+        if agent is not None and agent.carrier is None:
+            self.connections.drop(session, text)
+            return True
+        stream = self.connections.streams.get(session)
+        if stream is None:
+            return False
+        if stream.held is not None:
+            self.connections.detached.remove(stream)
+            self._forget_detached(stream)
+            return True
+        carriers = [each.carrier for each in self.connections.agents.values() if each.carrier is not None]
+        return any(carrier.end_stream(stream, text) for carrier in carriers)
+
+    def _forget_detached(self, stream: SessionStream) -> None:
+        del self.connections.streams[stream.id]
+        self._line_handler.session_closed(stream.id)
 
     # --- connections -----------------------------------------------------------------------------------
 

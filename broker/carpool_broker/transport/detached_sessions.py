@@ -84,6 +84,12 @@ class DetachedSessions(Generic[S]):
         self._until.pop(public, None)
         return session
 
+    def remove(self, session: S) -> None:
+        """Forget a session that has ended before a door claimed it."""
+        for public in [public for public, each in self._sessions.items() if each is session]:
+            del self._sessions[public]
+            self._until.pop(public, None)
+
     def expired(self, now: float) -> list[S]:
         """Remove and return the sessions that were not claimed in time. Called about every second."""
         late = [

@@ -32,6 +32,7 @@ from carpool_protocol.carrier.streams import (
     ControlMessage,
     ExchangeClientGone,
     OpenStream,
+    StreamClosed,
     StreamOpened,
     StreamRefused,
     control_line,
@@ -308,6 +309,14 @@ class MultiplexedConnection:
             version,
         )
         self.write(control_line(stream.number, opened))
+
+    def end_stream(self, stream: SessionStream, text: str) -> bool:
+        """End a session and tell the door why. False: it is not on this connection."""
+        if self._streams.get(stream.number) is not stream:
+            return False
+        self.write(control_line(stream.number, StreamClosed(text)))
+        self._forget_stream(stream)
+        return True
 
     def _forget_stream(self, stream: SessionStream) -> None:
         del self._streams[stream.number]

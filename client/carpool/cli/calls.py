@@ -1,7 +1,7 @@
-"""The verbs about open calls: `calls` lists them, `cancel` ends one.
+"""The verbs about open calls and their agents: `calls`, `cancel` and `disconnect`.
 
-Owns the layout of the list, and the sentence about a cancelled call. Knows nothing of: the states of a call
-(the broker's `admin.open_calls`), the history of a call (`story`).
+Owns the layout of the list, and the sentences about an ended call and session. Knows nothing of: the states
+of a call (the broker's `admin.open_calls`), the history of a call (`story`).
 """
 
 from typing import Any, Final
@@ -78,3 +78,27 @@ def cancelled_text(answer: dict[str, Any]) -> str:
         f"{answer['call']}: cancelled; {answer['server']} was told and may have run it all the same: "
         "MCP does not say whether a server stops"
     )
+
+
+@click.command()
+@click.argument("session")
+@json_option
+def disconnect(session: str, as_json: bool) -> None:
+    """End SESSION, as `carpool status` names it, as if its agent had left. Its open calls are cancelled."""
+    with open_session(control=True) as client:
+        answer = broker_request_or_fail(client, "carpool/disconnect", {"session": session})
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(display.printable(disconnected_text(answer)))
+
+
+def disconnected_text(answer: dict[str, Any]) -> str:
+    """Return what an ended session was, and what its agent does now."""
+    count = answer["open_calls"]
+    calls = f"{count} open call{'' if count == 1 else 's'}"
+    agent = f" ({answer['agent']})" if answer["agent"] else ""
+    said = f"{answer['session']}{agent}: disconnected; {calls} cancelled"
+    if answer["open_calls"]:
+        said += ", which servers may have run all the same"
+    return said

@@ -68,6 +68,7 @@ VERB_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "restart": ("carpool.cli.daemon:restart", "Restart servers; with --all carpool itself, too."),
         "reload": ("carpool.cli.daemon:reload", "Read the configuration again, now."),
         "cancel": ("carpool.cli.calls:cancel", "Cancel an open call."),
+        "disconnect": ("carpool.cli.calls:disconnect", "End the session of an agent."),
         "use": ("carpool.cli.use:use", "Take a session to another workspace, without its agent leaving."),
         "service": ("carpool.cli.service:service", "Have carpool run from your login on."),
         "uninstall": ("carpool.cli.uninstall:uninstall", "Undo setup, end carpool, and say what is left."),

@@ -86,6 +86,7 @@ class ControlRig:
             follow=self.follow,
             approvals=ApprovalStore(""),
             story=lambda _subject, _kind: [],
+            disconnect=lambda _session, _why: False,
             clock=lambda: self.now,
         )
 

@@ -29,6 +29,7 @@ from carpool_protocol.carrier.streams import (
     ExchangeClientGone,
     Kind,
     OpenStream,
+    StreamClosed,
     StreamOpened,
     StreamRefused,
     control_line,
@@ -557,3 +558,39 @@ def test_events_of_one_read_are_fed_together_and_before_whatever_else_came_after
     ]
     carrier.lines_received([line[:-1] for line in lines])
     assert host.course == ["5", "6", "gave up @5 1", "7", "farewell"]
+
+
+@behaviour("operate:disconnect")
+async def test_an_operator_ends_one_stream_and_the_others_of_its_connection_go_on(tmp_path: Path) -> None:
+    async with house(tmp_path) as one:
+        porter = await attached(one)
+        await porter.send(control_line(1, OpenStream(agent="a")), control_line(2, OpenStream(agent="b")))
+        assert [isinstance(await porter.word(), StreamOpened) for _ in range(2)] == [True, True]
+        first, second = one.hall.here
+        assert one.door.disconnect_session(first, "an operator did it")
+        one.door.connections.flush()
+        number, word, _ = await porter.frame()
+        assert (number, read_control(word)) == (1, StreamClosed("an operator did it"))
+        assert [*one.hall.here] == [second]
+        assert not one.door.disconnect_session(first, "once more")
+        assert not one.door.disconnect_session(SessionId("s99"), "nobody")
+        late = control_line(1, ExchangeClientGone(5)), control_line(1, CloseStream()), frame_line(1, b"{}", 6)
+        await porter.send(*late, frame_line(2, b'{"n":1}', 7))
+        assert await porter.frame() == (2, b'{"n":1}', 7), "what was on its way is ignored"
+
+
+@behaviour("operate:disconnect")
+async def test_an_operator_ends_a_session_whose_door_has_died(tmp_path: Path) -> None:
+    async with house(tmp_path) as one:
+        porter = await attached(one)
+        await porter.send(control_line(1, OpenStream()))
+        opened = await porter.word()
+        assert isinstance(opened, StreamOpened)
+        (session,) = one.hall.here
+        await porter.end.aclose()
+        await until(lambda: len(one.door.connections.detached) == 1, "it waits for a door")
+        assert one.door.disconnect_session(session, "an operator did it")
+        assert (len(one.door.connections.detached), one.hall.here) == (0, {})
+        heir = await attached(one)
+        await heir.send(control_line(1, OpenStream(resume=ResumeSession(session="", secret=opened.session))))
+        assert isinstance(await heir.word(), StreamRefused)

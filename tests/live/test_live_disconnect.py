@@ -47,9 +47,9 @@ async def test_a_shim_ends_with_the_reason_and_its_call_is_cancelled(shared: Dae
                 await other.inside("good", 1)
                 ended = await disconnect(shared, await only_session(shared, "shim"))
                 assert (ended["carrier"], ended["open_calls"]) == ("shim", 1)
-                said = shared.base / "shims.log"
+                log = shared.base / "shims.log"
                 why = "an operator has disconnected this session"
-                await until(lambda: why in said.read_text(), "the shim says why it ends")
+                await until(lambda: why in log.read_text(), "the shim says why it ends")
             await other.until_seen("good", lambda seen: seen["cancels"], "the server is told")
             rows = (await shared.status())["sessions"]
             assert [each for each in rows if each["carrier"] == "shim"] == [], "it does not come back"

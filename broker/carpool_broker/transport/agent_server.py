@@ -154,7 +154,7 @@ class AgentServer:
     def disconnect_session(self, session: SessionId, text: str) -> bool:
         """End an agent's session as if the agent had left, and tell its carrier why. False: it is not here.
 
-        The connection of a session that has one of its own ends with it.
+        The connection of a session that has one of its own ends with it (docs/decisions/0043).
         """
         agent = self.connections.agents.get(session)
         if agent is not None and agent.carrier is None:

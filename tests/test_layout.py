@@ -130,6 +130,7 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
     "It needs a socket with an agent behind it, as its neighbours do.": {
         "broker/transport/attach.py": "broker/transport/test_multiplexed.py",
         "broker/transport/connections.py": "broker/transport/test_agent_server.py",
+        "broker/transport/detached_sessions.py": "broker/transport/test_multiplexed.py",
         "broker/transport/inbound.py": "broker/transport/test_leaving_agents.py",
         "broker/transport/streams.py": "broker/transport/test_resume.py",
     },
@@ -158,6 +159,7 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "client/bridge/error_texts.py": "client/bridge/test_http_client.py",
         "client/bridge/notifications.py": "live/test_live_bridge.py",
         "client/bridge/oauth_token.py": "live/test_live_login.py",
+        "client/cli/calls.py": "live/test_live_open_calls.py",
         "client/cli/login.py": "live/test_live_login.py",
     },
     "It is a verb or serves one, and the test runs the command line.": {

@@ -9,7 +9,7 @@ from carpool.cli.main import VERBS, verbs
 from carpool.doctor import problems_page
 from carpool_protocol.faults.errors_page import page
 from carpool_protocol.ids import ServerName
-from carpool_protocol.wire.tool_names import ResolvedName, Resolver, qualify, qualify_all
+from carpool_protocol.wire.tool_name_resolver import ResolvedName, Resolver, qualify, qualify_all
 
 DOCS = Path(__file__).parent.parent / "docs"
 

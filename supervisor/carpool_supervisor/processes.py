@@ -3,7 +3,7 @@
 Owns the starts that wait for a spawner or for the PATH, and the next spawner after one has died. Each
 instance that the core has requested is reported exactly once, even if it was never started.
 
-Knows nothing of: calls, MCP, why an instance starts or ends, how a process is started (`spawner`).
+Knows nothing of: calls, MCP, why an instance starts or ends, how a process is started (`spawner_client`).
 """
 
 import logging
@@ -19,7 +19,7 @@ from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor.core.model import effects, events
 from carpool_supervisor.spawn.exit_messages import exit_text
 from carpool_supervisor.spawn.request import AtLimitError, SpawnRefusedError
-from carpool_supervisor.spawn.spawner import Spawner
+from carpool_supervisor.spawn.spawner_client import Spawner
 from carpool_supervisor.stdio.instance_io import InstanceIos
 
 log = logging.getLogger("carpool.supervisor")

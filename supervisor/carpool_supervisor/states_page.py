@@ -1,7 +1,7 @@
 """Page `docs/states.md`: the states of calls, sessions, instances and circuit breakers, as tables.
 
 Owns the shape of the page and the tables of calls and sessions, whose collections a test looks up in the
-code. The tables of instances and circuit breakers come from `lifecycle` and `restart_policy`. Write the page
+code. The tables of instances and circuit breakers come from `lifecycle` and `breaker_policy`. Write the page
 with `python -m carpool_supervisor.states_page > docs/states.md`.
 """
 
@@ -10,6 +10,14 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, get_args
 
 from carpool_protocol.link.messages import Breaker, Policy
+from carpool_supervisor.core.model.breaker_policy import (
+    BREAKER_MEANING,
+    RestartState,
+    after_failure,
+    after_operator,
+    after_pause,
+    after_success,
+)
 from carpool_supervisor.core.model.lifecycle import (
     ACTIVE,
     ENDING,
@@ -18,16 +26,8 @@ from carpool_supervisor.core.model.lifecycle import (
     InstanceState,
     LifecycleEvent,
 )
-from carpool_supervisor.core.model.restart_policy import (
-    BREAKER_MEANING,
-    RestartState,
-    after_failure,
-    after_operator,
-    after_pause,
-    after_success,
-)
 from carpool_supervisor.core.pools.instances import STDIN_GRACE_S, TERM_GRACE_S
-from carpool_supervisor.spawn.spawner_child import GRACE_S
+from carpool_supervisor.spawn.spawner_process import GRACE_S
 
 _WHEN = {
     LifecycleEvent.SPAWNED: "the process was started",
@@ -376,7 +376,7 @@ def _breaker() -> list[str]:
         "",
         "A failure is a transport failure: the process ended by itself, could not be started, did not greet"
         " in time or fell silent. A call that times out is no failure, however many do so in a row."
-        " Made from `core/model/restart_policy.py`.",
+        " Made from `core/model/breaker_policy.py`.",
         "",
         "| breaker | meaning | a failure | `restart.give_up_after` in a row | after `restart.open_s`"
         " | a success | `carpool start` |",

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach import Attach, attach_line
+from carpool_protocol.carrier.attach_line import Attach, attach_line
 from carpool_protocol.faults.kinds import KINDS
 from tests.behaviours import behaviour
 from tests.fuzz.test_fuzz_agents import PROGRAMS, SERVERS, greeted, legible, raw_id

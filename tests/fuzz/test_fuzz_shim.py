@@ -13,7 +13,7 @@ from carpool.shim import resume as shim_return
 from carpool.shim.kept_lines import OURS, KeptLines
 from carpool.shim.pump import BROKER_GONE, ShimPump
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, name_of
-from carpool_protocol.carrier.attach import (
+from carpool_protocol.carrier.attach_line import (
     Attach,
     Settled,
     attach_line,

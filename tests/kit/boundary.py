@@ -28,7 +28,7 @@ from carpool_broker.core.model import events
 from carpool_broker.transport import delivery_log
 from carpool_broker.transport.connections import AgentConnection
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach import OURS_PREFIX, Attach, attach_line, environment_line
+from carpool_protocol.carrier.attach_line import OURS_PREFIX, Attach, attach_line, environment_line
 from carpool_protocol.carrier.streams import OpenStream, control_line, frame_line, split_frame
 from tests.kit.in_process_deaths import KillableDaemon
 from tests.kit.in_process_servers import READ_BYTES, Json, Program

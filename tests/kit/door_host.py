@@ -11,7 +11,7 @@ from carpool_broker.transport.incarnation import Incarnation
 from carpool_broker.transport.resume import SessionResume
 from carpool_broker.transport.server_interface import AgentServerHost
 from carpool_broker.transport.streams import SessionStream
-from carpool_protocol.carrier.attach import Attach
+from carpool_protocol.carrier.attach_line import Attach
 from carpool_protocol.ids import SessionId
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_protocol.wire.lines import OverlongLine

@@ -17,7 +17,7 @@ from carpool.shim.kept_lines import KeptLines
 from carpool.shim.resume import resume
 from carpool_broker.transport.incarnation import SECRET_BYTES, Incarnation
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach import Attach, attach_line
+from carpool_protocol.carrier.attach_line import Attach, attach_line
 from tests.kit.in_process_daemon import InProcessDaemon
 from tests.kit.in_process_servers import READ_BYTES, Json, Program
 

@@ -25,7 +25,7 @@ from carpool.control.control_client import ControlClient
 from carpool.launcher.http_door import read_door_url
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach import Attach, attach_line
+from carpool_protocol.carrier.attach_line import Attach, attach_line
 from carpool_supervisor import marks
 from tests.kit.leaks import zombies_of
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, LineAgent, settled, spoken

@@ -17,7 +17,7 @@ import anyio
 from carpool.api import Carpool
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.carrier_contract import name_of
-from carpool_protocol.carrier.attach import Settled, settled_line
+from carpool_protocol.carrier.attach_line import Settled, settled_line
 
 Json = dict[str, Any]
 LIMIT_S = 20.0

@@ -14,7 +14,7 @@ from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor import marks
 from carpool_supervisor.spawn.orphans import end_marked
 from carpool_supervisor.spawn.request import Pipes
-from carpool_supervisor.spawn.spawner import Spawner
+from carpool_supervisor.spawn.spawner_client import Spawner
 from tests.kit.leaks import no_leaks
 from tests.kit.waits import until
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from carpool.http.core.access import hash_of
-from carpool_protocol.wire.tool_names import spellings
+from carpool_protocol.wire.tool_name_resolver import spellings
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, LineAgent, fault_of
 from tests.kit.live import Daemon, Make, kit, observer

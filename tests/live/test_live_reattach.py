@@ -12,7 +12,7 @@ import trio
 
 from bench import reattach
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach import Attach, ResumeSession
+from carpool_protocol.carrier.attach_line import Attach, ResumeSession
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, LineAgent, fault_of, settled
 from tests.kit.live import SERVERS, Daemon, Make, kit, observer

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach import Attach
+from carpool_protocol.carrier.attach_line import Attach
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Json, LineAgent, fault_of, settled
 from tests.kit.live import Daemon, Make, kit

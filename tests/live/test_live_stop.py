@@ -171,7 +171,13 @@ async def test_core_dumps_are_off_where_secrets_are_and_as_they_were_for_servers
             found = {line: core_bytes(pid) for pid, line in one.running().items() if alive(pid)}
     finally:
         resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
-    for part in ("carpool_broker", "carpool_supervisor ", "spawner_child", "carpool.bridge", "carpool.http"):
+    for part in (
+        "carpool_broker",
+        "carpool_supervisor ",
+        "spawner_process",
+        "carpool.bridge",
+        "carpool.http",
+    ):
         [limit] = [each for line, each in found.items() if part in line]
         assert limit in {"0", "1"}, part
     [limit] = [each for line, each in found.items() if "echo.py" in line]

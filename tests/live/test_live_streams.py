@@ -12,7 +12,7 @@ import trio
 
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach import Attach, ResumeSession, attach_line
+from carpool_protocol.carrier.attach_line import Attach, ResumeSession, attach_line
 from carpool_protocol.carrier.streams import (
     CONTROL,
     CloseStream,

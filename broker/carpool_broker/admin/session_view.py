@@ -20,11 +20,11 @@ from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.configuration.session_views import FAILING_STATES, SessionViews
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.registry.builtin_tools import CARPOOL_SERVER
-from carpool_broker.core.registry.resolve import HELD_REASONS, denied_by
+from carpool_broker.core.registry.request_target import HELD_REASONS, denied_by
 from carpool_broker.core.registry.view import BuiltinTool, DeniedName, HeldByPin, View, ViewResource, ViewTool
 from carpool_protocol.ids import PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import DiscoverCatalog
-from carpool_protocol.wire.tool_names import AmbiguousName, NoSuchName
+from carpool_protocol.wire.tool_name_resolver import AmbiguousName, NoSuchName
 
 
 def server_rows(session_views: SessionViews, session: Session, view: View) -> list[dict[str, Any]]:

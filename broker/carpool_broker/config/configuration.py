@@ -41,7 +41,7 @@ from carpool_broker.core.model.events import SessionSourceChanged, SourceDropped
 from carpool_broker.hooks.spec import HookSpec, spec_of
 from carpool_broker.storage.override_store import OverrideStore
 from carpool_protocol.bootstrap import paths
-from carpool_protocol.carrier.attach import Attach, WorkspaceChanged
+from carpool_protocol.carrier.attach_line import Attach, WorkspaceChanged
 from carpool_protocol.carrier.streams import StreamRefused
 from carpool_protocol.config.reading.last_good import LastGoodReadings
 from carpool_protocol.config.reading.load import ConfigFile, ConfigLayer, home_of
@@ -50,7 +50,7 @@ from carpool_protocol.config.schema.expand import references
 from carpool_protocol.config.schema.model import Config, ServerConfig, variables
 from carpool_protocol.ids import ServerName, SessionId
 from carpool_protocol.link.messages import Root
-from carpool_protocol.wire.tool_names import check_name_length
+from carpool_protocol.wire.tool_name_resolver import check_name_length
 
 DEFAULT_SOURCE = SourceId("daemon")
 """The source without a session, for servers with `auto_connect` or `pool.min`."""

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from carpool_broker.core.model.events import SourceId
-from carpool_protocol.carrier.attach import Attach, WorkspaceChanged
+from carpool_protocol.carrier.attach_line import Attach, WorkspaceChanged
 from carpool_protocol.config.reading.project import workspace_name_at
 from carpool_protocol.config.reading.workspaces import roots_of
 from carpool_protocol.config.schema.model import Config

@@ -24,7 +24,7 @@ from carpool_broker.core.model.approval import Approved, PinId
 from carpool_broker.core.model.events import LocalEvent, SourceId, SourceRead, SourcesRead
 from carpool_broker.core.model.scope import DisabledServer, Scope
 from carpool_broker.storage.catalog_cache import CachedCatalog
-from carpool_protocol.carrier.attach import RunCommand
+from carpool_protocol.carrier.attach_line import RunCommand
 from carpool_protocol.config.schema.model import Config
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.link.messages import Catalog, Root

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from carpool_broker.config.configuration import Configuration, ConfigurationChange
 from carpool_broker.config.locations import WorkspaceRequest, file_uri_path, workspace_request
 from carpool_broker.config.scan import WorkspaceScan
-from carpool_protocol.carrier.attach import WorkspaceChanged
+from carpool_protocol.carrier.attach_line import WorkspaceChanged
 from carpool_protocol.ids import SessionId
 from carpool_protocol.link.messages import Root
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from carpool_broker.core.model.effects import BeginHook, EndHook
 from carpool_broker.core.model.events import HookAnswered, RunId
 from carpool_broker.core.model.session import Session
-from carpool_broker.hooks.process import HookProcess
+from carpool_broker.hooks.child_handle import HookProcess
 from carpool_broker.hooks.spec import HookSpec
 from carpool_protocol.hooks.lines import NOTHING, HookAnswer
 from carpool_protocol.hooks.verdicts import (

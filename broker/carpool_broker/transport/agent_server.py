@@ -3,7 +3,7 @@
 Owns which part takes the lines of a connection, and when its sessions end: between two bursts
 (docs/decisions/0031). Also owns the time limits for agents that do not read (rule 3) and carriers that do not
 send their environment, and the last line to carriers that keep lines when an end is on purpose
-(docs/decisions/0019). `attach` has the dialogue before a session is admitted, `multiplexed` the lines of
+(docs/decisions/0019). `attach_dialogue` has the lines before a session is admitted, `multiplexed` those of
 connections with many sessions, `connections` the table of connections and the output.
 
 Knows nothing of: the meaning of a line, except a carrier's line about its environment; configuration, calls.
@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from carpool_broker.transport.attach import AttachDialogue
+from carpool_broker.transport.attach_dialogue import AttachDialogue
 from carpool_broker.transport.connections import AgentConnection, Connections
 from carpool_broker.transport.delivery_log import DeliveryLog
 from carpool_broker.transport.incarnation import Incarnation
@@ -25,7 +25,7 @@ from carpool_broker.transport.listener import Listener
 from carpool_broker.transport.receive_budget import ReceiveBudget
 from carpool_broker.transport.server_interface import AgentServerHost
 from carpool_broker.transport.streams import SessionStream
-from carpool_protocol.carrier.attach import ended_line, parse_environment
+from carpool_protocol.carrier.attach_line import ended_line, parse_environment
 from carpool_protocol.ids import Epoch, SessionId, session_of
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_protocol.wire.lines import OverlongLine

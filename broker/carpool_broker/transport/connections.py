@@ -23,7 +23,7 @@ from carpool_broker.transport.multiplexed import MultiplexedConnection
 from carpool_broker.transport.resume import SessionResume
 from carpool_broker.transport.socket_io import AgentIo
 from carpool_broker.transport.streams import SessionStream
-from carpool_protocol.carrier.attach import (
+from carpool_protocol.carrier.attach_line import (
     Attach,
     WorkspaceChanged,
     ended_line,

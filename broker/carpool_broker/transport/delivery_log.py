@@ -31,7 +31,7 @@ from carpool_broker.core.model.events import (
     SubscribeRequested,
 )
 from carpool_protocol.bootstrap.carrier_contract import name_of
-from carpool_protocol.carrier.attach import Settled
+from carpool_protocol.carrier.attach_line import Settled
 from carpool_protocol.ids import ABSENT, AskId, Epoch, RawJson
 from carpool_protocol.wire.jsonrpc import is_error_line
 from carpool_protocol.wire.lines import OverlongLine, name_of_any

@@ -25,7 +25,7 @@ from carpool_broker.transport.resume import SessionResume
 from carpool_broker.transport.server_interface import AgentServerHost
 from carpool_broker.transport.socket_io import LINE_CAP_BYTES
 from carpool_broker.transport.streams import SessionStream
-from carpool_protocol.carrier.attach import Attach, WorkspaceChanged
+from carpool_protocol.carrier.attach_line import Attach, WorkspaceChanged
 from carpool_protocol.carrier.streams import OpenStream, StreamRefused
 from carpool_protocol.faults.faults import fault, fault_answer
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId

@@ -25,7 +25,7 @@ from carpool_broker.transport.detached_sessions import DetachedSessions
 from carpool_broker.transport.incarnation import Incarnation
 from carpool_broker.transport.resume import SessionResume
 from carpool_broker.transport.streams import SessionStream, WriteFrame
-from carpool_protocol.carrier.attach import Attach, ResumeSession
+from carpool_protocol.carrier.attach_line import Attach, ResumeSession
 from carpool_protocol.carrier.streams import (
     CONTROL,
     CloseStream,
@@ -47,7 +47,7 @@ from carpool_protocol.wire.lines import OverlongLine
 HELD_BYTES: Final = 16 * 1024 * 1024
 """Maximum number of bytes of all waiting streams of a connection together.
 
-Lines that an earlier broker has taken of a resumed session do not count (as in `attach`).
+Lines that an earlier broker has taken of a resumed session do not count (as in `attach_dialogue`).
 """
 
 

@@ -17,7 +17,7 @@ from carpool_broker.core.model.events import (
     SessionResumed,
 )
 from carpool_broker.era.handshake import LineMeaning
-from carpool_protocol.carrier.attach import ResumeSession
+from carpool_protocol.carrier.attach_line import ResumeSession
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
 from carpool_protocol.wire.lines import OverlongLine, name_of_any
 

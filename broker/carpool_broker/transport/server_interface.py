@@ -1,7 +1,7 @@
 """The interface between connections and the broker process.
 
-It has no logic: `inbound` implements it, and tests have their own. A file of its own, because both `attach`
-and `agent_server` need it, and one imports the other.
+It has no logic: `inbound` implements it, and tests have their own. A file of its own, because both
+`attach_dialogue` and `agent_server` need it, and one imports the other.
 """
 
 from typing import Protocol
@@ -9,7 +9,7 @@ from typing import Protocol
 from carpool_broker.transport.delivery_log import DeliveryLog
 from carpool_broker.transport.multiplexed import StreamHost
 from carpool_broker.transport.resume import SessionResume
-from carpool_protocol.carrier.attach import Attach
+from carpool_protocol.carrier.attach_line import Attach
 from carpool_protocol.ids import SessionId
 from carpool_protocol.wire.lines import OverlongLine
 

@@ -12,7 +12,7 @@ from carpool_broker.core.model.effects import NO_CALL
 from carpool_broker.era.exchange_ids import Exchanges, OneAgentExchanges, SharedExchanges
 from carpool_broker.transport.detached_sessions import DetachedOutput
 from carpool_broker.transport.resume import SessionResume
-from carpool_protocol.carrier.attach import WorkspaceChanged
+from carpool_protocol.carrier.attach_line import WorkspaceChanged
 from carpool_protocol.carrier.streams import (
     ExchangeEnded,
     OpenStream,

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from carpool.adapters.schema import Schema, arms, as_object, followed, properties_of, required_of
-from carpool_protocol.wire.tool_names import qualify
+from carpool_protocol.wire.tool_name_resolver import qualify
 
 _LEGAL = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 

@@ -20,7 +20,7 @@ from carpool.adapters.read_tools import ToolListError
 from carpool.adapters.schema import as_object
 from carpool.adapters.strict_schema import NotStrictError, strict
 from carpool_protocol.ids import ServerName
-from carpool_protocol.wire.tool_names import NoSuchName, ResolvedName, Resolver, qualify_all
+from carpool_protocol.wire.tool_name_resolver import NoSuchName, ResolvedName, Resolver, qualify_all
 
 Json = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """One connection to a broker, without its socket: the attach line, the bytes to write, the lines for us.
 
-Owns the runtime directory that is meant, the attach line (`carpool_protocol.carrier.attach`) and the
+Owns the runtime directory that is meant, the attach line (`carpool_protocol.carrier.attach_line`) and the
 variables that it may tell; the bytes that are to be written and the half line that has come. The broker's
 words about itself are taken out and obeyed; whatever passes is noted in `KeptLines`, before it is written.
 It is what `shim.pump` is for a shim, for an agent in the same process.
@@ -17,7 +17,7 @@ from carpool.errors import BadCall, NotRunning
 from carpool.shim.kept_lines import ENDED, MOVED, OURS, SETTLED, WANTED, KeptLines
 from carpool_protocol.bootstrap import paths, trusted_places
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION
-from carpool_protocol.carrier.attach import (
+from carpool_protocol.carrier.attach_line import (
     ATTACHED_PREFIX,
     REFUSED_PREFIX,
     Attached,

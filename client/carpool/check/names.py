@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from carpool_protocol.config.schema.model import Config
 from carpool_protocol.config.text.problems import ConfigProblem, render_path
-from carpool_protocol.wire.tool_names import NamePrefixes, legalise, qualify
+from carpool_protocol.wire.tool_name_resolver import NamePrefixes, legalise, qualify
 
 Facts = dict[str, Any]
 

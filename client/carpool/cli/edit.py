@@ -43,7 +43,7 @@ from carpool_protocol.config.text.jsonc import JsonValue, parse
 from carpool_protocol.config.text.problems import KeyPath, no_such_server
 from carpool_protocol.files import private_files
 from carpool_protocol.ids import ServerName
-from carpool_protocol.wire.tool_names import check_server_name
+from carpool_protocol.wire.tool_name_resolver import check_server_name
 
 _EMPTY = "{}\n"
 _WRITABLE = 0o222

@@ -10,7 +10,7 @@ import click
 from carpool.cli.main import json_option
 from carpool.http.core.access import hash_of
 from carpool.terminal.verb_output import print_json
-from carpool_protocol.wire.tool_names import check_server_name
+from carpool_protocol.wire.tool_name_resolver import check_server_name
 
 TOKEN_BYTES = 32
 

@@ -18,7 +18,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from carpool_protocol.bootstrap import paths, peer_credentials
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION
 from carpool_protocol.bootstrap.release import RELEASE
-from carpool_protocol.carrier.attach import (
+from carpool_protocol.carrier.attach_line import (
     Attach,
     AttachProblem,
     attach_line,

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from carpool_protocol.bootstrap import paths, peer_credentials
 from carpool_protocol.bootstrap.carrier_contract import NAMING_VERSION
-from carpool_protocol.carrier.attach import (
+from carpool_protocol.carrier.attach_line import (
     Attach,
     AttachProblem,
     attach_line,

@@ -23,7 +23,7 @@ from carpool_protocol.config.schema.expand import is_usable
 from carpool_protocol.config.text.jsonc import JsonValue
 from carpool_protocol.config.text.problems import ConfigProblem, shorten
 from carpool_protocol.ids import ServerName
-from carpool_protocol.wire.tool_names import check_server_name, safe_server_name
+from carpool_protocol.wire.tool_name_resolver import check_server_name, safe_server_name
 
 _HOLDERS: Final = {"plain": "mcpServers", "codex": "mcpServers", "vscode": "servers", "opencode": "mcp"}
 _FIRST: Final = ("command", "args", "url", "transport", "headers", "env", "cwd")

@@ -16,7 +16,7 @@ from msgspec import Struct
 from carpool.check.names import PREFIXED_CHARS
 from carpool.setup.model import MovedServer
 from carpool_protocol.config.text.jsonc import JsonValue, parse
-from carpool_protocol.wire.tool_names import SEPARATOR, qualify
+from carpool_protocol.wire.tool_name_resolver import SEPARATOR, qualify
 
 Kind = Literal["deny", "ask", "hook", "allow"]
 ORDER: Final[tuple[Kind, ...]] = ("deny", "ask", "hook", "allow")

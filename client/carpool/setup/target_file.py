@@ -20,7 +20,7 @@ from carpool_protocol.config.reading.workspaces import WORKSPACES
 from carpool_protocol.config.schema.expand import from_home
 from carpool_protocol.config.text.jsonc import JsonValue, parse
 from carpool_protocol.link.messages import Policy
-from carpool_protocol.wire.tool_names import safe_server_name
+from carpool_protocol.wire.tool_name_resolver import safe_server_name
 
 _TIMES: Final = {
     "timeout_s": Policy().timeout_s,

@@ -258,7 +258,7 @@ def _parse(verb: str, arguments: list[str]) -> tuple[dict[str, str], list[str], 
 
 
 def _attach_line(verb: str, options: dict[str, str], command: list[str], mark: str) -> bytes:
-    """Return the line that `carpool_protocol.carrier.attach` reads. Raises `ValueError` for
+    """Return the line that `carpool_protocol.carrier.attach_line` reads. Raises `ValueError` for
     what JSON cannot carry.
     """
     try:

@@ -38,7 +38,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from carpool_protocol.carrier.attach import ResumeSession, WorkspaceChanged
+from carpool_protocol.carrier.attach_line import ResumeSession, WorkspaceChanged
 
 MESSAGE_CAP_BYTES: Final = 8 * 1024 * 1024 - 1024
 """The longest message that the broker takes in a frame. The door refuses a longer one."""
@@ -72,7 +72,7 @@ class OpenStream(Struct, frozen=True, kw_only=True):
     max_open_calls: int = 0
     """0: the bound of any session."""
     tool_name_length: int = 0
-    """As in `attach.Attach`."""
+    """As in `attach_line.Attach`."""
     resume: ResumeSession | None = None
     """The session to continue, of a broker or of a door that died.
 

@@ -7,7 +7,7 @@ and put back in the server's own spelling. The other members are not touched. `t
 Invariant: the target stands once in the params, in one spelling, so that a server which ignores the case of
 keys reads the same target as carpool. That holds within a `ref` too.
 
-Knows nothing of: the server that the target belongs to (`tool_names`, the registry).
+Knows nothing of: the server that the target belongs to (`tool_name_resolver`, the registry).
 """
 
 from typing import Final

@@ -47,7 +47,7 @@ def close_all(fds: tuple[int, ...] | list[int]) -> None:
 
 
 def encode(message: tuple[object, ...]) -> bytes:
-    """The wire form of a request: length, then the body. `spawner_child` describes the messages."""
+    """The wire form of a request: length, then the body. `spawner_process` describes the messages."""
     body = marshal.dumps(message)  # type: ignore[arg-type]  # ints, strings, bytes, lists and dicts of them
     return len(body).to_bytes(4, "little") + body
 

@@ -19,7 +19,7 @@ from carpool_broker.config.configuration import DEFAULT_SOURCE
 from carpool_broker.core.model.events import SessionClosed, SessionOpened
 from carpool_broker.storage.approval_store import ApprovalStore
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach import Attach
+from carpool_protocol.carrier.attach_line import Attach
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, ServerName, SessionId
 from carpool_protocol.link import messages

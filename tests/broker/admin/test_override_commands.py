@@ -18,7 +18,7 @@ from carpool_broker.core.model.events import (
 )
 from carpool_broker.storage.override_store import OverrideStore
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach import Attach, RunCommand
+from carpool_protocol.carrier.attach_line import Attach, RunCommand
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.config.reading.project import find_workspace
 from carpool_protocol.config.reading.trust import grant_trust

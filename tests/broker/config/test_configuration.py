@@ -10,7 +10,7 @@ from carpool_broker.config.configuration import DEFAULT_SOURCE
 from carpool_broker.config.layers import BrokenConfigError
 from carpool_broker.core.model.events import SessionSourceChanged, SourceDropped, SourceId, SourceRead
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach import Attach, ResumeSession, RunCommand
+from carpool_protocol.carrier.attach_line import Attach, ResumeSession, RunCommand
 from carpool_protocol.carrier.streams import StreamRefused
 from carpool_protocol.config.reading.last_good import LastGoodReadings
 from carpool_protocol.config.reading.load import ConfigFile

@@ -10,7 +10,7 @@ from carpool_broker.config.locations import WorkspaceRequest, file_uri_path
 from carpool_broker.config.scan import WorkspaceScan
 from carpool_broker.core.model.events import SessionSourceChanged
 from carpool_protocol.bootstrap.carrier_contract import NAMING_VERSION
-from carpool_protocol.carrier.attach import Attach, ResumeSession, WorkspaceChanged
+from carpool_protocol.carrier.attach_line import Attach, ResumeSession, WorkspaceChanged
 from carpool_protocol.ids import ServerName, SessionId
 from carpool_protocol.link.messages import Root
 from tests.behaviours import behaviour

@@ -18,7 +18,7 @@ from carpool_broker.config.scan import scan_workspace as real_look
 from carpool_broker.config.watcher import ConfigWatcher
 from carpool_broker.core.model.events import SessionSourceChanged, SourceRead
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach import Attach
+from carpool_protocol.carrier.attach_line import Attach
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.ids import SessionId
 from tests.behaviours import behaviour

@@ -12,7 +12,7 @@ from carpool_broker.core.model.bounds import SessionBounds
 from carpool_broker.core.model.effects import Reply, SendListChanged, SendResourceUpdated
 from carpool_broker.core.model.events import SessionSourceChanged, SourceId
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION
-from carpool_protocol.carrier.attach import Attach, ResumeSession, RunCommand, WorkspaceChanged
+from carpool_protocol.carrier.attach_line import Attach, ResumeSession, RunCommand, WorkspaceChanged
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import (
     Call,

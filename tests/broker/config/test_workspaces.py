@@ -21,7 +21,7 @@ from carpool_broker.core.model.events import (
 )
 from carpool_broker.core.model.scope import Scope
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach import Attach, RunCommand
+from carpool_protocol.carrier.attach_line import Attach, RunCommand
 from carpool_protocol.config.reading.last_good import LastGoodReadings
 from carpool_protocol.config.reading.load import ConfigFile, load_layer
 from carpool_protocol.config.reading.project import find_workspace

@@ -17,7 +17,7 @@ from carpool_broker.core.model.effects import (
     SendResourceUpdated,
 )
 from carpool_broker.core.model.events import SourceId
-from carpool_broker.core.registry.resolve import Target, find_target
+from carpool_broker.core.registry.request_target import Target, find_target
 from carpool_protocol.config.schema.capability import Kind
 from carpool_protocol.ids import CallId, Epoch, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import (
@@ -31,7 +31,7 @@ from carpool_protocol.link.messages import (
     SetPools,
     SetResourceSubscriptions,
 )
-from carpool_protocol.wire.tool_names import spellings
+from carpool_protocol.wire.tool_name_resolver import spellings
 from tests.behaviours import behaviour
 from tests.broker.core.configuration.test_profiles import catalog, frame
 from tests.kit.broker_rig import BrokerRig, source_read

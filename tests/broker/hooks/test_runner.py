@@ -10,7 +10,7 @@ import trio.testing
 
 from carpool_broker.core.model.effects import BeginHook, EndHook
 from carpool_broker.core.model.events import HookAnswered, RunId
-from carpool_broker.hooks import child, runner
+from carpool_broker.hooks import hook_child, runner
 from carpool_broker.hooks.spec import HookSpec
 from carpool_protocol.hooks.lines import BeginHookRun, HookAnswer, line_of
 from carpool_protocol.hooks.verdicts import HookDescription
@@ -102,7 +102,7 @@ def test_a_run_that_is_ended_before_it_has_begun_is_over() -> None:
             line_of(begin) + line_of(BeginHookRun(run=1))
         )  # as both stand in a pipe that was not read
         lines.feed_eof()
-        await child.serve(lines, run, said.append)
+        await hook_child.serve(lines, run, said.append)
         for _ in range(3):
             await asyncio.sleep(0)
 

@@ -18,7 +18,7 @@ from carpool_broker.transport.receive_budget import READ_AHEAD_BYTES
 from carpool_broker.transport.streams import SessionStream
 from carpool_protocol.bootstrap import peer_credentials
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach import Attach, attach_line, environment_line
+from carpool_protocol.carrier.attach_line import Attach, attach_line, environment_line
 from carpool_protocol.carrier.streams import OpenStream, StreamRefused, control_line
 from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.runtime.poller import ReadySet

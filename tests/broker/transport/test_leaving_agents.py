@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach import Attach, attach_line
+from carpool_protocol.carrier.attach_line import Attach, attach_line
 from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH
 from tests.behaviours import behaviour
 from tests.kit import hostile_agents

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from carpool_broker.core.model.effects import NO_CALL
 from carpool_broker.core.model.events import AnyEvent, PingRequested
-from carpool_broker.transport import attach as attaching
+from carpool_broker.transport import attach_dialogue as attaching
 from carpool_broker.transport import connections, multiplexed
 from carpool_broker.transport.agent_server import AgentServer
 from carpool_broker.transport.delivery_log import DeliveryLog
@@ -22,7 +22,13 @@ from carpool_broker.transport.incarnation import Incarnation
 from carpool_broker.transport.multiplexed import MultiplexedConnection
 from carpool_broker.transport.streams import SessionStream
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach import Attach, ResumeSession, attach_line, ended_line, environment_line
+from carpool_protocol.carrier.attach_line import (
+    Attach,
+    ResumeSession,
+    attach_line,
+    ended_line,
+    environment_line,
+)
 from carpool_protocol.carrier.streams import (
     CloseStream,
     ControlMessage,

@@ -23,7 +23,7 @@ from carpool_broker.transport.multiplexed import MultiplexedConnection, with_exc
 from carpool_broker.transport.resume import SessionResume
 from carpool_broker.transport.streams import SessionStream
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, name_of
-from carpool_protocol.carrier.attach import Attach, ResumeSession
+from carpool_protocol.carrier.attach_line import Attach, ResumeSession
 from carpool_protocol.carrier.streams import (
     CONTROL,
     CloseStream,

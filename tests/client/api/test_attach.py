@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from carpool.api.attach import BrokerAttachment
 from carpool.shim.kept_lines import KeptLines
 from carpool_protocol.bootstrap.carrier_contract import name_of
-from carpool_protocol.carrier.attach import (
+from carpool_protocol.carrier.attach_line import (
     Settled,
     WorkspaceChanged,
     attached_line,

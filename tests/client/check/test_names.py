@@ -6,7 +6,7 @@ from typing import Any
 from carpool.check.names import name_lines, shortened, unused_prefixes
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.model import Config
-from carpool_protocol.wire.tool_names import qualify
+from carpool_protocol.wire.tool_name_resolver import qualify
 from tests.behaviours import behaviour
 
 LONG = "add_pull_request_review_comment_to_pending_review"

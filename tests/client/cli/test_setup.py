@@ -25,7 +25,7 @@ from carpool.setup.git import git_status
 from carpool.setup.model import GitStatus
 from carpool_protocol.config.edit.edit import set_member
 from carpool_protocol.config.text.jsonc import parse
-from carpool_protocol.wire.tool_names import qualify
+from carpool_protocol.wire.tool_name_resolver import qualify
 from tests.behaviours import behaviour
 from tests.kit.private_daemon import PrivateDaemon
 

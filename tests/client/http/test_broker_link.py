@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from carpool.http.broker_link import BrokerLink
-from carpool_protocol.carrier.attach import attached_line
+from carpool_protocol.carrier.attach_line import attached_line
 from tests.behaviours import behaviour
 
 LOOPS: dict[str, Callable[[Coroutine[Any, Any, None]], None]] = {"asyncio": asyncio.run}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from carpool.setup.model import MovedServer
 from carpool.setup.other_programs import TITLES, check_other_program, others
 from carpool.setup.permission_rules import PermissionFile, rule_files, rules
-from carpool_protocol.wire.tool_names import qualify
+from carpool_protocol.wire.tool_name_resolver import qualify
 from tests.behaviours import behaviour
 
 HOME = "/home/u"

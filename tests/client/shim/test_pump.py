@@ -8,7 +8,7 @@ import pytest
 
 from carpool.shim.kept_lines import KeptLines
 from carpool.shim.pump import AGENT_GONE, ShimPump
-from carpool_protocol.carrier.attach import Settled, attached_line, settled_line, wanted_line
+from carpool_protocol.carrier.attach_line import Settled, attached_line, settled_line, wanted_line
 from carpool_protocol.ids import Epoch
 from tests.kit.private_daemon import until
 

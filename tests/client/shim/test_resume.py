@@ -24,7 +24,7 @@ from carpool_broker.era.stateless_encode import ACKNOWLEDGED
 from carpool_broker.transport.delivery_log import DeliveryLog
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, name_of
-from carpool_protocol.carrier.attach import (
+from carpool_protocol.carrier.attach_line import (
     ATTACHED_PREFIX,
     Attach,
     ResumeSession,

@@ -25,7 +25,7 @@ from carpool import launcher_lock
 from carpool.shim import refusal
 from carpool.shim.shim import DEATHS, HANDED_VARIABLE
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION, name_of
-from carpool_protocol.carrier.attach import (
+from carpool_protocol.carrier.attach_line import (
     Attach,
     ResumeSession,
     RunCommand,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from carpool_protocol.carrier.attach import WorkspaceChanged
+from carpool_protocol.carrier.attach_line import WorkspaceChanged
 from carpool_protocol.carrier.streams import (
     CONTROL,
     CloseStream,

@@ -15,7 +15,7 @@ from carpool_broker.core.model.bounds import ProfileLimits, SessionBounds
 from carpool_broker.core.model.compiled_profile import ALL_RIGHTS, Rights
 from carpool_broker.core.model.events import LimitsRead, SessionOpened, SourceId
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_broker.core.registry.resolve import is_still_allowed
+from carpool_broker.core.registry.request_target import is_still_allowed
 from carpool_protocol.config.schema.capability import capability
 from carpool_protocol.link.messages import Call
 from carpool_supervisor.core.supervisor import SupervisorCore

@@ -36,7 +36,7 @@ from carpool_broker.core.requests.roots import PREFIX
 from carpool_broker.storage.catalog_cache import CachedCatalog
 from carpool_broker.storage.override_store import OverrideStore
 from carpool_protocol.bootstrap.carrier_contract import NAMING_VERSION
-from carpool_protocol.carrier.attach import Attach, ResumeSession, WorkspaceChanged
+from carpool_protocol.carrier.attach_line import Attach, ResumeSession, WorkspaceChanged
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId, whole_of
 from carpool_protocol.link.messages import Call, CallsRecorded, Catalog, PoolSpec, Root, SetPools

@@ -27,7 +27,7 @@ from carpool_broker.core.model.session import OpenCall, Session
 from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_broker.core.registry.answer_rewrites import needs_rewrite
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.registry.resolve import denied_by_profile, is_still_allowed
+from carpool_broker.core.registry.request_target import denied_by_profile, is_still_allowed
 from carpool_broker.core.registry.view import View
 from carpool_protocol.faults.faults import TOOLS_CALL, InvariantBroken
 from carpool_protocol.ids import InstanceId, PoolKey, RawJson, ServerName, SessionId

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from msgspec import Struct, msgpack, structs
 
-from carpool_protocol.carrier.attach import RunCommand
+from carpool_protocol.carrier.attach_line import RunCommand
 from carpool_protocol.carrier.remote import BRIDGE
 from carpool_protocol.config.reading.late_values import fill_late_values
 from carpool_protocol.config.schema.environment import is_built_in, is_volatile
@@ -38,7 +38,7 @@ from carpool_protocol.config.schema.url_servers import remote_of
 from carpool_protocol.config.text.problems import ConfigProblem, KeyPath, render_path
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.link.messages import EraWish, Policy, PoolSpec, Root
-from carpool_protocol.wire.tool_names import MAX_SERVER_NAME_CHARS, check_server_name
+from carpool_protocol.wire.tool_name_resolver import MAX_SERVER_NAME_CHARS, check_server_name
 
 _ERA_WISHES: Final[dict[Literal["auto", "legacy", "modern", "match"], EraWish]] = {
     "auto": "auto",

@@ -29,7 +29,7 @@ from carpool_broker.core.configuration.launches import (
 )
 from carpool_broker.core.model.approval import pin_of
 from carpool_broker.core.model.scope import ScopeEntry
-from carpool_protocol.carrier.attach import RunCommand
+from carpool_protocol.carrier.attach_line import RunCommand
 from carpool_protocol.config.schema.environment import of_caller
 from carpool_protocol.config.schema.expand import is_usable
 from carpool_protocol.config.schema.model import Config, ServerConfig

@@ -23,12 +23,12 @@ from carpool_broker.core.model.session import Session
 from carpool_broker.core.registry.approvals import INSTRUCTIONS
 from carpool_broker.core.registry.builtin_tools import usage_instructions
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.registry.resolve import denied_by_profile
+from carpool_broker.core.registry.request_target import denied_by_profile
 from carpool_broker.core.registry.view import View
 from carpool_broker.core.registry.view_builder import changed_families
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.link.messages import DiscoverCatalog, PoolChanged
-from carpool_protocol.wire.tool_names import may_be_of
+from carpool_protocol.wire.tool_name_resolver import may_be_of
 
 FAILING_STATES: Final = frozenset({"given_up", "stopped", "backing_off", "breaker_open", "half_open"})
 """The states in which no request waits for a pool's catalog."""

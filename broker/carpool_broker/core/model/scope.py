@@ -17,7 +17,7 @@ from carpool_broker.core.model.compiled_profile import ALL_RIGHTS, Rights
 from carpool_protocol.config.schema.capability import Kind
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.link.messages import ToolOffer
-from carpool_protocol.wire.tool_names import MAX_NAME_CHARS, SEPARATOR, NamePrefixes
+from carpool_protocol.wire.tool_name_resolver import MAX_NAME_CHARS, SEPARATOR, NamePrefixes
 
 NamedServers = tuple[tuple[ServerName, str | None], ...]
 """Servers and their `tools_prefix`, as in `ScopeEntry.prefix`."""

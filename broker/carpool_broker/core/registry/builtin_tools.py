@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from carpool_protocol.faults.faults import TOOLS_CALL
 from carpool_protocol.ids import RawJson, ServerName
-from carpool_protocol.wire.tool_names import qualify
+from carpool_protocol.wire.tool_name_resolver import qualify
 
 BuiltinKind = Literal[
     "find_tools", "describe_tool", "call_tool",

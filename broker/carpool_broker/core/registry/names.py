@@ -4,7 +4,7 @@ A table gives one of three answers: an offer, an offer that the configuration or
 none. Offers that are kept back do not change the names of the others. Names are given over all servers of a
 scope, also those that are away, so that no name changes its meaning because a server went away. Immutable to
 its users; the tables for rare spellings are built on first use. Refuses to know: what is behind a name,
-which servers are away, how names are formed (`carpool_protocol.wire.tool_names`).
+which servers are away, how names are formed (`carpool_protocol.wire.tool_name_resolver`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from msgspec import Struct
 from carpool_broker.core.model.scope import Scope
 from carpool_protocol.ids import ServerName
 from carpool_protocol.machine import slices
-from carpool_protocol.wire.tool_names import (
+from carpool_protocol.wire.tool_name_resolver import (
     MAX_NAME_CHARS,
     AmbiguousName,
     NoSuchName,

@@ -36,7 +36,7 @@ from carpool_protocol.link.messages import Feature
 from carpool_protocol.wire.content import change_members, text_of
 from carpool_protocol.wire.downgrade import NEWEST, tool_edit
 from carpool_protocol.wire.jsonrpc import quote
-from carpool_protocol.wire.tool_names import AmbiguousName, NoSuchName, Resolver, Tool
+from carpool_protocol.wire.tool_name_resolver import AmbiguousName, NoSuchName, Resolver, Tool
 
 __all__ = [  # what a view is asked for and answers
     "BadCursor",

@@ -38,7 +38,7 @@ from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.link.messages import Feature
 from carpool_protocol.machine import slices
 from carpool_protocol.wire.capabilities import ALL_FEATURES
-from carpool_protocol.wire.tool_names import Tool
+from carpool_protocol.wire.tool_name_resolver import Tool
 
 _URI_FAMILIES: Final[tuple[Family, ...]] = ("resources", "templates")
 ALL_FAMILIES: Final = frozenset(FAMILIES)

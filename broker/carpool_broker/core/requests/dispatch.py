@@ -32,7 +32,13 @@ from carpool_broker.core.model.session import UNFINISHED, OpenCall, Session
 from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_broker.core.registry.answer_rewrites import needs_rewrite
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.registry.resolve import NoTarget, Target, error_subject, find_target, is_stable
+from carpool_broker.core.registry.request_target import (
+    NoTarget,
+    Target,
+    error_subject,
+    find_target,
+    is_stable,
+)
 from carpool_broker.core.registry.view import BuiltinTool, View, ViewTool
 from carpool_broker.core.requests.builtin_calls import BuiltinToolCalls
 from carpool_broker.core.requests.deferred import Deferred, DeferredRequests, Question

@@ -18,7 +18,7 @@ from carpool_broker.core.model.effects import AnyEffect, Reply, SendResourceUpda
 from carpool_broker.core.model.events import LogLevelRequested, SubscribeRequested
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.registry.resolve import denied_by
+from carpool_broker.core.registry.request_target import denied_by
 from carpool_broker.core.registry.view import DeniedName, UriRoute
 from carpool_broker.core.subscriptions.subscription_table import LEVELS, MAX_SUBSCRIPTIONS, SubscriptionTable
 from carpool_broker.core.subscriptions.unplaced import UnplacedSubscriptions

@@ -43,7 +43,7 @@ from carpool.http.core.sse_2024 import SseTransport
 from carpool.http.core.streams import BrokerStream, Endpoint
 from carpool.http.core.tool_calls import HeaderCheckedCalls
 from carpool.http.core.trace_header import TRACE_HEADER, with_trace_header
-from carpool_protocol.wire.tool_names import (
+from carpool_protocol.wire.tool_name_resolver import (
     MAX_NAME_CHARS,
     MIN_NAME_CHARS,
     check_name_length,

@@ -17,7 +17,7 @@ from carpool.http.core.kept_messages import KeepBudget
 from carpool.http.core.streams import BrokerStream, Exchange, OwnRequest
 from carpool.open_requests import OpenRequests
 from carpool_protocol.bootstrap.carrier_contract import name_of
-from carpool_protocol.carrier.attach import ResumeSession
+from carpool_protocol.carrier.attach_line import ResumeSession
 from carpool_protocol.carrier.streams import OpenStream, control_line, frame_line
 
 _END: Final = b"\n"

@@ -59,7 +59,7 @@ from carpool.http.core.streams import (
     OwnRequest,
     StreamSort,
 )
-from carpool_protocol.carrier.attach import ResumeSession, WorkspaceChanged
+from carpool_protocol.carrier.attach_line import ResumeSession, WorkspaceChanged
 from carpool_protocol.carrier.streams import (
     CONTROL,
     CloseStream,

@@ -13,7 +13,7 @@ from carpool.http.core.body import ClientMessage
 from carpool.http.core.headers import Annotated
 from carpool.http.core.kept_messages import KeptMessages
 from carpool.open_requests import OpenRequests
-from carpool_protocol.carrier.attach import WorkspaceChanged
+from carpool_protocol.carrier.attach_line import WorkspaceChanged
 from carpool_protocol.carrier.streams import Kind
 
 StreamSort = Literal["session", "shared", "control", "once", "sse"]

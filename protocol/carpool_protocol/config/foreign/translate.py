@@ -30,7 +30,7 @@ from carpool_protocol.config.foreign.values import (
 )
 from carpool_protocol.config.text.jsonc import JsonValue
 from carpool_protocol.config.text.problems import ConfigProblem, KeyPath, render_path, shorten
-from carpool_protocol.wire.tool_names import check_server_name, safe_server_name, safe_server_names
+from carpool_protocol.wire.tool_name_resolver import check_server_name, safe_server_name, safe_server_names
 
 SERVERS: Final = "mcpServers"
 _UNLIMITED: Final = 1_000_000

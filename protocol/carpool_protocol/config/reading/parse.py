@@ -50,7 +50,7 @@ from carpool_protocol.config.text.problems import (
 )
 from carpool_protocol.ids import ServerName
 from carpool_protocol.link.messages import Policy
-from carpool_protocol.wire.tool_names import check_server_name
+from carpool_protocol.wire.tool_name_resolver import check_server_name
 
 __all__ = ["SERVERS", "LoadedConfig", "empty_config", "order_problem", "read_config"]
 

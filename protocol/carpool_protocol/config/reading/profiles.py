@@ -16,7 +16,7 @@ from carpool_protocol.config.schema.settings_profile import PROFILE_SETTINGS
 from carpool_protocol.config.schema.value_types import kind_of
 from carpool_protocol.config.text.jsonc import JsonValue
 from carpool_protocol.config.text.problems import KeyPath, did_you_mean
-from carpool_protocol.wire.tool_names import check_server_name
+from carpool_protocol.wire.tool_name_resolver import check_server_name
 
 PROFILES: Final = "profiles"
 _KEYS: Final = {each.key: each for each in PROFILE_SETTINGS}

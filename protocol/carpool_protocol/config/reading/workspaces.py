@@ -18,7 +18,7 @@ from carpool_protocol.config.schema.value_types import kind_of
 from carpool_protocol.config.text.jsonc import JsonValue
 from carpool_protocol.config.text.problems import KeyPath
 from carpool_protocol.ids import ServerName
-from carpool_protocol.wire.tool_names import check_server_name
+from carpool_protocol.wire.tool_name_resolver import check_server_name
 
 WORKSPACES: Final = "workspaces"
 _KEYS: Final = {each.key: each for each in WORKSPACE_SETTINGS}

@@ -26,7 +26,12 @@ from carpool_protocol.config.schema.settings_http import HTTP_SETTINGS
 from carpool_protocol.config.schema.settings_profile import PROFILE_SETTINGS
 from carpool_protocol.config.schema.settings_server import SERVER_SETTINGS
 from carpool_protocol.config.schema.settings_trace import TRACE_SETTINGS
-from carpool_protocol.wire.tool_names import MAX_NAME_CHARS, MIN_NAME_CHARS, SEPARATOR, check_separator
+from carpool_protocol.wire.tool_name_resolver import (
+    MAX_NAME_CHARS,
+    MIN_NAME_CHARS,
+    SEPARATOR,
+    check_separator,
+)
 
 __all__ = [
     "FILE_SETTINGS",

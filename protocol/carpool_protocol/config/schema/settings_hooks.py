@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from carpool_protocol.config.schema.capability import check_capability
 from carpool_protocol.config.schema.setting import Setting, seconds
-from carpool_protocol.wire.tool_names import check_server_name
+from carpool_protocol.wire.tool_name_resolver import check_server_name
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ENTRY = re.compile(rf"{_NAME}(\.{_NAME})*:{_NAME}(\.{_NAME})*")

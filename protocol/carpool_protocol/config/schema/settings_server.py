@@ -10,7 +10,7 @@ from typing import Final
 
 from carpool_protocol.config.schema.setting import Setting, count, seconds, size
 from carpool_protocol.link.messages import Policy
-from carpool_protocol.wire.tool_names import check_tools_prefix
+from carpool_protocol.wire.tool_name_resolver import check_tools_prefix
 
 _P: Final = Policy()
 

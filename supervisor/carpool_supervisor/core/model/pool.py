@@ -15,11 +15,11 @@ from carpool_protocol.counters.snapshot import ServerCounts
 from carpool_protocol.ids import CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId, WireId
 from carpool_protocol.link.messages import Call, Catalog, Era, EraWish, Mode, Policy, PoolChanged, PoolState
 from carpool_supervisor.core.model.attribution import CAN_ASK, InFlight
+from carpool_supervisor.core.model.breaker_policy import FRESH, RestartState
 from carpool_supervisor.core.model.fair_queue import FairQueue
 from carpool_supervisor.core.model.instance_limits import NEVER, max_calls
 from carpool_supervisor.core.model.lifecycle import ACTIVE, InstanceState, LifecycleEvent, next_state
 from carpool_supervisor.core.model.loss_causes import LossCause
-from carpool_supervisor.core.model.restart_policy import FRESH, RestartState
 from carpool_supervisor.core.model.sharing import (
     Evidence,
     EvidenceKind,

@@ -1,6 +1,6 @@
 """Backoff and circuit breaker of each pool after a failure, and how the breaker closes again (rule 8).
 
-Owns the changes of `Pool.restart` (its states are those of `restart_policy`) and the trial. If no other
+Owns the changes of `Pool.restart` (its states are those of `breaker_policy`) and the trial. If no other
 instance serves, the one that a half open breaker let through gets one call at a time until a call has
 returned. That instance has succeeded when its first answer comes, when it greets beside others that serve, or
 when it has lived for `healthy_after_s`. The breaker prevents starts only: serving instances go on.
@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 from carpool_supervisor.core.calls.dispatcher import Dispatcher
 from carpool_supervisor.core.calls.refusals import cannot_start_text, refusal_now, start_refusal
+from carpool_supervisor.core.model.breaker_policy import after_failure, after_success
 from carpool_supervisor.core.model.effects import AnyEffect, WriteLogLine
 from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance, Pool, Pools
-from carpool_supervisor.core.model.restart_policy import after_failure, after_success
 from carpool_supervisor.core.pools.start_queue import StartQueue
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 from carpool_protocol.link.messages import Operate, OperationEnded
 from carpool_supervisor.core.calls.refusals import cannot_start_text
+from carpool_supervisor.core.model.breaker_policy import after_operator
 from carpool_supervisor.core.model.effects import AnyEffect
 from carpool_supervisor.core.model.pool import Pool
-from carpool_supervisor.core.model.restart_policy import after_operator
 
 
 def begin_operation(pool: Pool, command: Operate) -> None:

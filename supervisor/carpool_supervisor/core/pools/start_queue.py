@@ -19,10 +19,10 @@ from typing import Final
 
 from carpool_protocol.ids import InstanceId, PoolKey, SessionId
 from carpool_supervisor.core.calls.leases import Leases
+from carpool_supervisor.core.model.breaker_policy import after_pause
 from carpool_supervisor.core.model.lifecycle import ENDING, InstanceState
 from carpool_supervisor.core.model.loss_causes import LossCause
 from carpool_supervisor.core.model.pool import Instance, Pool, Pools
-from carpool_supervisor.core.model.restart_policy import after_pause
 from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 from carpool_supervisor.core.pools.demand import needed_instances
 

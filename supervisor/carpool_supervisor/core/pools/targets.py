@@ -29,12 +29,12 @@ from carpool_supervisor.core.calls.dispatcher import Dispatcher
 from carpool_supervisor.core.calls.leases import LeaseEnded, Leases
 from carpool_supervisor.core.calls.placement import self_blocked_sessions, stranded_sessions, successors
 from carpool_supervisor.core.calls.refusals import POOL_REPLACED, SELF_BLOCKED, start_refusal
+from carpool_supervisor.core.model.breaker_policy import FRESH
 from carpool_supervisor.core.model.effects import AnyEffect, RereadLists, WriteLogLine
 from carpool_supervisor.core.model.events import PoolKnowledgeChanged
 from carpool_supervisor.core.model.lifecycle import ENDING, InstanceState
 from carpool_supervisor.core.model.loss_causes import LossCause
 from carpool_supervisor.core.model.pool import Pool, Pools, mark_not_plain
-from carpool_supervisor.core.model.restart_policy import FRESH
 from carpool_supervisor.core.model.server_counters import ServerCounters
 from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 from carpool_supervisor.core.pools import demand, operator_state

@@ -11,16 +11,16 @@ from carpool_broker.core.model.compiled_profile import NO_RIGHTS
 from carpool_broker.core.model.events import SessionSourceChanged, SourceRead
 from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.registry.resolve import NoTarget, Target, find_target
+from carpool_broker.core.registry.request_target import NoTarget, Target, find_target
 from carpool_broker.core.registry.uris import UriRoute
 from carpool_broker.core.registry.view import DeniedName, View
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach import Attach, ResumeSession
+from carpool_protocol.carrier.attach_line import Attach, ResumeSession
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import Catalog, Offer, ResourceOffer
-from carpool_protocol.wire.tool_names import AmbiguousName, NoSuchName, spellings
+from carpool_protocol.wire.tool_name_resolver import AmbiguousName, NoSuchName, spellings
 from tests.behaviours import behaviour
 from tests.kit.broker_rig import no_effect
 from tests.kit.synchronous_configuration import SynchronousConfiguration

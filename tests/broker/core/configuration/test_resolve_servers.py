@@ -11,12 +11,12 @@ from msgspec import structs
 from carpool_broker.core.configuration.launches import pool_key, run_name
 from carpool_broker.core.configuration.resolve_servers import Resolution, resolve, resolve_run
 from carpool_broker.core.model.scope import ScopeEntry
-from carpool_protocol.carrier.attach import RunCommand
+from carpool_protocol.carrier.attach_line import RunCommand
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.model import Config
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.link.messages import Policy, Root
-from carpool_protocol.wire.tool_names import check_server_name
+from carpool_protocol.wire.tool_name_resolver import check_server_name
 from tests.behaviours import behaviour
 
 BASE = {"PATH": "/bin", "HOME": "/h"}

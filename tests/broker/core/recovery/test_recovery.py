@@ -16,7 +16,7 @@ from carpool_broker.core.model.effects import (
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.recovery.recovery import RESUME_GRACE_S, UNREAD
 from carpool_broker.transport.resume import SessionResume
-from carpool_protocol.carrier.attach import ResumeSession
+from carpool_protocol.carrier.attach_line import ResumeSession
 from carpool_protocol.ids import (
     EMPTY_OBJECT,
     CallId,

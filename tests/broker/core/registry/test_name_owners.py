@@ -13,11 +13,11 @@ from carpool_broker.config.configuration import DEFAULT_SOURCE
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.effects import Reply
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach import Attach
+from carpool_protocol.carrier.attach_line import Attach
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import Call, Catalog, Offer, PoolChanged, PoolState
-from carpool_protocol.wire.tool_names import legalise, spellings
+from carpool_protocol.wire.tool_name_resolver import legalise, spellings
 from tests.behaviours import behaviour
 from tests.kit.broker_rig import broker_core, supervisor_comes
 from tests.kit.synchronous_configuration import SynchronousConfiguration

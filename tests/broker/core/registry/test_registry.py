@@ -15,7 +15,7 @@ from carpool_broker.core.registry.view import BadCursor, DeniedName, ListPage, U
 from carpool_protocol.faults.faults import InvariantBroken
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.link.messages import Catalog, Offer, ResourceOffer, ToolOffer
-from carpool_protocol.wire.tool_names import AmbiguousName, NoSuchName, qualify_all
+from carpool_protocol.wire.tool_name_resolver import AmbiguousName, NoSuchName, qualify_all
 from tests.behaviours import behaviour
 from tests.kit.broker_rig import no_effect
 

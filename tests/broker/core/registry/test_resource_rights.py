@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.registry.resolve import NoTarget, Target, find_target, is_still_allowed
+from carpool_broker.core.registry.request_target import NoTarget, Target, find_target, is_still_allowed
 from carpool_broker.core.registry.view import View
 from carpool_protocol.ids import PoolKey, ServerName
 from tests.behaviours import behaviour

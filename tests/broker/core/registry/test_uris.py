@@ -23,7 +23,7 @@ from carpool_broker.core.registry.uris import (
 from carpool_broker.core.registry.view import BadReference, CompletionTarget, View, ViewPrompt
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.link.messages import Catalog, Feature, Offer, ResourceOffer
-from carpool_protocol.wire.tool_names import AmbiguousName, NoSuchName
+from carpool_protocol.wire.tool_name_resolver import AmbiguousName, NoSuchName
 from tests.behaviours import behaviour
 from tests.kit.broker_rig import no_effect
 

@@ -8,7 +8,7 @@ from carpool.http.core.core import HttpCore
 from carpool.http.core.effects import HttpRequest, HttpRules
 from carpool.http.core.kept_messages import KeepBudget
 from carpool.http.core.pending import MAX_WAITING, MAX_WAITING_BYTES, PATIENCE_S, RETURN_S, PendingRequests
-from carpool_protocol.carrier.attach import ResumeSession, WorkspaceChanged
+from carpool_protocol.carrier.attach_line import ResumeSession, WorkspaceChanged
 from carpool_protocol.carrier.streams import (
     CloseStream,
     OpenStream,

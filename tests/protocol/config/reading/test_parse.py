@@ -18,7 +18,7 @@ from carpool_protocol.config.schema.settings import FILE_SETTINGS, SERVER_SETTIN
 from carpool_protocol.config.text.problems import did_you_mean
 from carpool_protocol.ids import ServerName
 from carpool_protocol.link.messages import Policy
-from carpool_protocol.wire.tool_names import check_server_name
+from carpool_protocol.wire.tool_name_resolver import check_server_name
 
 GIT = ServerName("git")
 

@@ -51,7 +51,7 @@ CLOSE_S = 15.0
 
 _CODE = (
     "import sys; sys.path.append(sys.argv[1]); "
-    "from carpool_supervisor.spawn.spawner_child import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+    "from carpool_supervisor.spawn.spawner_process import main; main(int(sys.argv[2]), int(sys.argv[3]))"
 )
 
 

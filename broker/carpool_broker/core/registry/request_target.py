@@ -28,7 +28,7 @@ from carpool_broker.core.registry.view import (
 from carpool_protocol.faults.faults import TOOLS_CALL
 from carpool_protocol.ids import PoolKey, RawJson, ServerName
 from carpool_protocol.wire.content import text_of
-from carpool_protocol.wire.tool_names import AmbiguousName, NoSuchName
+from carpool_protocol.wire.tool_name_resolver import AmbiguousName, NoSuchName
 
 HELD_REASONS: Final[Mapping[HeldReason, str]] = {
     "new": "It is new.",

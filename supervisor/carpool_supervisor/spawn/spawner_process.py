@@ -1,9 +1,9 @@
 """The spawner: the process that forks servers, reaps them, and outlives the supervisor to end them.
 
 Single-threaded and small, because a fork in a process with threads is unsafe and a parent-death signal fires
-when the *thread* that forked ends (rule 2; decision 0002). Started by `spawner.py`, which talks to it over
-one Unix stream socket. Both ways: 4 bytes little-endian length, then one `marshal` tuple (both ends are the
-same interpreter); a `spawn` carries the server's stdin, stdout and stderr as SCM_RIGHTS.
+when the *thread* that forked ends (rule 2; decision 0002). Started by `spawner_client.py`, which talks to it
+over one Unix stream socket. Both ways: 4 bytes little-endian length, then one `marshal` tuple (both ends are
+the same interpreter); a `spawn` carries the server's stdin, stdout and stderr as SCM_RIGHTS.
 
     -> ("spawn", token, argv, env, cwd, mark)   -> ("signal", token, signal number)
     <- ("ready", pid)   <- ("spawned", token, pid)   <- ("failed", token, stage, errno)

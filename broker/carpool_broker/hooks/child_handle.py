@@ -38,7 +38,7 @@ END_TIMEOUT_S: Final = 0.5
 _READ_BYTES: Final = 1 << 18
 _CODE: Final = (
     "import sys; sys.path += [each for each in sys.argv[1:] if each not in sys.path]; del sys.argv[1:]; "
-    "from carpool_broker.hooks.child import main; main()"
+    "from carpool_broker.hooks.hook_child import main; main()"
 )
 _ROOTS: Final = [
     str(Path(str(package.__file__)).parents[1]) for package in (carpool_broker, carpool_protocol)

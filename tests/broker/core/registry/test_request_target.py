@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_broker.core.registry.answer_rewrites import needs_rewrite, rewrite_answer
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.registry.resolve import NoTarget, Target, find_target
+from carpool_broker.core.registry.request_target import NoTarget, Target, find_target
 from carpool_broker.core.registry.view import View
 from carpool_protocol.faults.kinds import KINDS
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION
-from carpool_protocol.carrier import attach
-from carpool_protocol.carrier.attach import Attach, AttachProblem, RunCommand, parse_attach
+from carpool_protocol.carrier import attach_line
+from carpool_protocol.carrier.attach_line import Attach, AttachProblem, RunCommand, parse_attach
 from tests.behaviours import behaviour
 
 
@@ -25,7 +25,7 @@ def test_an_attach_line_is_read_back_as_it_was_written() -> None:
         profile="reader",
         run=RunCommand(argv=["a", "b"], env={"A": "ü"}, cwd="/x", name="n"),
     )
-    written = attach.attach_line(wanted)
+    written = attach_line.attach_line(wanted)
     assert written.endswith(b"\n")
     assert parse_attach(written) == wanted
 
@@ -61,7 +61,7 @@ def test_another_version_is_refused_before_the_rest_is_looked_at() -> None:
 @behaviour("workspaces:attach")
 def test_a_workspace_is_named_in_a_version_of_its_own_that_an_earlier_broker_refuses() -> None:
     named = Attach(version=NAMING_VERSION, carrier="shim", workspace="shop")
-    assert parse_attach(attach.attach_line(named)) == named
+    assert parse_attach(attach_line.attach_line(named)) == named
     assert NAMING_VERSION > ATTACH_VERSION
 
 
@@ -100,23 +100,23 @@ def test_an_empty_command_is_refused() -> None:
 def test_the_brokers_lines_begin_as_the_shim_expects() -> None:
     from carpool.shim import pump
 
-    assert attach.attached_line("s1", []).startswith(pump._ATTACHED)
-    assert pump._NO_ENVIRONMENT in attach.attached_line("s1", [])
-    assert pump._NO_ENVIRONMENT not in attach.attached_line("s1", ["A"])
-    assert attach.refused_line("no").startswith(pump._REFUSED)
+    assert attach_line.attached_line("s1", []).startswith(pump._ATTACHED)
+    assert pump._NO_ENVIRONMENT in attach_line.attached_line("s1", [])
+    assert pump._NO_ENVIRONMENT not in attach_line.attached_line("s1", ["A"])
+    assert attach_line.refused_line("no").startswith(pump._REFUSED)
 
 
 def test_the_brokers_yes_and_no_are_read_back() -> None:
-    yes = attach.parse_attached(attach.attached_line("s1", ["A"]))
-    assert yes == attach.Attached(version=ATTACH_VERSION, session="s1", env=["A"])
-    assert attach.parse_attached(attach.refused_line("no, because")) == AttachProblem("no, because")
-    assert isinstance(attach.parse_attached(b"HTTP/1.1 400 Bad Request"), AttachProblem)
+    yes = attach_line.parse_attached(attach_line.attached_line("s1", ["A"]))
+    assert yes == attach_line.Attached(version=ATTACH_VERSION, session="s1", env=["A"])
+    assert attach_line.parse_attached(attach_line.refused_line("no, because")) == AttachProblem("no, because")
+    assert isinstance(attach_line.parse_attached(b"HTTP/1.1 400 Bad Request"), AttachProblem)
 
 
 def test_an_environment_line_is_read_and_other_lines_are_none() -> None:
-    assert attach.parse_environment(attach.environment_line({"A": "1"})) == {"A": "1"}
-    assert attach.parse_environment(b'{"method":"carpool/environment","params":{"A":1}}') is None
-    assert attach.parse_environment(b'{"method":"ping"}') is None
+    assert attach_line.parse_environment(attach_line.environment_line({"A": "1"})) == {"A": "1"}
+    assert attach_line.parse_environment(b'{"method":"carpool/environment","params":{"A":1}}') is None
+    assert attach_line.parse_environment(b'{"method":"ping"}') is None
 
 
 @behaviour("private:environment")
@@ -124,10 +124,10 @@ def test_an_environment_line_is_read_and_other_lines_are_none() -> None:
     "mark", ['"mark":"",', '"mark":"other",', '"mark":null,', '"mark":"m","mark":"other",', ""]
 )
 def test_an_environment_line_without_the_mark_is_another_line(mark: str) -> None:
-    honest = attach.environment_line({"A": "1"}, "m")
-    assert attach.parse_environment(honest, "m") == {"A": "1"}
+    honest = attach_line.environment_line({"A": "1"}, "m")
+    assert attach_line.parse_environment(honest, "m") == {"A": "1"}
     forged = f'{{"jsonrpc":"2.0","method":"carpool/environment",{mark}"params":{{"A":"2"}}}}'
-    assert attach.parse_environment(forged.encode(), "m") is None
+    assert attach_line.parse_environment(forged.encode(), "m") is None
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
@@ -135,5 +135,5 @@ def test_an_environment_line_without_the_mark_is_another_line(mark: str) -> None
 def test_no_bytes_make_the_readers_raise(noise: bytes) -> None:
     for framed in (noise, b'{"method":"carpool/attach","params":' + noise + b"}"):
         assert isinstance(parse_attach(framed), Attach | AttachProblem | None)
-        attach.parse_attached(framed)
-        attach.parse_environment(framed)
+        attach_line.parse_attached(framed)
+        attach_line.parse_environment(framed)

@@ -21,7 +21,7 @@ from carpool_broker.transport.multiplexed import MultiplexedConnection
 from carpool_broker.transport.resume import SessionResume
 from carpool_broker.transport.server_interface import AgentServerHost
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach import (
+from carpool_protocol.carrier.attach_line import (
     Attach,
     AttachProblem,
     ResumeSession,

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.link.messages import Policy
-from carpool_supervisor.core.model.restart_policy import FRESH, RestartState, after_failure, after_operator
+from carpool_supervisor.core.model.breaker_policy import FRESH, RestartState, after_failure, after_operator
 from tests.behaviours import behaviour
 
 POLICY = Policy(give_up_after=5, first_delay_s=0.5, max_delay_s=30.0, healthy_after_s=60.0)

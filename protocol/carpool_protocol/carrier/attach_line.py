@@ -227,7 +227,9 @@ def parse_attach(line: bytes) -> Attach | AttachProblem | None:
     if (attach.carrier == "door") != attach.streams:
         return AttachProblem("the attach line must say `streams` with the carrier `door`, and only there")
     if attach.tool_name_length:
-        from carpool_protocol.wire.tool_names import check_name_length  # late: carriers need none of it
+        from carpool_protocol.wire.tool_name_resolver import (
+            check_name_length,  # late: carriers need none of it
+        )
 
         if (problem := check_name_length(attach.tool_name_length)) is not None:
             return AttachProblem(problem)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.ids import ServerName
-from carpool_protocol.wire.tool_names import (
+from carpool_protocol.wire.tool_name_resolver import (
     MAX_NAME_CHARS,
     MAX_SERVER_NAME_CHARS,
     MIN_NAME_CHARS,

@@ -19,7 +19,7 @@ from carpool_supervisor import marks
 from carpool_supervisor.spawn.exit_messages import exit_text
 from carpool_supervisor.spawn.orphans import sweep
 from carpool_supervisor.spawn.request import SpawnRefusedError
-from carpool_supervisor.spawn.spawner import LOST
+from carpool_supervisor.spawn.spawner_client import LOST
 from tests.behaviours import behaviour
 from tests.kit.leaks import command_line, marked, open_fds, zombies_of
 from tests.kit.spawner_rig import SpawnerRig, end_everything, garage, server_argv
@@ -254,7 +254,7 @@ async def test_children_of_a_killed_supervisor_end_even_grandchildren_and_those_
 async def test_the_sweep_ends_all_children_when_supervisor_and_spawner_are_killed_together() -> None:
     with _supervisor(_HOLDS) as victim, _ended_after(_line(victim)) as runtime_id:
         await until(lambda: sum(map(_ignores_term, marked(runtime_id))) == 3, "three of them are deaf")
-        spawner = next(pid for pid in marked(runtime_id) if "spawner_child" in command_line(pid))
+        spawner = next(pid for pid in marked(runtime_id) if "spawner_process" in command_line(pid))
         victim.kill()
         os.kill(spawner, signal.SIGKILL)
         await until(lambda: len(marked(runtime_id)) == 2, "only the grandchildren are left")

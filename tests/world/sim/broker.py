@@ -189,7 +189,10 @@ class SimBroker(SimProcess):
 
             def say() -> None:
                 if self.alive and not self.stopped and self.linked and self.served == told:
-                    self.peer.send(self.core.call_table.answers_written([call]))
+                    written = self.core.call_table.answers_written([call])
+                    # Not every loss is in `_losses`: an earlier broker may have written its answer.
+                    self.world.supervisor.sharing.written(call, written.newest)
+                    self.peer.send(written)
 
             if call in self._losses:
                 self.world.supervisor.sharing.written(call, self.core.call_table.newest_call)

@@ -6,7 +6,6 @@ nothing. Knows nothing of: which fact is a problem (`diagnose`).
 
 import os
 import shutil
-from pathlib import Path
 from typing import Any
 
 from carpool import launcher_lock
@@ -61,11 +60,32 @@ def _status(directory: str) -> dict[str, Any] | None:
 def _places(directory: str) -> tuple[WrittenDirectory, ...]:
     state = paths.state_dir(os.environ, directory)
     named = ((directory, "CARPOOL_RUNTIME_DIR"), (state, "CARPOOL_STATE_DIR"))
-    return tuple(_place(Path(path), variable) for path, variable in named)
+    return tuple(written_directory(path, variable) for path, variable in named)
 
 
-def _place(path: Path, variable: str) -> WrittenDirectory:
-    """Return the facts about a directory, or about the nearest one above it that exists."""
-    there = next(each for each in (path, *path.parents) if each.exists())
-    writable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
-    return WrittenDirectory(str(path), variable, writable, shutil.disk_usage(there).free)
+def written_directory(path: str, variable: str) -> WrittenDirectory:
+    """Return the facts about a directory, or about the nearest one above it that exists.
+
+    A path that cannot be examined (no right to search a directory above it, a name that is too long) counts
+    as one that does not exist.
+    """
+    there = path
+    while not os.path.exists(there) and there != os.path.dirname(there):
+        there = os.path.dirname(there)
+    try:
+        free_bytes = shutil.disk_usage(there).free
+    except OSError:  # another process has just removed it
+        return WrittenDirectory(path, variable, writable=False, free_bytes=0)
+    writable = os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK) and _may_exist(path)
+    return WrittenDirectory(path, variable, writable, free_bytes)
+
+
+def _may_exist(path: str) -> bool:
+    """Return True if the path exists, or if nothing but its absence keeps it from being examined."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True

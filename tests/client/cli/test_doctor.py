@@ -4,7 +4,7 @@ import errno
 import json
 import os
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_a_directory_below_one_that_cannot_be_searched_is_not_writable(
     """Permission bits do not stop root, so `stat` refuses here."""
     inside, real = str(tmp_path / "closed" / "state"), os.stat
 
-    def refusing(path: Any, *more: Any, **keywords: Any) -> os.stat_result | NoReturn:
+    def refusing(path: Any, *more: Any, **keywords: Any) -> os.stat_result:
         if str(path).startswith(str(tmp_path / "closed") + "/"):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
         return real(path, *more, **keywords)

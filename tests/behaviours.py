@@ -1510,6 +1510,11 @@ _CONFIG: Final = {
     "doctor:repair": Behaviour(
         "docs/problems.md", "Each problem that `carpool doctor` finds comes with the line that repairs it."
     ),
+    "doctor:fix": Behaviour(
+        "docs/problems.md",
+        "`carpool doctor --fix` asks before each repair, repairs nothing unasked without `--yes`, and its "
+        "exit code tells the state after the repairs.",
+    ),
     "operate:calls": Behaviour(
         "docs/operating.md", "`carpool calls` lists every open call with its state, its age and its instance."
     ),

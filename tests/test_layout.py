@@ -170,6 +170,7 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "client/cli/check.py": "client/cli/test_trust.py",
         "client/cli/daemon.py": "client/launcher/test_launcher.py",
         "client/cli/doctor_facts.py": "client/cli/test_doctor.py",
+        "client/cli/doctor_repairs.py": "client/cli/test_doctor.py",
         "client/cli/resources_prompts.py": "live/test_live_search.py",
         "client/cli/status.py": "client/cli/test_main.py",
         "client/cli/tools.py": "client/cli/test_main.py",

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import time
+from collections.abc import Iterator
 
 from carpool_protocol.bootstrap import paths
 
@@ -61,6 +62,23 @@ def take_lock(directory: str, config: str, http: str = "") -> int | None:
             return fd
     os.close(fd)
     return None
+
+
+@contextlib.contextmanager
+def kept_free(directory: str) -> Iterator[bool]:
+    """Keep launchers from starting for a moment. Yields False if one holds the lock. The text stays."""
+    try:
+        fd = os.open(paths.lock_file(directory), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:  # no launcher was ever here
+        yield True
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(fd)
 
 
 def is_in_place(fd: int, directory: str) -> bool:

@@ -6,7 +6,7 @@ through the running daemon; `--probe` is a separate task (`probe`). Values of `e
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import click
@@ -128,7 +128,7 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
             missing = missing_here(door, results)
     here = None if named or problems else found.config
     profiles = [] if here is None else _profile_report(here)
-    cut = [] if here is None else check_names.shortened(known_tools(), here)
+    cut = [] if here is None else check_names.shortened(_known_tools(), here)
     verdict = _verdict(found, results)
     if as_json:
         print_json(
@@ -171,10 +171,15 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def read_checked(named: str | None) -> CheckedLayers:
-    """Return the findings about this directory, or about one file alone."""
+def read_checked(
+    named: str | None, search_path: Callable[[Config], Sequence[str]] | None = None
+) -> CheckedLayers:
+    """Return the findings about this directory, or about one file alone.
+
+    `search_path`: the way to the PATH of servers. None: asks the carpool that runs here.
+    """
     store = paths.trust_file(paths.state_dir(os.environ, paths.runtime_dir(os.environ, os.getuid())))
-    found = read_layers(environment(), named, working_directory(), store, _search_path)
+    found = read_layers(environment(), named, working_directory(), store, search_path or _search_path)
     _check_http_address(found, alone=named is not None)
     return found
 
@@ -229,7 +234,7 @@ def _search_path(config: Config) -> Sequence[str]:
     return path_from_here(os.environ, login_shell=config.login_shell)
 
 
-def known_tools() -> list[dict[str, Any]]:
+def _known_tools() -> list[dict[str, Any]]:
     """Return the tools that the carpool that runs here knows; empty if none runs."""
     try:
         door = reach_broker(runtime_place(), control=True)

@@ -116,6 +116,15 @@ def restart(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
     if chosen is not None:
         _operate("restart", chosen, as_json)
         return
+    restart_daemon()
+    if as_json:
+        print_json([{"server": "carpool", "ok": True, "text": "restarted"}])
+    else:
+        click.echo("carpool: restarted")
+
+
+def restart_daemon() -> None:
+    """End carpool, and start it with the configuration and the address that it had; fail the verb if not."""
     place = runtime_place()
     before = launcher_lock.holder(place.directory) or launcher_lock.killed_holder(place.directory)
     config = before.config if before else requested_config()
@@ -126,10 +135,6 @@ def restart(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
         fail(text, code if code == EXIT_USAGE else EXIT_FAILED)
     if text:
         click.echo(f"carpool: {display.printable(text)}", err=True)
-    if as_json:
-        print_json([{"server": "carpool", "ok": True, "text": "restarted"}])
-    else:
-        click.echo("carpool: restarted")
 
 
 @click.command()

@@ -1,6 +1,7 @@
 """The verb `doctor`: what is wrong here, and the line that repairs it.
 
-Owns the page and `--fix`. Knows nothing of: how problems are found (`carpool.doctor`).
+Owns the page and the questions of `--fix`. Knows nothing of: how problems are found (`carpool.doctor`), how
+they are repaired (`doctor_repairs`).
 """
 
 import sys
@@ -10,6 +11,7 @@ import click
 import msgspec
 
 from carpool.cli.doctor_facts import gather_facts
+from carpool.cli.doctor_repairs import RepairResult, question, repair
 from carpool.cli.main import json_option
 from carpool.doctor.diagnose import Problem, diagnose
 from carpool.terminal import display
@@ -20,23 +22,47 @@ NOTHING_FOUND = "nothing is wrong that carpool doctor knows of"
 
 @click.command()
 @click.option("--fix", "fixes", is_flag=True, help="Ask, and then repair what is safe to repair.")
+@click.option("--yes", is_flag=True, help="With --fix: do not ask.")
 @json_option
-@click.pass_context
-def doctor(ctx: click.Context, *, fixes: bool, as_json: bool) -> None:
-    """Find out what is wrong here, and say how to repair it. Exit code 1: something was found.
+def doctor(*, fixes: bool, yes: bool, as_json: bool) -> None:
+    """Find out what is wrong here, and say how to repair it. Exit code 1: something is wrong.
 
     Looks at the configuration of this directory, at the carpool that runs, and at the directories it writes
-    to. Starts nothing.
+    to. Starts nothing. With --fix it looks again after its repairs, and says what is still wrong.
     """
+    if yes and not fixes:
+        raise click.UsageError("--yes goes with --fix")
     problems = diagnose(gather_facts())
-    if as_json:
-        print_json({"ok": not problems, "problems": [msgspec.to_builtins(each) for each in problems]})
-    else:
+    if not as_json:
         click.echo(doctor_page(problems))
-    if fixes and any(each.fix == "restart" for each in problems):
-        _restart(ctx)
+    done: list[RepairResult] = []
+    if fixes:
+        done = _repaired(problems, asks=not yes, as_json=as_json)
+    if done:
+        problems = diagnose(gather_facts())
+        if not as_json:
+            click.echo(f"\nafter that: {doctor_page(problems)}")
+    if as_json:
+        facts = {"ok": not problems, "problems": problems, "repaired": done}
+        print_json(msgspec.to_builtins(facts))
     if problems:
         raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _repaired(problems: Sequence[Problem], *, asks: bool, as_json: bool) -> list[RepairResult]:
+    """Repair what can be repaired, and return the results. Questions and results are written to stderr."""
+    wanted = [each for each in problems if each.fix]
+    if wanted and asks and (as_json or not sys.stdin.isatty()):
+        click.echo("carpool: nothing is repaired unasked; add --yes", err=True)
+        return []
+    done: list[RepairResult] = []
+    for problem in wanted:
+        if asks and not click.confirm(display.printable(question(problem)), err=True):
+            continue
+        result = repair(problem)
+        done.append(result)
+        click.echo(display.printable(f"{result.id}: {result.text}"), err=True)
+    return done
 
 
 def doctor_page(problems: Sequence[Problem]) -> str:
@@ -50,11 +76,3 @@ def doctor_page(problems: Sequence[Problem]) -> str:
     ]
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     return "\n".join([*parts, f"\n{count}; `carpool docs problems` explains each by its id"])
-
-
-def _restart(ctx: click.Context) -> None:
-    """Replace the running carpool, if the user agrees. Does nothing without a terminal."""
-    from carpool.cli.daemon import restart  # late: few runs need it
-
-    if sys.stdin.isatty() and click.confirm("restart carpool now with the installed version?"):
-        ctx.invoke(restart, servers=(), everything=True, as_json=False)

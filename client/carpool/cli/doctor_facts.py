@@ -6,28 +6,53 @@ nothing. Knows nothing of: which fact is a problem (`diagnose`).
 
 import os
 import shutil
-from typing import Any
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
 
 from carpool import launcher_lock
 from carpool.check import names as check_names
 from carpool.check.layers import CheckedLayers
-from carpool.cli.check import known_tools, read_checked
-from carpool.cli.main import broker_request
+from carpool.check.server_path import path_from_here
+from carpool.cli.check import read_checked
 from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
-from carpool.doctor.diagnose import Facts, WrittenDirectory
+from carpool.doctor.diagnose import Facts, NotPrivate, WrittenDirectory
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.release import RELEASE
+from carpool_protocol.config.schema.model import Config
 
 ANSWER_S = 5.0
 """The broker may take so long to answer."""
 
 
+class _BrokerFacts(NamedTuple):
+    """What the broker says. `status` is None if none runs, or if it does not answer."""
+
+    status: dict[str, Any] | None
+    tools: list[dict[str, Any]]
+
+
 def gather_facts() -> Facts:
-    """Return the facts about this machine and this directory."""
-    found = read_checked(None)
+    """Return the facts about this machine and this directory.
+
+    If the runtime directory cannot be used, no verb goes on, so only that is told.
+    """
     directory = paths.runtime_dir(os.environ, os.getuid())
+    state = paths.state_dir(os.environ, directory)
+    places = (
+        written_directory(directory, paths.RUNTIME_VARIABLE),
+        written_directory(state, paths.STATE_VARIABLE),
+    )
+    if unusable := _unusable(directory):
+        # A directory that cannot be written is told as that.
+        open_ones = (unusable,) if places[0].writable else ()
+        return Facts(installed=RELEASE, not_private=open_ones, places=places)
+    broker = _ask_broker(directory)
+    found = read_checked(None, _search_path(broker.status))
     said = {*found.absent.values(), *found.misconfigured.values(), found.door}
-    cut = check_names.shortened(known_tools(), found.config) if found.config is not None else []
+    cut = check_names.shortened(broker.tools, found.config) if found.config is not None else []
     return Facts(
         installed=RELEASE,
         config_problems=tuple(each.render() for each in found.problems),
@@ -38,8 +63,9 @@ def gather_facts() -> Facts:
         warnings=tuple(text for text in found.warnings if text not in said),
         door=found.door,
         names_cut=tuple(check_names.name_lines(cut)),
-        places=_places(directory),
-        status=_status(directory),
+        not_private=tuple(_open_state(state)),
+        places=places,
+        status=broker.status,
         held=launcher_lock.holder(directory) is not None,
         socket=os.path.lexists(paths.agents_socket(directory)),
     )
@@ -49,18 +75,63 @@ def _waiting(found: CheckedLayers) -> str:
     return found.waiting if found.project is not None else ""
 
 
-def _status(directory: str) -> dict[str, Any] | None:
+def _ask_broker(directory: str) -> _BrokerFacts:
+    """Ask once, with a bound: a broker that is stopped must not hold up the rest."""
     try:
         with ControlClient(directory, control=True, attach_s=ANSWER_S) as client:
-            return broker_request(client, "carpool/status", {}, ANSWER_S)
-    except (ControlClientError, AnsweredError):
+            status = msgspec.json.decode(client.request("carpool/status", {}, ANSWER_S))
+            tools = msgspec.json.decode(client.request("carpool/tools", {"offline": True}, ANSWER_S))
+    except (ControlClientError, AnsweredError, msgspec.MsgspecError, UnicodeDecodeError):
+        return _BrokerFacts(None, [])
+    if not isinstance(status, dict) or not isinstance(tools, dict):
+        return _BrokerFacts(None, [])
+    return _BrokerFacts(status, tools.get("tools") or [])
+
+
+def _search_path(status: dict[str, Any] | None) -> Callable[[Config], Sequence[str]]:
+    """Return the way to the PATH of servers: as the broker says, else as in one that is started here."""
+    path = (status or {}).get("path") or {"login_shell": "asking"}
+
+    def directories(config: Config) -> Sequence[str]:
+        if path["login_shell"] == "asking":
+            return path_from_here(os.environ, login_shell=config.login_shell)
+        found: Sequence[str] = path["directories"]
+        return found
+
+    return directories
+
+
+# --- directories ----------------------------------------------------------------------------------------
+
+
+def _unusable(directory: str) -> NotPrivate | None:
+    """Return why no verb uses this runtime directory; None if it can be used."""
+    try:
+        paths.ensure_private(directory)
+    except paths.NotPrivateError as error:
+        return NotPrivate(directory, str(error), _may_restrict(directory))
+    except OSError:  # it has just been removed
         return None
+    return None
 
 
-def _places(directory: str) -> tuple[WrittenDirectory, ...]:
-    state = paths.state_dir(os.environ, directory)
-    named = ((directory, "CARPOOL_RUNTIME_DIR"), (state, "CARPOOL_STATE_DIR"))
-    return tuple(written_directory(path, variable) for path, variable in named)
+def _open_state(state: str) -> Iterator[NotPrivate]:
+    """Yield the fault of a state directory that is there and not private."""
+    if os.path.isdir(state):
+        try:
+            paths.ensure_private(state, paths.STATE_VARIABLE)
+        except paths.NotPrivateError as error:
+            yield NotPrivate(state, str(error), _may_restrict(state))
+
+
+def _may_restrict(path: str) -> bool:
+    """Return True if this user owns the directory, so that taking rights away can repair it."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    is_open = bool(found.st_mode & 0o077)
+    return is_open and stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
 def written_directory(path: str, variable: str) -> WrittenDirectory:

@@ -7,15 +7,19 @@ Owns which fact is which problem, its sentence, and the line that repairs it. A 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from carpool.doctor.kinds import KINDS
 
 FREE_BYTES: Final = 50 * 1024 * 1024
 """Less free space than this is a problem."""
 
-Fix = Literal["", "restart"]
-"""What `--fix` may do: restart carpool with the installed version."""
+_NEXT_START: Final = "Nothing is needed: the next start takes its place. `carpool doctor --fix` removes it."
+
+Fix = Literal["", "restart", "remove_socket", "restrict"]
+"""A repair that `--fix` can do: restart carpool with the installed version, remove a socket on which nothing
+listens, take the rights of other users away from a file or directory.
+"""
 
 
 class WrittenDirectory(Struct, frozen=True):
@@ -26,6 +30,16 @@ class WrittenDirectory(Struct, frozen=True):
     """The variable that chooses another place."""
     writable: bool
     free_bytes: int
+
+
+class NotPrivate(Struct, frozen=True):
+    """A directory of carpool that other users could use."""
+
+    path: str
+    text: str
+    """What is wrong; and after the last `; ` what to do."""
+    may_restrict: bool
+    """True if it is this user's directory and only its mode is wrong."""
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -46,6 +60,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     door: str = ""
     """Why the HTTP door cannot open."""
     names_cut: tuple[str, ...] = ()
+    not_private: tuple[NotPrivate, ...] = ()
     places: tuple[WrittenDirectory, ...] = ()
     status: Mapping[str, Any] | None = None
     """The answer to `carpool/status`; None if carpool does not run, or does not answer."""
@@ -65,6 +80,8 @@ class Problem(Struct, frozen=True):
     """A command or an instruction."""
     server: str = ""
     fix: Fix = ""
+    path: str = ""
+    """The file or directory of `fix`."""
 
 
 def diagnose(facts: Facts) -> list[Problem]:
@@ -76,6 +93,13 @@ def diagnose(facts: Facts) -> list[Problem]:
 
 def _problem(kind: str, text: str, repair: str, server: str = "", fix: Fix = "") -> Problem:
     return Problem(kind, KINDS[kind].fault, text, repair, server, fix)
+
+
+def _of_not_private(directory: NotPrivate) -> Problem:
+    text, _, repair = directory.text.rpartition("; ")
+    fix: Fix = "restrict" if directory.may_restrict else ""
+    found = _problem("not-private", f"{text}.", f"{repair[:1].upper()}{repair[1:]}.", fix=fix)
+    return structs.replace(found, path=directory.path if fix else "")
 
 
 def _of_configuration(facts: Facts) -> Iterator[Problem]:
@@ -112,7 +136,7 @@ def _of_daemon(facts: Facts) -> Iterator[Problem]:
             yield _problem("broker-silent", text, "See `carpool logs --daemon`; `carpool down` ends it.")
         elif facts.socket:
             text = "There is a socket of carpool, and nothing listens on it."
-            yield _problem("socket-stale", text, "None is needed: the next start takes its place.")
+            yield _problem("socket-stale", text, _NEXT_START, fix="remove_socket")
         return
     running = str((status.get("broker") or {}).get("version", ""))
     if running and running != facts.installed:
@@ -131,6 +155,7 @@ def _of_daemon(facts: Facts) -> Iterator[Problem]:
 
 
 def _of_places(facts: Facts) -> Iterator[Problem]:
+    yield from map(_of_not_private, facts.not_private)
     for place in facts.places:
         if not place.writable:
             text = f"{place.path} cannot be written."

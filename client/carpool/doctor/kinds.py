@@ -81,14 +81,15 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "carpool",
             "An older carpool is still running",
             "carpool was updated, and the processes that serve agents are those from before. `carpool"
-            " restart --all` replaces them: agents notice a pause, and open calls are answered first.",
+            " restart --all` replaces them: agents notice a pause, and open calls are waited for up to half "
+            "a minute. `--fix` does the same.",
         ),
         ProblemKind(
             "socket-stale",
             "carpool",
             "A socket is left over from a carpool that was killed",
             "A file stands where the socket of carpool should be, and nothing listens on it. The next"
-            " start takes its place by itself, so this only explains what you see.",
+            " start takes its place by itself, so this only explains what you see. `--fix` removes it.",
         ),
         ProblemKind(
             "broker-silent",
@@ -105,6 +106,15 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "The address in `http` cannot be listened on: another program has the port, or the "
             "address is not one of this machine. Agents over HTTP cannot connect; all others can. "
             "carpool tries again by itself.",
+        ),
+        ProblemKind(
+            "not-private",
+            "machine",
+            "A directory of carpool is not private",
+            "The runtime directory or the state directory belongs to another user, is open to others, or "
+            "lies where other users may replace files. Somebody could then read what carpool writes or put"
+            " a socket of their own there, so no carpool starts. `--fix` closes a directory of yours that "
+            "is only too open.",
         ),
         ProblemKind(
             "not-writable",

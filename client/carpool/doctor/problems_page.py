@@ -21,8 +21,14 @@ _INTRODUCTION: Final = """\
 # Problems, and how to repair them
 
 `carpool doctor` looks for these problems on your machine and in the directory where you are, and prints
-for each the line that repairs it. It starts nothing and changes nothing. With `--fix` it asks and then does
-what is safe. Its exit code is 1 if it has found something.
+for each the line that repairs it. It starts nothing and changes nothing. Its exit code is 1 if something is
+wrong.
+
+`carpool doctor --fix` asks on the terminal before each of its three repairs: it restarts carpool
+([old-daemon](#old-daemon)), removes a socket on which nothing listens ([socket-stale](#socket-stale)), and
+takes the rights of other users away ([not-private](#not-private)). All other problems are yours to repair.
+Then it looks again, and the exit code is about what is still wrong. `--fix --yes` does not ask. Without a
+terminal, and with `--json`, nothing is repaired unless `--yes` is there.
 
 | id | problem | lies in |
 |---|---|---|

@@ -3,13 +3,15 @@
 import errno
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from carpool.cli import doctor_facts
-from carpool.doctor.diagnose import Facts, diagnose
+from carpool import launcher_lock
+from carpool.cli import doctor_facts, doctor_repairs
+from carpool.doctor.diagnose import Facts, Problem, diagnose
 from tests.behaviours import behaviour
 from tests.kit.private_daemon import PrivateDaemon
 
@@ -52,3 +54,100 @@ def test_a_directory_below_one_that_cannot_be_searched_is_not_writable(
     assert not place.writable
     found = diagnose(Facts(installed="1.0", places=(place,)))
     assert [each.id for each in found] == ["not-writable"]
+
+
+# --- repairs --------------------------------------------------------------------------------------------
+
+
+def stale_socket(house: PrivateDaemon) -> Path:
+    """A socket on which nothing listens."""
+    path = house.directory / "agents.sock"
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+    return path
+
+
+def fixed(house: PrivateDaemon, *arguments: str, code: int) -> tuple[dict[str, Any], str]:
+    """The document of `doctor --json --fix`, and what was said on stderr."""
+    done = house.run("doctor", "--json", "--fix", *arguments)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+@behaviour("doctor:fix")
+def test_json_repairs_only_with_yes_and_tells_the_state_after_the_repair(house: PrivateDaemon) -> None:
+    stale = stale_socket(house)
+    found, said = fixed(house, code=1)
+    assert [each["fix"] for each in found["problems"]] == ["remove_socket"]
+    assert (found["ok"], found["repaired"]) == (False, [])
+    assert "add --yes" in said
+    assert stale.exists()
+
+    found, said = fixed(house, "--yes", code=0)
+    assert (found["ok"], found["problems"]) == (True, [])
+    assert [(each["id"], each["ok"]) for each in found["repaired"]] == [("socket-stale", True)]
+    assert "socket-stale: removed" in said
+    assert not stale.exists()
+
+
+@behaviour("doctor:fix")
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1)])
+def test_on_a_terminal_each_repair_is_asked_for(house: PrivateDaemon, answer: str, code: int) -> None:
+    stale = stale_socket(house)
+    ended, said = house.answered(answer, "doctor", "--fix")
+    assert ended == code, said
+    assert "Remove the sockets on which nothing listens?" in said
+    assert stale.exists() is (answer == "n")
+    assert ("nothing is wrong that carpool doctor knows of" in said) is (answer == "y")
+    stale.unlink(missing_ok=True)
+
+
+@behaviour("doctor:fix")
+def test_a_runtime_directory_that_is_open_to_others_is_restricted(house: PrivateDaemon) -> None:
+    house.directory.chmod(0o755)
+    (problem,) = problems(house)
+    assert (problem["id"], problem["path"]) == ("not-private", str(house.directory))
+    assert problem["repair"] == f"Run `chmod 700 {house.directory}`."
+    found, _ = fixed(house, "--yes", code=0)
+    assert [each["text"] for each in found["repaired"]] == ["restricted"]
+    assert house.directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_file_in_place_of_the_socket_is_not_removed(house: PrivateDaemon) -> None:
+    (house.directory / "agents.sock").write_text("mine")
+    found, _ = fixed(house, "--yes", code=1)
+    assert [each["ok"] for each in found["repaired"]] == [False]
+    assert (house.directory / "agents.sock").read_text() == "mine"
+    (house.directory / "agents.sock").unlink()
+
+
+def test_a_symbolic_link_in_place_of_a_directory_is_not_followed(house: PrivateDaemon) -> None:
+    other = house.base / "other"
+    other.mkdir(mode=0o755)
+    (house.base / "link").symlink_to(other)
+    problem = Problem("not-private", "machine", "", "", fix="restrict", path=str(house.base / "link"))
+    assert not doctor_repairs.repair(problem).ok
+    assert other.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_socket_stays_while_a_launcher_holds_the_lock(
+    house: PrivateDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CARPOOL_RUNTIME_DIR", str(house.directory))
+    monkeypatch.setenv("CARPOOL_STATE_DIR", house.environ["CARPOOL_STATE_DIR"])
+    stale = stale_socket(house)
+    held = launcher_lock.take_lock(str(house.directory), "")
+    assert held is not None
+    try:
+        result = doctor_repairs.repair(Problem("socket-stale", "carpool", "", "", fix="remove_socket"))
+    finally:
+        launcher_lock.release_lock(held)
+    assert not result.ok
+    assert stale.exists()
+    stale.unlink()
+
+
+def test_yes_alone_is_refused(house: PrivateDaemon) -> None:
+    done = house.run("doctor", "--yes")
+    assert done.returncode == 2
+    assert "--yes goes with --fix" in done.stderr

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from carpool.doctor.diagnose import FREE_BYTES, Facts, Problem, WrittenDirectory, diagnose
+from carpool.doctor.diagnose import FREE_BYTES, Facts, NotPrivate, Problem, WrittenDirectory, diagnose
 from carpool.doctor.kinds import KINDS
 from tests.behaviours import behaviour
 
@@ -49,6 +49,11 @@ def test_a_machine_in_order_has_no_problem() -> None:
             "server-failing",
             "carpool logs git",
         ),
+        (
+            {"not_private": (NotPrivate("/s", "/s is open; run `chmod 700 /s`", True),)},
+            "not-private",
+            "Run `chmod",
+        ),
         ({"places": (WrittenDirectory("/s", "V", writable=False, free_bytes=0),)}, "not-writable", "set V"),
         (
             {"places": (WrittenDirectory("/s", "V", writable=True, free_bytes=FREE_BYTES - 1),)},
@@ -83,5 +88,14 @@ def test_a_server_whose_program_is_missing_is_reported_once_and_serious_problems
     ]
 
 
-def test_only_an_old_daemon_is_repaired_by_the_verb_itself() -> None:
-    assert [each.fix for each in diagnose(facts(installed="2", unset=("A",)))] == ["", "restart"]
+def test_only_what_is_safe_to_repair_has_a_fix_and_a_path_only_where_the_fix_needs_one() -> None:
+    shut = NotPrivate("/theirs", "/theirs belongs to user 7; set V", may_restrict=False)
+    wide = NotPrivate("/s", "/s is open; run `chmod 700 /s`", may_restrict=True)
+    found = diagnose(facts(installed="2", unset=("A",), not_private=(shut, wide)))
+    assert [(each.id, each.fix, each.path) for each in found] == [
+        ("variable-unset", "", ""),
+        ("old-daemon", "restart", ""),
+        ("not-private", "", ""),
+        ("not-private", "restrict", "/s"),
+    ]
+    assert only(facts(status=None, held=False)).fix == "remove_socket"

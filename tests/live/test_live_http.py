@@ -230,7 +230,7 @@ async def test_with_tokens_each_comes_in_as_itself_or_not_at_all(daemon: Callabl
     assert ask(url, "POST", "", request(1, "initialize", **GREETING)).status == 401
     root = url.removesuffix("/mcp")
     assert ask(root, "GET", "/metrics").status == 401
-    assert ask(root, "GET", "/metrics", Authorization="Bearer a").status == 200
+    assert ask(root, "GET", "/metrics", Authorization="Bearer a").status == 403
     sid = session(url, Authorization="Bearer a")
     call = request(2, "ping")
     assert ask(url, "POST", "", call, Mcp_Session_Id=sid, Authorization="Bearer a").status == 200

@@ -257,8 +257,10 @@ def _gate(settings: HttpConfig, own_bridges: OwnBridges) -> AccessRules:
     hosts = settings.hosts if is_loopback(host_name_of(settings.host)) else (*settings.hosts, settings.host)
     tokens = settings.tokens.items()
     profiles = {name: token.profile for name, token in tokens if token.profile}
+    hashes = {name: token.hash for name, token in tokens}
+    operators = {name: token.operator for name, token in tokens if token.operator}
     return AccessRules(
-        hosts, settings.origins, {name: token.hash for name, token in tokens}, profiles, own_bridges
+        hosts, settings.origins, hashes, profiles, operators=operators, own_bridges=own_bridges
     )
 
 

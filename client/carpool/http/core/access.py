@@ -1,4 +1,4 @@
-"""Who may come in: `Host`, `Origin` and bearer tokens.
+"""Rules of access: `Host`, `Origin`, bearer tokens, and the rights of operators.
 
 MCP, basic/transports, "Security warning": a page in somebody's browser must not reach a door on loopback, so
 `Host` has to be a name of this machine and `Origin`, where there is one, a page from here. With what a page
@@ -15,6 +15,8 @@ import ipaddress
 import re
 from collections.abc import Container, Iterable, Mapping
 from typing import Final
+
+from carpool_protocol.config.schema.model import OperatorRight
 
 HASH_PREFIX: Final = "sha256:"
 ANY_PRINCIPAL: Final = ""
@@ -35,6 +37,7 @@ class AccessRules:
 
     `tokens`: the name of a principal → `sha256:` and 64 hex digits. Without tokens everybody is
     nobody in particular: the principal is empty. `profiles`: of principals that have one, whatever the URL.
+    `operators`: the rights of principals that are operators; they are no agents.
     `own_bridges`: the values of `bridge_mark.HEADER` that bridges of this carpool send.
     """
 
@@ -44,6 +47,8 @@ class AccessRules:
         origins: Iterable[str] = (),
         tokens: Mapping[str, str] | None = None,
         profiles: Mapping[str, str] | None = None,
+        *,
+        operators: Mapping[str, OperatorRight] | None = None,
         own_bridges: Container[str] = (),
     ) -> None:
         self._hosts = {each.lower() for each in hosts}
@@ -52,6 +57,7 @@ class AccessRules:
             name: bytes.fromhex(each[len(HASH_PREFIX) :]) for name, each in (tokens or {}).items()
         }
         self._profiles = dict(profiles or {})
+        self._operators = dict(operators or {})
         self._own_bridges = own_bridges
         self._good_hosts: set[str] = set()
         """Values that were found valid: agents send the same ones again."""
@@ -63,8 +69,13 @@ class AccessRules:
 
     @property
     def principals(self) -> int:
-        """The number of principals that share the door; 1 without tokens."""
+        """The number of principals that share the door's connections; 1 without tokens."""
         return max(1, len(self._tokens))
+
+    @property
+    def agent_principals(self) -> int:
+        """The number of principals that share the sessions: all but operators; at least 1."""
+        return max(1, len(self._tokens) - len(self._operators))
 
     def host_allowed(self, value: str | None) -> bool:
         """True if a `Host` header names this machine; its port does not count."""
@@ -118,11 +129,20 @@ class AccessRules:
         if not self._tokens:
             return None if principal else b""
         key = self._tokens.get(principal)
-        return None if key is None else key + self.profile_of(principal).encode()
+        if key is None:
+            return None
+        rights = f"{self.operator_right(principal)} {self.profile_of(principal)}"
+        return key + rights.encode()
 
     def profile_of(self, principal: str) -> str:
         """Return the profile that this principal always has; empty if the URL may name one."""
         return self._profiles.get(principal, "")
+
+    def operator_right(self, principal: str) -> OperatorRight:
+        """Return what this principal may do as an operator; empty if it is none. Without tokens nobody is an
+        operator over HTTP: a page of this machine in a browser could act for its user.
+        """
+        return self._operators.get(principal, "")
 
 
 def host_name(value: str) -> str:

@@ -35,6 +35,7 @@ from carpool.http.core.effects import SSE, Effect, HttpRequest, HttpRules, Respo
 from carpool.http.core.event_streams import EventStreams
 from carpool.http.core.headers import VERSION_HEADER, accepts, is_json, standard_mismatch
 from carpool.http.core.kept_messages import GREETING, READY, KeepBudget
+from carpool.http.core.operator_requests import OPERATOR_PATH, OperatorRequests
 from carpool.http.core.pages import AWAY, Pages
 from carpool.http.core.pending import PATIENCE_S, RETURN_S
 from carpool.http.core.quotas import PrincipalQuotas
@@ -56,6 +57,11 @@ _FORWARDED: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", 
 """A proxy writes at least one of these (RFC 7239; RFC 9110, 7.6.3). Its own user is not its client's."""
 _MAX_SESSION_ID: Final = 64
 _NO_SESSION: Final = "Bad Request: Mcp-Session-Id is missing; initialize first, its answer has the id"
+_FOR_OPERATORS: Final = "this token is an operator's; agents need a token without `operator`"
+_METRICS_NEED: Final = (
+    "metrics are about all agents, so they need an operator's token; "
+    "`carpool token NAME --operator read` makes one"
+)
 _NO_META: Final = (
     "Invalid params: params._meta must have io.modelcontextprotocol/protocolVersion (text) and "
     "io.modelcontextprotocol/clientCapabilities (an object)"
@@ -75,13 +81,14 @@ class HttpCore:
         self._heir_until = float("-inf")
         self._out: list[Effect] = []
         self._quotas = PrincipalQuotas(rules)
-        self._quotas.share_sessions(gate.principals)
+        self._quotas.share_sessions(gate.agent_principals)
         self._events = EventStreams(self._out)
         self._table = ExchangeTable(
             rules, self._quotas, self._events, budget=KeepBudget(), out=self._out, first=first
         )
         self._calls = HeaderCheckedCalls(self._table, self._quotas)
         self._pages = Pages(self._table)
+        self._operator_requests = OperatorRequests(self._table)
         self._sse_transport = SseTransport(self._table, self._quotas)
         self._linked = False
         self._return_by: float | None = None
@@ -133,7 +140,7 @@ class HttpCore:
     def set_gate(self, gate: AccessRules, now: float) -> list[Effect]:
         """Set who may come in from now on. Requests and sessions of others are ended."""
         before, self.gate = self.gate, gate
-        self._quotas.share_sessions(gate.principals)
+        self._quotas.share_sessions(gate.agent_principals)
         self._table.end_principals(lambda who: gate.access_key(who) == before.access_key(who), now)
         return self._take_effects()
 
@@ -203,6 +210,15 @@ class HttpCore:
             return principal
         if path in {HEALTH, METRICS}:
             return self._page_about_all(x, request, principal, now)
+        right = self.gate.operator_right(principal)
+        if path.startswith(OPERATOR_PATH):
+            return self._operator_requests.answer(x, request, principal, right, now, linked=self._linked)
+        if right:
+            return refusal(x, 403, INVALID_REQUEST, _FOR_OPERATORS)
+        return self._route_of_agent(x, request, principal, now)
+
+    def _route_of_agent(self, x: int, request: HttpRequest, principal: str, now: float) -> Respond | None:
+        path = request.path
         own = self.gate.profile_of(principal)
         query = parse_qs(request.query) if request.query else {}
         workspace = query.get("workspace", [""])[0]
@@ -232,12 +248,11 @@ class HttpCore:
 
     def _page_about_all(self, x: int, request: HttpRequest, principal: str, now: float) -> Respond | None:
         """Answer a page that names every server: a client that may see only some servers may not read it."""
-        may_see_all = principal != NO_PRINCIPAL and not self.gate.profile_of(principal)
         if request.path == HEALTH:
+            may_see_all = principal != NO_PRINCIPAL and not self.gate.profile_of(principal)
             return self._pages.health(x, request, now, known=may_see_all, linked=self._linked)
-        if not may_see_all:
-            text = "the token of this request has a profile, and metrics are about all agents"
-            return refusal(x, 403, INVALID_REQUEST, text)
+        if not self.gate.is_open and not self.gate.operator_right(principal):
+            return refusal(x, 403, INVALID_REQUEST, _METRICS_NEED)
         return self._pages.metrics(x, request, now, linked=self._linked)
 
     def _endpoint(self, x: int, request: HttpRequest, endpoint: Endpoint, now: float) -> Respond | None:

@@ -104,6 +104,15 @@ def metrics() -> Generator[bytes, bytes, tuple[dict[str, Any], dict[str, Any]] |
     return None if status is None else (counters, status)
 
 
+def ask_broker(method: str, params: dict[str, Any]) -> Generator[bytes, bytes, dict[str, Any] | None]:
+    """The broker's answer to a request of an operator, with `result` or `error`, on a control stream."""
+    try:
+        found = msgspec.json.decode((yield _request(method, params)))
+    except UNREADABLE:
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def _request(method: str, params: dict[str, Any]) -> bytes:
     return msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
 

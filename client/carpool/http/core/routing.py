@@ -200,12 +200,22 @@ class ExchangeTable:
         now: float,
         *,
         is_listen: bool = False,
+        is_repeatable: bool = True,
         limit_s: float = OWN_QUESTION_S,
     ) -> None:
         """Begin a request of the door itself. `on_result` gets the result, or `None`. `x` is the HTTP
         request that needs it.
         """
-        request = OwnRequest(x, stream, dialogue, on_result, now, is_listen=is_listen, limit_s=limit_s)
+        request = OwnRequest(
+            x,
+            stream,
+            dialogue,
+            on_result,
+            now,
+            is_listen=is_listen,
+            is_repeatable=is_repeatable,
+            limit_s=limit_s,
+        )
         stream.exchanges[x] = request
         stream.used_at = now
         self._events.add(x, request)
@@ -589,7 +599,8 @@ class ExchangeTable:
         """End what belongs to principals that may no longer come in."""
         text = "the token that this began with is not good any more"
         for stream in list(self._streams.values()):
-            if stream.sort != "control" and not stays(stream.endpoint[0]):
+            is_doors_own = stream.sort == "control" and not stream.endpoint[0]
+            if not is_doors_own and not stays(stream.endpoint[0]):
                 self.close(stream, 401, INVALID_REQUEST, text, now)
 
     # --- time ---
@@ -641,5 +652,5 @@ def _is_safe(exchange: Exchange | OwnRequest) -> bool:
     if exchange.listen_acknowledgement == b"":
         return False  # it would listen to less, and its client would not know
     if isinstance(exchange, OwnRequest):
-        return True
+        return exchange.is_repeatable
     return bool(exchange.stream.name) or exchange.method in REPEATABLE

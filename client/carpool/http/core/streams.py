@@ -109,7 +109,7 @@ class Exchange(_OpenRequest):
 class OwnRequest(_OpenRequest):
     """A dialogue of the door itself with the broker."""
 
-    __slots__ = ("dialogue", "is_listen", "is_wanted", "limit_s", "on_result")
+    __slots__ = ("dialogue", "is_listen", "is_repeatable", "is_wanted", "limit_s", "on_result")
 
     def __init__(
         self,
@@ -120,6 +120,7 @@ class OwnRequest(_OpenRequest):
         now: float,
         *,
         is_listen: bool = False,
+        is_repeatable: bool = True,
         limit_s: float = OWN_QUESTION_S,
     ) -> None:
         super().__init__(x, stream, now)
@@ -128,6 +129,8 @@ class OwnRequest(_OpenRequest):
         """Gets what the dialogue found; `None` where it failed."""
         self.is_listen = is_listen
         """It stays open for news."""
+        self.is_repeatable = is_repeatable
+        """False: it may have changed something, so no later broker gets it again."""
         self.limit_s = limit_s
         """It is given up after this long."""
         self.is_wanted = True

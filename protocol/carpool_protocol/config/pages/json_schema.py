@@ -141,8 +141,12 @@ def _kind(setting: Setting) -> Schema:
             return {"type": "object", "additionalProperties": {"type": "string"}}
         case "token map":
             digest = {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}
-            both = {"hash": digest, "profile": {"type": "string", "minLength": 1}}
-            token = {"type": "object", "properties": both, "required": ["hash"]}
+            keys = {
+                "hash": digest,
+                "profile": {"type": "string", "minLength": 1},
+                "operator": {"enum": [True, False, "read"]},
+            }
+            token = {"type": "object", "properties": keys, "required": ["hash"]}
             return {
                 "type": "object",
                 "additionalProperties": {"anyOf": [digest, {**token, "additionalProperties": False}]},

@@ -51,6 +51,10 @@ class TraceConfig(Struct, frozen=True, kw_only=True):
     endpoint: str | None
 
 
+OperatorRight = Literal["", "read", "full"]
+"""What the holder of a token may do as an operator: nothing (an agent), read, or also change what runs."""
+
+
 class HttpToken(Struct, frozen=True):
     """A bearer token for HTTP, under its name in the file."""
 
@@ -58,6 +62,8 @@ class HttpToken(Struct, frozen=True):
     """`sha256:` and 64 hex digits."""
     profile: str = ""
     """The profile of agents with this token; empty: no limits."""
+    operator: OperatorRight = ""
+    """Not empty: the token is an operator's, and no agent's."""
 
 
 class HttpConfig(Struct, frozen=True, kw_only=True):

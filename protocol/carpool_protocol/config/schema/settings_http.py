@@ -80,7 +80,9 @@ HTTP_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="token map",
         text="Bearer tokens that are accepted: a name and the hash of the token, both from `carpool token "
         'NAME`. With `{"hash": …, "profile": NAME}` in place of the hash, agents with that token have that '
-        "profile. If there is at least one token, requests without one are refused.",
+        'profile. With `{"hash": …, "operator": true}` the token is an operator\'s and no agent\'s; with '
+        '`"read"` for `true` it only reads ([operating.md](operating.md)). If there is at least '
+        "one token, requests without one are refused.",
     ),
     Setting(
         key="http.hosts",

@@ -46,7 +46,7 @@ IGNORED_KEYS: Final = frozenset({"$schema"})
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_NAME: Final = 64
-_TOKEN_KEYS: Final = frozenset({"hash", "profile"})
+_TOKEN_KEYS: Final = frozenset({"hash", "operator", "profile"})
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Legal names. Shells read other names as functions to define: `BASH_FUNC_echo%%` replaces `echo`."""
 
@@ -209,19 +209,31 @@ def _token_map(value: JsonValue, refuse: Callable[[ValueProblem], None]) -> dict
     for name, item in value.items():
         if not name or len(name) > _LONGEST_NAME or not name.isprintable():
             refuse(ValueProblem((name,), f"must be a name of 1 to {_LONGEST_NAME} printable characters"))
-        written = item if isinstance(item, dict) else {"hash": item}
-        for key in written.keys() - _TOKEN_KEYS:
-            meant = did_you_mean(key, _TOKEN_KEYS)
-            refuse(ValueProblem((name, key), "unknown key" + (f"; did you mean `{meant}`?" if meant else "")))
-        digest, profile = written.get("hash"), written.get("profile", "")
-        if not isinstance(digest, str) or not _HASH.fullmatch(digest):
-            at = (name, "hash") if "hash" in written and written is item else (name,)
-            refuse(ValueProblem(at, "must be `sha256:` and 64 hex digits; `carpool token NAME` prints one"))
-        elif not isinstance(profile, str) or ("profile" in written and not profile):
-            refuse(ValueProblem((name, "profile"), "must be the name of a profile"))
-        else:
-            found[name] = HttpToken(digest, profile)
+        token = _token(name, item, refuse)
+        if token is not None:
+            found[name] = token
     return found
+
+
+def _token(name: str, item: JsonValue, refuse: Callable[[ValueProblem], None]) -> HttpToken | None:
+    """One token: its hash, or an object with its hash. None if it is refused."""
+    written = item if isinstance(item, dict) else {"hash": item}
+    for key in written.keys() - _TOKEN_KEYS:
+        meant = did_you_mean(key, _TOKEN_KEYS)
+        refuse(ValueProblem((name, key), "unknown key" + (f"; did you mean `{meant}`?" if meant else "")))
+    digest, profile, operator = written.get("hash"), written.get("profile", ""), written.get("operator")
+    if not isinstance(digest, str) or not _HASH.fullmatch(digest):
+        at = (name, "hash") if "hash" in written and written is item else (name,)
+        refuse(ValueProblem(at, "must be `sha256:` and 64 hex digits; `carpool token NAME` prints one"))
+    elif not isinstance(profile, str) or ("profile" in written and not profile):
+        refuse(ValueProblem((name, "profile"), "must be the name of a profile"))
+    elif "operator" in written and not isinstance(operator, bool) and operator != "read":
+        refuse(ValueProblem((name, "operator"), 'must be true, false or "read"'))
+    elif operator and profile:
+        refuse(ValueProblem((name, "operator"), "has no effect together with `profile`, which is for agents"))
+    else:
+        return HttpToken(digest, profile, "read" if operator == "read" else "full" if operator else "")
+    return None
 
 
 def kind_of(value: JsonValue) -> str:

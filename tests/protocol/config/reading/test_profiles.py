@@ -96,6 +96,40 @@ def test_a_token_may_have_a_profile_that_there_is(token: Any, said: str) -> None
         assert problem.render().startswith(f"f:1: http.tokens.ann{said}"), problem.render()
 
 
+@pytest.mark.parametrize(
+    ("token", "right"),
+    [
+        ({"hash": HASH, "operator": True}, "full"),
+        ({"hash": HASH, "operator": "read"}, "read"),
+        ({"hash": HASH, "operator": False}, ""),
+        ({"hash": HASH}, ""),
+        (HASH, ""),
+    ],
+)
+@behaviour("operate:http")
+def test_a_token_may_be_an_operators(token: Any, right: str) -> None:
+    loaded = read_config(json.dumps({"http": {"tokens": {"ann": token}}}), "f")
+    assert loaded.config is not None
+    assert loaded.config.http.tokens["ann"].operator == right
+
+
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [
+        ({"hash": HASH, "operator": "full"}, 'must be true, false or "read"'),
+        ({"hash": HASH, "operator": 1}, 'must be true, false or "read"'),
+        ({"hash": HASH, "operator": None}, 'must be true, false or "read"'),
+        ({"hash": HASH, "operator": ["read"]}, 'must be true, false or "read"'),
+        ({"hash": HASH, "operator": True, "profile": "reader"}, "has no effect together with `profile`"),
+    ],
+)
+@behaviour("operate:http")
+def test_another_value_for_an_operators_right_is_refused(token: Any, said: str) -> None:
+    text = json.dumps({"http": {"tokens": {"ann": token}}, "profiles": {"reader": {}}})
+    (problem,) = read_config(text, "f").problems
+    assert problem.render().startswith(f"f:1: http.tokens.ann.operator: {said}"), problem.render()
+
+
 @behaviour("profiles:written")
 def test_a_project_defines_no_profiles() -> None:
     (found,) = problems({"reader": {}}, project=True)

@@ -1,0 +1,203 @@
+"""Requests of operators over HTTP: `/operator/VERB` (docs/operating.md, "Over HTTP"; docs/decisions/0045).
+
+Owns the table of verbs: for each the HTTP method, the right that it needs, the form of its request, and the
+broker's control method that answers it. Verbs that change something are POST requests with a body of JSON: a
+page in a browser cannot send one to another origin without being asked for permission first.
+
+Knows nothing of: tokens (`access`), what a verb does (the broker's `admin`).
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import Struct
+
+from carpool.http.core import own_requests
+from carpool.http.core.body import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, UNREADABLE
+from carpool.http.core.effects import HttpRequest, Respond, refusal
+from carpool.http.core.headers import is_json
+from carpool.http.core.pages import AWAY
+from carpool.http.core.routing import ExchangeTable
+from carpool_protocol.config.schema.model import OperatorRight
+
+OPERATOR_PATH: Final = "/operator/"
+READ_S: Final = 10.0
+ACT_S: Final = 320.0
+"""Longer than the broker waits for a server to stop or start (`admin.pool_commands`)."""
+SUPERVISOR_S: Final = 5.0
+MAX_NAMES: Final = 1000
+
+
+class NoParams(Struct, forbid_unknown_fields=True):
+    """The request names nothing."""
+
+
+class CallsFilter(Struct, forbid_unknown_fields=True):
+    """The query of `/operator/calls`. Empty: any."""
+
+    server: str = ""
+    session: str = ""
+    state: Literal["", "waiting", "running", "asking"] = ""
+
+
+class OneCall(Struct, forbid_unknown_fields=True):
+    """The body of `/operator/cancel`."""
+
+    call: str
+
+
+class OneSession(Struct, forbid_unknown_fields=True):
+    """The body of `/operator/disconnect`."""
+
+    session: str
+
+
+class SomeServers(Struct, forbid_unknown_fields=True):
+    """The body of `/operator/pause` and `/operator/resume`."""
+
+    servers: list[str]
+
+
+class SomeOrAllServers(Struct, forbid_unknown_fields=True):
+    """The body of `/operator/stop`, `/operator/start` and `/operator/restart`: exactly one of the two."""
+
+    servers: list[str] | None = None
+    all: bool = False
+
+
+class _Verb(NamedTuple):
+    """One verb. `params` makes the params of the broker's control method from the decoded request."""
+
+    changes: bool
+    form: type[Struct]
+    method: str
+    params: Callable[[Any], dict[str, Any]]
+
+
+def _within(_: NoParams) -> dict[str, Any]:
+    return {"within_s": SUPERVISOR_S}
+
+
+def _operate(verb: str) -> _Verb:
+    return _Verb(
+        True, SomeOrAllServers, "carpool/operate", lambda form: {"verb": verb, "servers": form.servers}
+    )
+
+
+def _pause(*, paused: bool) -> _Verb:
+    return _Verb(True, SomeServers, "carpool/pause", lambda form: {"servers": form.servers, "paused": paused})
+
+
+VERBS: Final[dict[str, _Verb]] = {
+    "status": _Verb(False, NoParams, "carpool/status", _within),
+    "counters": _Verb(False, NoParams, "carpool/counters", _within),
+    "calls": _Verb(False, CallsFilter, "carpool/calls", msgspec.structs.asdict),
+    "cancel": _Verb(True, OneCall, "carpool/cancel", msgspec.structs.asdict),
+    "disconnect": _Verb(True, OneSession, "carpool/disconnect", msgspec.structs.asdict),
+    "pause": _pause(paused=True),
+    "resume": _pause(paused=False),
+    "start": _operate("start"),
+    "stop": _operate("stop"),
+    "restart": _operate("restart"),
+}
+"""Every verb by its name in the path."""
+
+_NEEDS_OPERATOR: Final = (
+    "this needs an operator's token; `carpool token NAME --operator full` makes one, and "
+    "`carpool docs operating` says where it goes"
+)
+_NEEDS_FULL: Final = (
+    "this token may read and not change anything; `carpool token NAME --operator full` makes one that may"
+)
+_UNKNOWN: Final = "there is no such verb; those are: " + ", ".join(sorted(VERBS))
+_UNKNOWN_OUTCOME: Final = (
+    "carpool's broker died or did not answer in time; what was asked may have been done: look before you ask "
+    "again"
+)
+
+
+class OperatorRequests:
+    """Answers requests of operators."""
+
+    def __init__(self, table: ExchangeTable) -> None:
+        self._table = table
+
+    def answer(
+        self,
+        x: int,
+        request: HttpRequest,
+        principal: str,
+        right: OperatorRight,
+        now: float,
+        *,
+        linked: bool,
+    ) -> Respond | None:
+        """Answer with the result of the broker's control method as JSON. `right`: of this principal."""
+        if not right:
+            return refusal(x, 403, INVALID_REQUEST, _NEEDS_OPERATOR)
+        verb = VERBS.get(request.path.removeprefix(OPERATOR_PATH))
+        if verb is None:
+            return refusal(x, 404, INVALID_REQUEST, _UNKNOWN)
+        allowed = "POST" if verb.changes else "GET"
+        if request.method != allowed:
+            return refusal(x, 405, INVALID_REQUEST, f"{allowed} only", Allow=allowed)
+        if verb.changes and right != "full":
+            return refusal(x, 403, INVALID_REQUEST, _NEEDS_FULL)
+        if verb.changes and not is_json(request.headers.get("content-type")):
+            return refusal(x, 415, INVALID_REQUEST, "Unsupported Media Type: POST application/json")
+        try:
+            form = _read(request, verb)
+        except ValueError as error:
+            return refusal(x, 400, INVALID_PARAMS, str(error))
+        if not linked:
+            return refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1")
+        self._ask(x, principal, verb, verb.params(form), now)
+        return None
+
+    def _ask(self, x: int, principal: str, verb: _Verb, params: dict[str, Any], now: float) -> None:
+        def found(answer: Any, now: float) -> None:
+            if answer is not None:
+                self._table.out.append(_page(x, answer))
+            elif verb.changes:
+                self._table.out.append(refusal(x, 504, INTERNAL_ERROR, _UNKNOWN_OUTCOME))
+            else:
+                self._table.out.append(refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1"))
+
+        stream = self._table.shared_stream("control", (principal, "", "", "", 0), now)
+        dialogue = own_requests.ask_broker(verb.method, params)
+        limit_s = ACT_S if verb.changes else READ_S
+        self._table.start_own_request(
+            x, stream, dialogue, found, now, is_repeatable=not verb.changes, limit_s=limit_s
+        )
+
+
+def _read(request: HttpRequest, verb: _Verb) -> Struct:
+    """Return the decoded query or body. Raises `ValueError`, whose text has no values of the request."""
+    try:
+        if verb.changes:
+            form = msgspec.json.decode(request.body or b"{}", type=verb.form)
+        else:
+            query = dict(parse_qsl(request.query, keep_blank_values=True, max_num_fields=100))
+            form = msgspec.convert(query, verb.form)
+    except (*UNREADABLE, ValueError) as error:
+        text = str(error) if isinstance(error, msgspec.ValidationError) else "it cannot be read"
+        raise ValueError(f"the request is not as this verb needs it: {text}") from None
+    if isinstance(form, SomeOrAllServers) and form.all is (form.servers is not None):
+        raise ValueError('name the servers, or say {"all": true}')
+    names = getattr(form, "servers", None) or ()
+    if len(names) > MAX_NAMES:
+        raise ValueError(f"it names more than {MAX_NAMES} servers")
+    return form
+
+
+def _page(x: int, answer: dict[str, Any]) -> Respond:
+    """Return the broker's result, or its error as it is."""
+    headers = (("Cache-Control", "no-store"),)
+    error = answer.get("error")
+    if error is None:
+        return Respond(x, 200, msgspec.json.encode(answer.get("result")), headers)
+    is_wrong = isinstance(error, dict) and error.get("code") == INVALID_PARAMS
+    body = msgspec.json.encode({"jsonrpc": "2.0", "id": None, "error": error})
+    return Respond(x, 400 if is_wrong else 503, body, headers)

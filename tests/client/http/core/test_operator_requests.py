@@ -1,0 +1,216 @@
+"""Requests of operators at the door's core: the right of each token, and what the broker is asked."""
+
+import json
+from typing import Any
+
+import pytest
+
+from carpool.http.core.access import AccessRules, hash_of
+from carpool.http.core.operator_requests import ACT_S, READ_S, VERBS
+from carpool_protocol.carrier.streams import OpenStream, StreamOpened
+from tests.behaviours import behaviour
+from tests.client.http.door_core_rig import DoorCoreRig, request
+
+ACTS = sorted(name for name, verb in VERBS.items() if verb.changes)
+READS = sorted(VERBS.keys() - {*ACTS})
+BODIES: dict[str, dict[str, Any]] = {
+    "cancel": {"call": "c1"},
+    "disconnect": {"session": "s1"},
+    "pause": {"servers": ["a"]},
+    "resume": {"servers": ["a"]},
+    "start": {"all": True},
+    "stop": {"servers": ["a"]},
+    "restart": {"servers": ["a"]},
+}
+TOKENS = {name: hash_of(name) for name in ("agent", "limited", "reader", "full")}
+
+
+def rig() -> DoorCoreRig:
+    gate = AccessRules(tokens=TOKENS, profiles={"limited": "p"}, operators={"reader": "read", "full": "full"})
+    return DoorCoreRig(gate=gate)
+
+
+def send(door: DoorCoreRig, verb: str, token: str = "", body: Any = None, **headers: str) -> int:
+    shown = {"authorization": f"Bearer {token}", **headers} if token else headers
+    if verb.partition("?")[0] in READS:
+        return door.send("GET", f"/operator/{verb}", **shown)
+    data = json.dumps(BODIES.get(verb, {}) if body is None else body).encode()
+    return door.send("POST", f"/operator/{verb}", data, **{"content_type": "application/json", **shown})
+
+
+def asked(door: DoorCoreRig) -> tuple[int, dict[str, Any], int]:
+    """What the broker is asked; its stream is a control stream of the operator."""
+    s, word = door.word()
+    assert isinstance(word, OpenStream)
+    assert word.kind == "control"
+    assert word.principal in {"reader", "full"}
+    door.say(s, StreamOpened("sid"))
+    return door.heard()
+
+
+@behaviour("operate:http")
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_only_operators_may_ask_and_only_full_ones_may_change(verb: str) -> None:
+    door = rig()
+    assert door.status(send(door, verb)) == 401
+    for token in ("agent", "limited"):
+        x = send(door, verb, token)
+        assert door.status(x) == 403
+        assert "operator's token" in door.body(x)["error"]["message"]
+    x = send(door, verb, "reader")
+    if verb in ACTS:
+        assert door.status(x) == 403
+        assert "may read" in door.body(x)["error"]["message"]
+    assert door.told == [] or verb in READS
+    if verb in ACTS:
+        send(door, verb, "full")
+        assert asked(door)[1]["method"] == VERBS[verb].method
+
+
+@behaviour("operate:http")
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_without_tokens_nobody_is_an_operator_over_http(verb: str) -> None:
+    door = DoorCoreRig()
+    assert door.status(send(door, verb)) == 403
+    assert not door.told
+
+
+@behaviour("operate:http")
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/tools", "/mcp/s/a", "/sse"])
+def test_an_operators_token_is_no_agents(path: str) -> None:
+    door = rig()
+    x = door.post(request(1, "initialize"), path, authorization="Bearer full")
+    assert door.status(x) == 403
+    assert "agents need a token" in door.body(x)["error"]["message"]
+    assert not door.told
+
+
+@behaviour("operate:http", "metrics:access")
+@pytest.mark.parametrize(("token", "status"), [("agent", 403), ("limited", 403), ("reader", 0), ("full", 0)])
+def test_with_tokens_metrics_are_for_operators(token: str, status: int) -> None:
+    door = rig()
+    x = door.send("GET", "/metrics", authorization=f"Bearer {token}")
+    assert (door.status(x) if x in door.answers else 0) == status
+    assert bool(door.told) is not bool(status)
+
+
+@behaviour("operate:http")
+def test_a_page_of_another_origin_may_not_act_even_with_the_token() -> None:
+    door = rig()
+    assert door.status(send(door, "stop", "full", origin="https://evil.example")) == 403
+    assert door.status(send(door, "stop", "full", host="evil.example")) == 421
+    assert not door.told
+
+
+@behaviour("operate:http")
+@pytest.mark.parametrize(
+    ("verb", "body", "text"),
+    [
+        ("cancel", {}, "missing required field `call`"),
+        ("cancel", {"call": 1}, "Expected `str`, got `int`"),
+        ("cancel", {"call": "c1", "more": 1}, "unknown field `more`"),
+        ("cancel", [], "Expected `object`, got `array`"),
+        ("stop", {}, 'name the servers, or say {"all": true}'),
+        ("stop", {"servers": ["a"], "all": True}, 'name the servers, or say {"all": true}'),
+        ("pause", {"servers": ["a"] * 1001}, "more than 1000"),
+    ],
+)
+def test_a_body_in_another_form_is_refused_before_the_broker_is_asked(
+    verb: str, body: Any, text: str
+) -> None:
+    door = rig()
+    x = send(door, verb, "full", body)
+    assert (door.status(x), door.code(x)) == (400, -32602)
+    assert text in door.body(x)["error"]["message"]
+    assert not door.told
+
+
+@behaviour("operate:http")
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 5000, b"null"])
+def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
+    door = rig()
+    x = door.send(
+        "POST", "/operator/stop", body, content_type="application/json", authorization="Bearer full"
+    )
+    assert door.status(x) == 400
+    assert not door.told
+
+
+@behaviour("operate:http")
+def test_another_method_media_type_or_verb_is_refused() -> None:
+    door = rig()
+    full = {"authorization": "Bearer full"}
+    x = door.send("GET", "/operator/stop", **full)
+    assert (door.status(x), door.header(x, "Allow")) == (405, "POST")
+    x = door.send("POST", "/operator/status", b"{}", content_type="application/json", **full)
+    assert (door.status(x), door.header(x, "Allow")) == (405, "GET")
+    x = door.send("POST", "/operator/stop", b"{}", content_type="text/plain", **full)
+    assert door.status(x) == 415
+    for path in ("/operator/", "/operator/nothing", "/operator/stop/"):
+        assert door.status(door.send("GET", path, **full)) == 404
+    for query in ("servr=a", "state=odd"):
+        assert door.status(door.send("GET", f"/operator/calls?{query}", **full)) == 400
+    assert not door.told
+
+
+@behaviour("operate:http")
+def test_the_brokers_result_and_its_error_are_the_answer() -> None:
+    door = rig()
+    x = send(door, "calls?server=a&state=running", "reader")
+    s, message, number = asked(door)
+    assert message["params"] == {"server": "a", "session": "", "state": "running"}
+    door.answer(s, number, calls=[], total=0)
+    assert (door.status(x), door.body(x)) == (200, {"calls": [], "total": 0})
+    assert door.header(x, "Cache-Control") == "no-store"
+    x = send(door, "calls", "reader")
+    _, message, number = door.heard("carpool/calls")
+    door.error(s, number, -32602)
+    assert (door.status(x), door.code(x)) == (400, -32602)
+    x = send(door, "calls", "reader")
+    door.error(s, door.heard()[2], -32000)
+    assert (door.status(x), door.code(x)) == (503, -32000)
+
+
+@behaviour("operate:http")
+def test_a_read_is_asked_again_of_the_next_broker_and_an_act_is_not() -> None:
+    door = rig()
+    reading = send(door, "status", "full")
+    asked(door)
+    acting = send(door, "restart", "full")
+    door.told.clear()
+    door.take(door.core.broker_lost(door.now))
+    assert reading not in door.answers
+    assert door.status(acting) == 504
+    assert "may have been done" in door.body(acting)["error"]["message"]
+    door.take(door.core.broker_connected(door.now))
+    methods = [message["method"] for _, message, _ in door.told if isinstance(message, dict)]
+    assert methods == ["carpool/status"]
+    door.told.clear()
+
+
+@behaviour("operate:http")
+def test_a_broker_that_does_not_answer_is_said_as_such() -> None:
+    door = rig()
+    reading, acting = send(door, "status", "full"), send(door, "stop", "full")
+    door.wait(READ_S + 1)
+    assert door.status(reading) == 503
+    assert acting not in door.answers
+    door.wait(ACT_S)
+    assert door.status(acting) == 504
+
+
+@behaviour("operate:http")
+def test_a_token_that_loses_its_right_loses_what_it_has_open() -> None:
+    door = rig()
+    x = send(door, "status", "reader")
+    door.take(door.core.set_gate(AccessRules(tokens=TOKENS), door.now))
+    assert door.status(x) in {401, 503}
+    assert door.status(send(door, "status", "reader")) == 403
+
+
+@behaviour("operate:http")
+def test_operators_do_not_divide_the_sessions_of_agents() -> None:
+    everyone = AccessRules(tokens=TOKENS, operators={"reader": "read", "full": "full"})
+    assert (everyone.principals, everyone.agent_principals) == (4, 2)
+    alone = AccessRules(tokens={"full": hash_of("x")}, operators={"full": "full"})
+    assert (alone.agent_principals, alone.is_open) == (1, False)

@@ -15,7 +15,7 @@ from carpool.check.hooks import hook_warnings
 from carpool.check.modules import module_warnings, wrong_names
 from carpool.check.names import unused_prefixes
 from carpool.check.profiles import unknown_server_warnings
-from carpool.check.programs import ProgramLookup, command_warnings
+from carpool.check.programs import MissingProgram, ProgramLookup, command_warnings
 from carpool.check.urls import url_warnings
 from carpool_protocol.config.reading.includes import find_included
 from carpool_protocol.config.reading.load import ConfigFile, find_config_file, home_of, load_layer
@@ -46,8 +46,8 @@ class CheckedLayers(Struct, kw_only=True):
     """Warnings about settings that are ignored, and about servers that replace others."""
     misconfigured: dict[str, str] = {}
     """Servers in force that cannot run as they are written, with the reason, which is a warning too."""
-    absent: dict[ServerName, str] = {}
-    """Servers whose program or packages are missing here, with the reason, which is a warning too."""
+    absent: dict[ServerName, MissingProgram] = {}
+    """Servers whose program or packages are missing here, with the reason; its text is a warning too."""
     unset: list[str] = []
     """Variables without a default that servers use and that are not set here."""
     workspace: dict[str, Any] | None = None
@@ -130,7 +130,7 @@ def read_layers(
             found.config, expanded, ProgramLookup(searched, environ), home, workspace.root
         )
         found.absent = absent
-        found.warnings += absent.values()
+        found.warnings += (each.text for each in absent.values())
         found.warnings += url_warnings(found.config, expanded)
         found.warnings += hook_warnings(found.config, {**scrub(environ), **layer.env})
         found.warnings += module_warnings(found.config, expanded, home, workspace.root)

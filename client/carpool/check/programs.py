@@ -18,7 +18,7 @@ from carpool_protocol.config.schema.expand import from_home
 from carpool_protocol.config.schema.model import Config, ServerConfig
 from carpool_protocol.config.text.problems import ConfigProblem, render_path
 from carpool_protocol.ids import ServerName
-from carpool_protocol.runtime.programs import command_line_text, install_hint
+from carpool_protocol.runtime.programs import command_line_text, install_hint, install_steps
 
 Expand = Callable[[ServerConfig, str], str | None]
 """Returns a text of a server with its variables filled in; None if one is missing."""
@@ -33,23 +33,33 @@ class ProgramLookup(Struct, frozen=True):
     """The environment of the caller, to compare with."""
 
 
+class MissingProgram(Struct, frozen=True):
+    """A program or package without which a server cannot start here."""
+
+    text: str
+    """The warning."""
+    repair: str
+    """The steps that make the server start, a sentence without its full stop."""
+
+
 def command_warnings(
     config: Config, expand: Expand, lookup: ProgramLookup, home: str, workspace: str
-) -> dict[ServerName, str]:
+) -> dict[ServerName, MissingProgram]:
     """Return a warning for each enabled server that cannot start here."""
-    found: dict[ServerName, str] = {}
+    found: dict[ServerName, MissingProgram] = {}
     for server in config.servers.values():
         if server.disabled:
             continue
         if server.command is not None:
             base = workspace if server.project else home
-            key, text = "command", _program_problem(server, expand, lookup, base, home)
+            key, missing = "command", _program_problem(server, expand, lookup, base, home)
         else:
-            key, text = _missing_extra(server)
-        if text:
+            key, missing = _missing_extra(server)
+        if missing is not None:
             line = server.lines.get((key,), server.lines[()])
             where = render_path((*server.under, key))
-            found[server.name] = ConfigProblem(server.file, line, where, text).render()
+            text = ConfigProblem(server.file, line, where, missing.text).render()
+            found[server.name] = MissingProgram(text, missing.repair)
     return found
 
 
@@ -69,42 +79,61 @@ def absent_text(program: str, server: str, where: str = "PATH here") -> str:
 
 def _program_problem(
     server: ServerConfig, expand: Expand, lookup: ProgramLookup, base: str, home: str
-) -> str:
-    """Return the reason why the server's command cannot be run; empty if it can, or if only a start can
+) -> MissingProgram | None:
+    """Return the reason why the server's command cannot be run; None if it can, or if only a start can
     tell.
 
-    The sentence has the command as it is written: the value of a variable may be a secret.
+    The sentences have the command as it is written: the value of a variable may be a secret.
     """
     command, cwd = expand(server, server.command or ""), expand(server, server.cwd)
     if not command or cwd is None:
-        return ""
+        return None
     if is_plain(command):
-        own = server.env.get("PATH")
-        search = lookup.path if own is None else expand(server, own)
-        if search is None or shutil.which(command, path=search) is not None:
-            return ""
-        where = "the PATH of servers" if own is None else "the PATH of its `env`"
-        text = absent_text(server.command or "", server.name, where)
-        more = (
-            comparison(command, search.split(os.pathsep), lookup.environ) if command == server.command else ""
-        )
-        return f"{text}. {more}" if more and own is None else text
+        return _not_in_path(server, command, expand, lookup)
     directory = os.path.join(base, from_home(cwd, home))
     path = os.path.join(directory, from_home(command, home))
     if not os.path.exists(path):
         is_plain_place = not os.path.isabs(command) and "$" not in server.cwd
         seen_from = f" (looked for in {directory})" if is_plain_place else ""
-        return f"the program {server.command} does not exist{seen_from}"
+        start = "; a relative path starts at the server's `cwd`" if is_plain_place else ""
+        text = f"the program {server.command} does not exist{seen_from}"
+        return MissingProgram(text, f"Correct the path in `command`{start}")
     if not os.path.isfile(path) or not os.access(path, os.X_OK):
-        return f"{server.command} is not an executable file: `chmod +x` it, or name the program that runs it"
-    return ""
+        repair = f"`chmod +x {server.command}`, or name the program that runs it in `command`"
+        return MissingProgram(
+            f"{server.command} is not an executable file: `chmod +x` it, or name the program that runs it",
+            f"Run {repair}",
+        )
+    return None
 
 
-def _missing_extra(server: ServerConfig) -> tuple[str, str]:
-    """Return the key that needs missing packages, and the sentence about it, empty if none is missing."""
+def _not_in_path(
+    server: ServerConfig, command: str, expand: Expand, lookup: ProgramLookup
+) -> MissingProgram | None:
+    """Return the reason why a program without a directory cannot be run; None if it is in the PATH."""
+    own = server.env.get("PATH")
+    search = lookup.path if own is None else expand(server, own)
+    if search is None or shutil.which(command, path=search) is not None:
+        return None
+    where = "the PATH of servers" if own is None else "the PATH of its `env`"
+    written = server.command or ""
+    text = absent_text(written, server.name, where)
+    if advice := command_line_text(written):
+        return MissingProgram(text, f"Mend the entry: {advice}")
+    if command != written:
+        return MissingProgram(text, "Install the program, or correct the variable in `command`")
+    more = comparison(command, search.split(os.pathsep), lookup.environ)
+    if more and own is None:
+        return MissingProgram(f"{text}. {more}", f"{more[:1].upper()}{more[1:]}")
+    return MissingProgram(text, install_steps(command))
+
+
+def _missing_extra(server: ServerConfig) -> tuple[str, MissingProgram | None]:
+    """Return the key that needs missing packages, and what is missing; None if nothing is."""
     needs: Extra = "remote" if server.url is not None else "python"
     key = "url" if server.url is not None else "python"
     is_ours = server.url is not None or server.interpreter is None
     if not is_ours or is_installed(needs):
-        return key, ""
-    return key, f"{server.name} needs more than is installed: {install_command(needs)}"
+        return key, None
+    command = install_command(needs)
+    return key, MissingProgram(f"{server.name} needs more than is installed: {command}", f"Run `{command}`")

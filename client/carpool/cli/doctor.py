@@ -70,9 +70,15 @@ def doctor_page(problems: Sequence[Problem]) -> str:
     if not problems:
         return NOTHING_FOUND
     parts = [
-        f"{display.coloured(each.id, 'red')}\n  {display.printable(each.text, lines=True)}"
-        f"\n  -> {display.printable(each.repair)}"
+        "\n".join(
+            [
+                display.coloured(each.id, "red"),
+                display.wrapped(each.text, "  ", "  "),
+                display.wrapped(each.repair, "  -> ", "     "),
+            ]
+        )
         for each in problems
     ]
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return "\n".join([*parts, f"\n{count}; `carpool docs problems` explains each by its id"])
+    last = display.wrapped(f"{count}; `carpool docs problems` explains each by its id")
+    return "\n".join([*parts, "", last])

@@ -51,7 +51,7 @@ def gather_facts() -> Facts:
         return Facts(installed=RELEASE, not_private=open_ones, places=places)
     broker = _ask_broker(directory)
     found = read_checked(None, _search_path(broker.status))
-    said = {*found.absent.values(), *found.misconfigured.values(), found.door}
+    said = {*(each.text for each in found.absent.values()), *found.misconfigured.values(), found.door}
     cut = check_names.shortened(broker.tools, found.config) if found.config is not None else []
     return Facts(
         installed=RELEASE,

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct, structs
 
+from carpool.check.programs import MissingProgram
 from carpool.doctor.kinds import KINDS
 
 FREE_BYTES: Final = 50 * 1024 * 1024
@@ -50,8 +51,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     config_problems: tuple[str, ...] = ()
     misconfigured: Mapping[str, str] = {}
     """By server: the reason."""
-    absent: Mapping[str, str] = {}
-    """By server: why its program cannot start."""
+    absent: Mapping[str, MissingProgram] = {}
+    """By server: the program or package that is missing."""
     unset: tuple[str, ...] = ()
     waiting: str = ""
     """Why the servers of the project here are not in force."""
@@ -109,9 +110,9 @@ def _of_configuration(facts: Facts) -> Iterator[Problem]:
         yield _problem(
             "server-misconfigured", text, "Mend the entry; `carpool check` reads it again.", server
         )
-    for server, text in facts.absent.items():
-        repair = f"Then run `carpool start {server}`."
-        yield _problem("program-missing", text, f"Do what the message says. {repair}", server)
+    for server, missing in facts.absent.items():
+        repair = f"{missing.repair}. Then run `carpool start {server}`."
+        yield _problem("program-missing", missing.text, repair, server)
     for name in facts.unset:
         text = f"{name} is not set here, and a server uses ${{{name}}} without a default."
         yield _problem(

@@ -78,6 +78,11 @@ def one_line(text: str, width: int = 80) -> str:
     return table.cut(printable(text.strip().split("\n", 1)[0]), width)
 
 
+def wrapped(text: str, first: str = "", rest: str = "") -> str:
+    """`text`, printable, in lines that fit the terminal, with an indent for the first and for the others."""
+    return table.wrapped(printable(text, lines=True), screen.width(), first, rest)
+
+
 def columns(
     heads: Sequence[str],
     rows: Iterable[Sequence[object]],

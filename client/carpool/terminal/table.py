@@ -59,6 +59,27 @@ def cut(text: str, width: int) -> str:
     return "".join(kept).rstrip() + ELLIPSIS if width > 0 else ""
 
 
+def wrapped(text: str, width: int | None, first: str = "", rest: str = "") -> str:
+    """Return `text` in lines of at most `width` columns (None: lines stay as they are), broken at spaces.
+
+    `first` and `rest`: the indents of the first line and of all others. A word is never broken, so that a
+    path or an address can be copied.
+    """
+    lines: list[str] = []
+    for paragraph in text.split("\n"):
+        words = [paragraph] if width is None else paragraph.split(" ")
+        line = (rest if lines else first) + words[0]
+        for word in words[1:]:
+            assert width is not None
+            if text_width(line) + 1 + text_width(word) > width:
+                lines.append(line)
+                line = rest + word
+            else:
+                line = f"{line} {word}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
 def coloured(text: str, colour: Colour) -> str:
     """Return `text` between the codes that give it a colour and take it back."""
     return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if colour and text else text

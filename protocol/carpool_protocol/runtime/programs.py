@@ -1,7 +1,7 @@
 """Programs that start most MCP servers, and the package that installs each of them.
 
-Owns the sentences for a program that is not installed and for a command line in place of a program. Names
-packages, not commands: systems differ.
+Owns the sentences for a program that is not installed and for a command line in place of a program, and the
+pages where makers of programs say how to install them. Commands are examples: systems differ.
 
 Knows nothing of: how a program is found in the PATH.
 """
@@ -14,6 +14,16 @@ _BRINGS: Final = {
     **dict.fromkeys(("bunx", "bun"), "Bun"),
     **dict.fromkeys(("pipx", "deno", "docker", "podman"), ""),
 }
+_PAGES: Final = {
+    "uv": ("https://docs.astral.sh/uv/getting-started/installation/", "pipx install uv"),
+    "Node.js": ("https://nodejs.org/en/download", "brew install node"),
+    "Bun": ("https://bun.sh/docs/installation", "npm install -g bun"),
+    "pipx": ("https://pipx.pypa.io/stable/installation/", "python3 -m pip install --user pipx"),
+    "deno": ("https://docs.deno.com/runtime/getting_started/installation/", "npm install -g deno"),
+    "docker": ("https://docs.docker.com/get-started/get-docker/", ""),
+    "podman": ("https://podman.io/docs/installation", ""),
+}
+"""By package: the page of its maker, and one command that installs it on many systems."""
 
 
 def install_hint(program: str) -> str:
@@ -22,6 +32,15 @@ def install_hint(program: str) -> str:
         return ""
     brings = _BRINGS[program] or program
     return f"install {brings}" if brings == program else f"install {brings}, which brings {program}"
+
+
+def install_steps(program: str) -> str:
+    """Return the way to install a missing program: `uvx` → `Install uv (PAGE), for example by …`."""
+    if program not in _BRINGS:
+        return f"Install {program}, or write the absolute path of the program as `command`"
+    package = _BRINGS[program] or program
+    page, command = _PAGES[package]
+    return f"Install {package} ({page})" + (f", for example by `{command}`" if command else "")
 
 
 def command_line_text(command: str) -> str:

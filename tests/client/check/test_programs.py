@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from carpool.check.programs import ProgramLookup, command_warnings
+from carpool.check.programs import MissingProgram, ProgramLookup, command_warnings
 from carpool_protocol.bootstrap.extras import REQUIREMENTS, install_command
 from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.schema.expand import MissingValue, expand
@@ -18,7 +18,8 @@ from tests.kit.private_daemon import PrivateDaemon
 SAID = "mcpServers.a.command: no-such-program is not in the PATH of {}: a cannot start before it is installed"
 
 
-def warned(tmp_path: Path, **server: Any) -> list[str]:
+def missing(tmp_path: Path, *, path: str = "/usr/bin:/bin", **server: Any) -> list[MissingProgram]:
+    """What is missing for a server. `path`: the PATH of the caller."""
     known = {"PATH": "/usr/bin:/bin", "BIN": str(tmp_path)}
 
     def expanded(_: ServerConfig, text: str) -> str | None:
@@ -27,11 +28,13 @@ def warned(tmp_path: Path, **server: Any) -> list[str]:
 
     loaded = read_config(json.dumps({"mcpServers": {"a": server}}), "c.json")
     assert loaded.config is not None, loaded.problems
-    return list(
-        command_warnings(
-            loaded.config, expanded, ProgramLookup(known["PATH"], known), str(tmp_path), ""
-        ).values()
-    )
+    lookup = ProgramLookup(known["PATH"], {**known, "PATH": path})
+    found = command_warnings(loaded.config, expanded, lookup, str(tmp_path), "")
+    return list(found.values())
+
+
+def warned(tmp_path: Path, **server: Any) -> list[str]:
+    return [each.text for each in missing(tmp_path, **server)]
 
 
 @pytest.mark.parametrize("env", [{}, {"PATH": "${BIN}"}])
@@ -112,3 +115,30 @@ def test_check_warns_of_it_and_fails(house: PrivateDaemon) -> None:
         f"warning: {file}:1: {SAID.format('servers')}\nPATH of servers: {path}\n",
     )
     assert done.stdout.endswith(f"{file}: not all right: a cannot start here\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "repair"),
+    [
+        ("uvx", "Install uv (https://docs.astral.sh/"),
+        ("npx", "Install Node.js (https://nodejs.org/"),
+        ("bunx", "Install Bun (https://bun.sh/"),
+        ("docker", "Install docker (https://docs.docker.com/"),
+        ("no-such-program", "Install no-such-program, or write the absolute path"),
+        ("uvx x", "Mend the entry: `command` names one program: leave `uvx` there"),
+        ("/no/such/server", "Correct the path in `command`"),
+        ("./later", "Correct the path in `command`; a relative path starts at the server's `cwd`"),
+        ("./plain", "Run `chmod +x ./plain`, or name the program"),
+    ],
+)
+def test_each_missing_program_has_a_repair_of_its_own(tmp_path: Path, command: str, repair: str) -> None:
+    (tmp_path / "plain").write_text("x")
+    (found,) = missing(tmp_path, command=command, env={"PATH": str(tmp_path)})
+    assert found.repair.startswith(repair)
+
+
+def test_a_program_of_this_terminal_alone_is_repaired_by_a_restart_from_here(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("#!/bin/sh\n")
+    (tmp_path / "mine").chmod(0o700)
+    (found,) = missing(tmp_path, command="mine", path=str(tmp_path))
+    assert "run `carpool restart --all` here" in found.repair

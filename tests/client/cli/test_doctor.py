@@ -11,7 +11,9 @@ import pytest
 
 from carpool import launcher_lock
 from carpool.cli import doctor_facts, doctor_repairs
+from carpool.cli.doctor import doctor_page
 from carpool.doctor.diagnose import Facts, Problem, diagnose
+from carpool.terminal import screen
 from tests.behaviours import behaviour
 from tests.kit.private_daemon import PrivateDaemon
 
@@ -151,3 +153,13 @@ def test_yes_alone_is_refused(house: PrivateDaemon) -> None:
     done = house.run("doctor", "--yes")
     assert done.returncode == 2
     assert "--yes goes with --fix" in done.stderr
+
+
+def test_the_page_fits_the_terminal_and_its_continued_lines_are_indented(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(screen, "width", lambda: 40)
+    lines = doctor_page([Problem("door-closed", "machine", "word " * 30, "other " * 30)]).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert [line for line in lines if line.startswith("  -> other")]
+    assert [line for line in lines if line.startswith("     other")]

@@ -4,12 +4,14 @@ from typing import Any
 
 import pytest
 
+from carpool.check.programs import MissingProgram
 from carpool.doctor.diagnose import FREE_BYTES, Facts, NotPrivate, Problem, WrittenDirectory, diagnose
 from carpool.doctor.kinds import KINDS
 from tests.behaviours import behaviour
 
 WELL = {"broker": {"version": "1.0"}, "reason": "ok", "servers": {"git": {"well": True, "state": "serving"}}}
 ROOM = WrittenDirectory("/run/x", "CARPOOL_RUNTIME_DIR", writable=True, free_bytes=FREE_BYTES)
+NO_UVX = MissingProgram("uvx is not in the PATH of servers", "Install uv")
 
 
 def facts(**more: Any) -> Facts:
@@ -34,7 +36,7 @@ def test_a_machine_in_order_has_no_problem() -> None:
     [
         ({"config_problems": ("carpool.json:4: expected ,",)}, "config-broken", "carpool check"),
         ({"misconfigured": {"git": "git: wrong"}}, "server-misconfigured", "carpool check"),
-        ({"absent": {"git": "uvx is not in the PATH of servers"}}, "program-missing", "carpool start git"),
+        ({"absent": {"git": NO_UVX}}, "program-missing", "Install uv. Then run `carpool start git`."),
         ({"unset": ("TOKEN",)}, "variable-unset", "env_file"),
         ({"waiting": "the servers of /p wait for trust"}, "project-untrusted", "carpool trust"),
         ({"door": "port 80 is taken"}, "door-closed", "`http`"),
@@ -78,7 +80,7 @@ def test_every_kind_of_problem_can_be_found() -> None:
 def test_a_server_whose_program_is_missing_is_reported_once_and_serious_problems_come_first() -> None:
     servers = {"git": {"well": False, "state": "given_up", "last_error": "not found"}}
     found = facts(
-        absent={"git": "uvx is not there"}, status={**WELL, "servers": servers}, warnings=("w",),
+        absent={"git": NO_UVX}, status={**WELL, "servers": servers}, warnings=("w",),
         config_problems=("p",),
     )  # fmt: skip
     assert [each.id for each in diagnose(found)] == [

@@ -127,3 +127,18 @@ def test_the_environment_decides_on_colours_before_the_stream(
     environ: dict[str, str], forced: bool | None
 ) -> None:
     assert screen.colour_forced(environ) is forced
+
+
+def test_text_is_wrapped_at_spaces_with_its_indents_and_no_word_is_broken() -> None:
+    text = "run `carpool status` now\nand /a/very/long/path"
+    assert table.wrapped(text, 14, "-> ", "   ").splitlines() == [
+        "-> run",
+        "   `carpool",
+        "   status` now",
+        "   and",
+        "   /a/very/long/path",
+    ]
+    assert table.wrapped(text, None, "  ", "  ").splitlines() == [f"  {each}" for each in text.splitlines()]
+    assert table.wrapped("\u65e5\u672c \u65e5", 6) == "\u65e5\u672c\n\u65e5", (
+        "wide characters take two columns"
+    )

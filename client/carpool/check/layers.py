@@ -6,7 +6,7 @@ appears in any text. Knows nothing of: terminals, the daemon.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -18,7 +18,13 @@ from carpool.check.profiles import unknown_server_warnings
 from carpool.check.programs import MissingProgram, ProgramLookup, command_warnings
 from carpool.check.urls import url_warnings
 from carpool_protocol.config.reading.includes import find_included
-from carpool_protocol.config.reading.load import ConfigFile, find_config_file, home_of, load_layer
+from carpool_protocol.config.reading.load import (
+    ConfigFile,
+    env_file_path,
+    find_config_file,
+    home_of,
+    load_layer,
+)
 from carpool_protocol.config.reading.merge import cap_problem, merge_configs, shadowed
 from carpool_protocol.config.reading.project import (
     FoundWorkspace,
@@ -48,6 +54,12 @@ class CheckedLayers(Struct, kw_only=True):
     """Servers in force that cannot run as they are written, with the reason, which is a warning too."""
     absent: dict[ServerName, MissingProgram] = {}
     """Servers whose program or packages are missing here, with the reason; its text is a warning too."""
+    shadowed: list[str] = []
+    """Servers that a server of the same name replaces, and project files that another one hides; warnings
+    too.
+    """
+    env_files: dict[str, list[str]] = {}
+    """The names of the variables of each `env_file`, by its path."""
     unset: list[str] = []
     """Variables without a default that servers use and that are not set here."""
     workspace: dict[str, Any] | None = None
@@ -69,6 +81,17 @@ class CheckedLayers(Struct, kw_only=True):
     def __repr__(self) -> str:
         """Return the representation without the variables."""
         return f"Checked({self.where!r}, {self.problems!r})"
+
+    def add_shadowed(self, texts: Iterable[str]) -> None:
+        """Add warnings about what is shadowed."""
+        added = list(texts)
+        self.shadowed += added
+        self.warnings += added
+
+    def add_env_file(self, config: Config, home: str, variables: Iterable[str]) -> None:
+        """Add the `env_file` of a configuration, if it names one."""
+        if (path := env_file_path(config, home)) is not None:
+            self.env_files[path] = list(variables)
 
     def expanded(self, server: ServerConfig, text: str) -> str | MissingValue:
         """Expand a template as for an agent in this directory."""
@@ -100,6 +123,7 @@ def read_layers(
     within, users = "", (where.path,) if user is None else user.files
     if user is not None:
         found.warnings += _idle_patterns(user)
+        found.add_env_file(user, home, layer.env)
     if user is not None and named is None and (name := workspace_name_at(cwd, roots := roots_of(user, home))):
         within = roots[name]
         user = _in_named(found, user, name, within)
@@ -153,7 +177,7 @@ def _in_named(found: CheckedLayers, user: Config, name: str, root: str) -> Confi
     """Merge a named workspace over the user's servers."""
     workspace = user.workspaces[name]
     found.workspace = {"name": name, "root": root, "servers": list(workspace.servers)}
-    found.warnings += [each.render() for each in shadowed(user, workspace)]
+    found.add_shadowed(each.render() for each in shadowed(user, workspace))
     found.config = merge_configs(user, workspace)
     return found.config
 
@@ -163,7 +187,7 @@ def _add_project(
 ) -> dict[str, str]:
     """Merge the project's file over the user's. Returns the project's own variables."""
     layer = load_layer(ConfigFile(workspace.file, asked_for=True), home, project=True)
-    found.warnings += unread_warnings(workspace)
+    found.add_shadowed(unread_warnings(workspace))
     found.warnings += [each.render() for each in layer.loaded.warnings]
     found.problems += layer.loaded.problems
     found.project = {"root": workspace.root, "file": workspace.file, "trust": "untrusted", "servers": []}
@@ -175,7 +199,7 @@ def _add_project(
     servers = [*config.servers, *config.unusable]
     found.warnings += [said] if servers and (said := store_problem(store)) else []
     found.project |= {"trust": trust if servers else "nothing", "servers": servers}
-    found.warnings += [each.render() for each in shadowed(user, config)]
+    found.add_shadowed(each.render() for each in shadowed(user, config))
     merged = merge_configs(user, config)
     if (problem := cap_problem(merged, workspace.file)) is not None:
         found.problems.append(problem)
@@ -187,6 +211,7 @@ def _add_project(
         )
         return {}
     found.config = merged
+    found.add_env_file(config, home, layer.env)
     return layer.env
 
 

@@ -15,6 +15,7 @@ import msgspec
 from carpool import launcher_lock
 from carpool.check import names as check_names
 from carpool.check.layers import CheckedLayers
+from carpool.check.open_files import open_files
 from carpool.check.server_path import path_from_here
 from carpool.cli.check import read_checked
 from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
@@ -51,7 +52,7 @@ def gather_facts() -> Facts:
         return Facts(installed=RELEASE, not_private=open_ones, places=places)
     broker = _ask_broker(directory)
     found = read_checked(None, _search_path(broker.status))
-    said = {*(each.text for each in found.absent.values()), *found.misconfigured.values(), found.door}
+    said = {*(each.text for each in found.absent.values()), *found.misconfigured.values(), *found.shadowed}
     cut = check_names.shortened(broker.tools, found.config) if found.config is not None else []
     return Facts(
         installed=RELEASE,
@@ -60,7 +61,9 @@ def gather_facts() -> Facts:
         absent=dict(found.absent.items()),
         unset=tuple(found.unset),
         waiting=_waiting(found),
-        warnings=tuple(text for text in found.warnings if text not in said),
+        warnings=tuple(text for text in found.warnings if text not in {*said, found.door}),
+        shadowed=tuple(found.shadowed),
+        open_files=() if found.config is None else tuple(open_files(found.config, found.env_files)),
         door=found.door,
         names_cut=tuple(check_names.name_lines(cut)),
         not_private=tuple(_open_state(state)),

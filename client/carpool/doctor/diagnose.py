@@ -9,13 +9,19 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct, structs
 
+from carpool.check.open_files import OpenFile
 from carpool.check.programs import MissingProgram
 from carpool.doctor.kinds import KINDS
+from carpool.doctor.symptoms import stdout_noise, symptom
 
 FREE_BYTES: Final = 50 * 1024 * 1024
 """Less free space than this is a problem."""
 
 _NEXT_START: Final = "Nothing is needed: the next start takes its place. `carpool doctor --fix` removes it."
+
+_UNSHADOW: Final = (
+    "If you want both, rename one of the two servers, or move the servers of the file that is not read."
+)
 
 Fix = Literal["", "restart", "remove_socket", "restrict"]
 """A repair that `--fix` can do: restart carpool with the installed version, remove a socket on which nothing
@@ -58,6 +64,9 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Why the servers of the project here are not in force."""
     warnings: tuple[str, ...] = ()
     """The other warnings of `carpool check`."""
+    shadowed: tuple[str, ...] = ()
+    """Servers that others replace, and project files that others hide."""
+    open_files: tuple[OpenFile, ...] = ()
     door: str = ""
     """Why the HTTP door cannot open."""
     names_cut: tuple[str, ...] = ()
@@ -96,6 +105,14 @@ def _problem(kind: str, text: str, repair: str, server: str = "", fix: Fix = "")
     return Problem(kind, KINDS[kind].fault, text, repair, server, fix)
 
 
+def _of_open_file(file: OpenFile) -> Problem:
+    names = ", ".join(file.names)
+    text = f"Every user of this machine can read {file.path}, which holds {names}."
+    fix: Fix = "restrict" if file.may_restrict else ""
+    found = _problem("secrets-readable", text, f"Run `chmod 600 {file.path}`.", fix=fix)
+    return structs.replace(found, path=file.path if fix else "")
+
+
 def _of_not_private(directory: NotPrivate) -> Problem:
     text, _, repair = directory.text.rpartition("; ")
     fix: Fix = "restrict" if directory.may_restrict else ""
@@ -123,6 +140,9 @@ def _of_configuration(facts: Facts) -> Iterator[Problem]:
     if facts.door:
         repair = "End that program, or choose another address in `http`."
         yield _problem("door-closed", facts.door, repair)
+    for text in facts.shadowed:
+        yield _problem("shadowed", text, _UNSHADOW)
+    yield from map(_of_open_file, facts.open_files)
     for text in facts.names_cut:
         yield _problem("names-cut", text, "Give the server a shorter `tools_prefix`.")
     for text in facts.warnings:
@@ -145,14 +165,36 @@ def _of_daemon(facts: Facts) -> Iterator[Problem]:
         yield _problem("old-daemon", text, "Run `carpool restart --all`.", fix="restart")
     servers: Mapping[str, Mapping[str, Any]] = status.get("servers") or {}
     for name, server in servers.items():
-        error = str(server.get("last_error") or "")
-        if not server.get("well", True) and name not in {*facts.absent, *facts.misconfigured}:
-            text = f"{name} is {server.get('state', '')}: {error or 'it has not answered yet'}"
-            repair = f"See `carpool logs {name}`, then run `carpool start {name}`."
-            yield _problem("server-failing", text, repair, name)
+        if name not in {*facts.absent, *facts.misconfigured}:
+            yield from _of_server(name, server)
     if status.get("reason") == "calls_failing":
         text = "At least half of the latest calls for a server failed."
         yield _problem("calls-failing", text, "See `carpool stats --by tool`.")
+
+
+_SERVER_REPAIRS: Final = {
+    "stdout-noise": "Let it log to stderr (an option such as `--quiet`?). `carpool logs {0}` has the line.",
+    "version-wrong": "Install that version, or give the server an `env` with a `PATH` in which it is first. "
+    "Then run `carpool start {0}`.",
+    "package-not-found": "Correct the name of the package in `args`. Then run `carpool start {0}`.",
+    "server-failing": "See `carpool logs {0}`, then run `carpool start {0}`.",
+}
+
+
+def _of_server(name: str, server: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the problem of a server that fails, or that writes to stdout what is no message."""
+    error, state = str(server.get("last_error") or ""), server.get("state", "")
+    if server.get("well", True):
+        if why := stdout_noise(error):
+            text = f"{name} works, and has written to stdout: {why}."
+            yield _problem("stdout-noise", text, _SERVER_REPAIRS["stdout-noise"].format(name), name)
+        return
+    known = symptom(error, server.get("stderr") or ())
+    text = f"{name} is {state}: {error or 'it has not answered yet'}"
+    if known is not None:
+        text += "" if known.line in error else f" ({known.line})"
+    kind = "server-failing" if known is None else known.kind
+    yield _problem(kind, text, _SERVER_REPAIRS[kind].format(name), name)
 
 
 def _of_places(facts: Facts) -> Iterator[Problem]:

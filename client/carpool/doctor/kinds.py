@@ -69,6 +69,33 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "wrote and what carpool did. A token that is missing or out of date often shows up there.",
         ),
         ProblemKind(
+            "stdout-noise",
+            "server",
+            "A server prints to stdout",
+            "On stdout a server may write messages of MCP only, one on each line. carpool drops every "
+            "other line and keeps it in the log of the server. Many servers work all the same. One that "
+            "prints before its greeting, or in place of it, may never greet. Log lines belong to stderr; "
+            "many servers have an option or a variable for it.",
+        ),
+        ProblemKind(
+            "version-wrong",
+            "machine",
+            "A server says that it needs another version of Node.js or Python",
+            "The server does not start, and npm, uv, pip or the server itself has written which version "
+            "it needs. The line is in the message. That is a strong hint and no proof: doctor reads what "
+            "was written, it does not compare versions. `npx` uses the `node` that comes first in the "
+            'PATH of the server, so an `env` with a `PATH` chooses another one; for Python write `"args": '
+            '["--python", "3.12", ...]` before the package with `uvx`.',
+        ),
+        ProblemKind(
+            "package-not-found",
+            "configuration",
+            "The package of a server is not found",
+            "The server does not start, because npm, PyPI or the registry of containers has no package of "
+            "that name or version. Most often it is mistyped; a private package needs a login of `npm`, "
+            "`pip` or `docker`, which carpool does not know.",
+        ),
+        ProblemKind(
             "calls-failing",
             "server",
             "Most calls for a server fail",
@@ -117,6 +144,15 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "is only too open.",
         ),
         ProblemKind(
+            "secrets-readable",
+            "machine",
+            "A file with secrets can be read by all users",
+            "The configuration or an `env_file` holds a variable or header with the name of a secret "
+            "(`..._TOKEN`, `Authorization`), and every user of this machine can read the file. Only names "
+            "are looked at, so a secret under another name is not found. `--fix` does `chmod 600` for a "
+            "file of your own, and leaves files of projects alone.",
+        ),
+        ProblemKind(
             "not-writable",
             "machine",
             "A directory of carpool cannot be written",
@@ -137,6 +173,14 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "Some programs take no name above a length, with their own prefix before it. carpool cuts"
             " such names and adds a hash. A shorter `tools_prefix` of the server keeps them whole "
             "(`carpool docs names`).",
+        ),
+        ProblemKind(
+            "shadowed",
+            "configuration",
+            "A server or a project file is shadowed",
+            "Two servers have one name, or a directory has two project files. Of servers the one of the "
+            "project or named workspace wins over yours, in that directory; of project files only the "
+            "first is read (`carpool docs workspaces` has the order). The message names the winner first.",
         ),
         ProblemKind(
             "configuration-warning",

@@ -26,7 +26,8 @@ wrong.
 
 `carpool doctor --fix` asks on the terminal before each of its three repairs: it restarts carpool
 ([old-daemon](#old-daemon)), removes a socket on which nothing listens ([socket-stale](#socket-stale)), and
-takes the rights of other users away ([not-private](#not-private)). All other problems are yours to repair.
+takes the rights of other users away ([not-private](#not-private),
+[secrets-readable](#secrets-readable)). All other problems are yours to repair.
 Then it looks again, and the exit code is about what is still wrong. `--fix --yes` does not ask. Without a
 terminal, and with `--json`, nothing is repaired unless `--yes` is there.
 

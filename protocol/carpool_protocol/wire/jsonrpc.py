@@ -42,6 +42,9 @@ InvalidReason = Literal[
 ]
 """The problem of a line. `TEXTS` has the sentence for each."""
 
+NOT_A_MESSAGE: Final = "wrote a line that is no message"
+"""The error about a server that writes something else to its stdout; the sentence for the line follows."""
+
 TEXTS: Final[dict[InvalidReason, str]] = {
     "not_utf8": "the line is not valid UTF-8",
     "not_json": "the line is not JSON",

@@ -15,6 +15,7 @@ from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJ
 from carpool_protocol.link.messages import Call
 from carpool_protocol.wire.content import text_of
 from carpool_protocol.wire.jsonrpc import (
+    NOT_A_MESSAGE,
     ErrorAnswer,
     InvalidLine,
     Notification,
@@ -311,7 +312,7 @@ class HandshakeAdapter:
             if garbage.id:
                 self._decoded.lines.append(error_line(garbage.id, INVALID_REQUEST, garbage.text))
             else:
-                self._reject_line(f"wrote a line that is no message: {garbage.text}")
+                self._reject_line(f"{NOT_A_MESSAGE}: {garbage.text}")
             return
         wire = _wire(garbage.id) or wire_of(garbage.id)
         if wire is not None:
@@ -321,7 +322,7 @@ class HandshakeAdapter:
         elif garbage.why == "header" and self._greeting.headers_received(garbage.text):
             pass
         elif not self._greeting.answer_unreadable(garbage.id, garbage.text):
-            self._reject_line(f"wrote a line that is no message: {garbage.text}")
+            self._reject_line(f"{NOT_A_MESSAGE}: {garbage.text}")
 
     def _overlong(self, line: OverlongLine) -> None:
         text = f"a line of {line.size_bytes} bytes, more than carpool reads"

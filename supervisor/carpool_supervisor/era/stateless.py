@@ -17,6 +17,7 @@ from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJ
 from carpool_protocol.link.messages import Call
 from carpool_protocol.wire.content import change_members, text_of
 from carpool_protocol.wire.jsonrpc import (
+    NOT_A_MESSAGE,
     ErrorAnswer,
     InvalidLine,
     Notification,
@@ -332,7 +333,7 @@ class StatelessAdapter:
             if garbage.id:
                 self._decoded.lines.append(error_line(garbage.id, INVALID_REQUEST, garbage.text))
             else:
-                self._reject_line(f"wrote a line that is no message: {garbage.text}")
+                self._reject_line(f"{NOT_A_MESSAGE}: {garbage.text}")
             return
         found = call_of(garbage.id)
         if found is not None and not self._rounds.is_stale(*found):
@@ -342,7 +343,7 @@ class StatelessAdapter:
         elif garbage.why == "header" and self._discovery.headers_received(garbage.text):
             pass
         elif not self._discovery.answer_unreadable(garbage.id, garbage.text):
-            self._reject_line(f"wrote a line that is no message: {garbage.text}")
+            self._reject_line(f"{NOT_A_MESSAGE}: {garbage.text}")
 
     def _overlong(self, line: OverlongLine) -> None:
         text = f"a line of {line.size_bytes} bytes, more than carpool reads"

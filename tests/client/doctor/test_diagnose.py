@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from carpool.check.open_files import OpenFile
 from carpool.check.programs import MissingProgram
 from carpool.doctor.diagnose import FREE_BYTES, Facts, NotPrivate, Problem, WrittenDirectory, diagnose
 from carpool.doctor.kinds import KINDS
+from carpool_protocol.wire.jsonrpc import NOT_A_MESSAGE
 from tests.behaviours import behaviour
 
 WELL = {"broker": {"version": "1.0"}, "reason": "ok", "servers": {"git": {"well": True, "state": "serving"}}}
@@ -17,6 +19,12 @@ NO_UVX = MissingProgram("uvx is not in the PATH of servers", "Install uv")
 def facts(**more: Any) -> Facts:
     well: dict[str, Any] = {"installed": "1.0", "status": WELL, "places": (ROOM,), "held": True}
     return Facts(**{**well, "socket": True, **more})
+
+
+def failing(error: str, *stderr: str, state: str = "given_up", well: bool = False) -> dict[str, Any]:
+    """The facts about one server with this error."""
+    server = {"well": well, "state": state, "last_error": error, "stderr": stderr}
+    return {"status": {**WELL, "servers": {"git": server}}}
 
 
 def only(found: Facts) -> Problem:
@@ -38,6 +46,19 @@ def test_a_machine_in_order_has_no_problem() -> None:
         ({"misconfigured": {"git": "git: wrong"}}, "server-misconfigured", "carpool check"),
         ({"absent": {"git": NO_UVX}}, "program-missing", "Install uv. Then run `carpool start git`."),
         ({"unset": ("TOKEN",)}, "variable-unset", "env_file"),
+        ({"shadowed": ("a takes the place of your server",)}, "shadowed", "rename one"),
+        ({"open_files": (OpenFile("/f", ("A_TOKEN",), True),)}, "secrets-readable", "chmod 600 /f"),
+        (
+            failing(f"{NOT_A_MESSAGE}: the line is not JSON", state="starting"),
+            "stdout-noise",
+            "carpool logs git",
+        ),
+        (
+            failing("x", "npm warn EBADENGINE   required: { node: '>=22' },"),
+            "version-wrong",
+            "Install that version",
+        ),
+        (failing("npm error 404 Not Found - GET https://r/nope"), "package-not-found", "name of the package"),
         ({"waiting": "the servers of /p wait for trust"}, "project-untrusted", "carpool trust"),
         ({"door": "port 80 is taken"}, "door-closed", "`http`"),
         ({"names_cut": ("a__b is cut",)}, "names-cut", "tools_prefix"),
@@ -46,11 +67,7 @@ def test_a_machine_in_order_has_no_problem() -> None:
         ({"status": None}, "broker-silent", "carpool logs --daemon"),
         ({"status": None, "held": False}, "socket-stale", "next start"),
         ({"status": {**WELL, "reason": "calls_failing"}}, "calls-failing", "carpool stats"),
-        (
-            {"status": {**WELL, "servers": {"git": {"well": False, "state": "given_up", "last_error": "x"}}}},
-            "server-failing",
-            "carpool logs git",
-        ),
+        (failing("x"), "server-failing", "carpool logs git"),
         (
             {"not_private": (NotPrivate("/s", "/s is open; run `chmod 700 /s`", True),)},
             "not-private",
@@ -101,3 +118,10 @@ def test_only_what_is_safe_to_repair_has_a_fix_and_a_path_only_where_the_fix_nee
         ("not-private", "restrict", "/s"),
     ]
     assert only(facts(status=None, held=False)).fix == "remove_socket"
+
+
+def test_a_server_that_works_and_prints_to_stdout_is_told() -> None:
+    problem = only(facts(**failing(f"{NOT_A_MESSAGE}: the line is not JSON", state="serving", well=True)))
+    assert problem.id == "stdout-noise"
+    assert "works" in problem.text
+    assert diagnose(facts(**failing("said something else", state="serving", well=True))) == []

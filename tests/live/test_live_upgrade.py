@@ -4,6 +4,7 @@ In the next version each module of carpool is in a file of another name. Its own
 a process that runs since before, and imports a module of ours only now, does not.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -113,6 +114,17 @@ def installed(tmp_path: Path) -> Iterator[Installed]:
         one.close()
 
 
+@pytest.fixture
+def plain() -> Iterator[Installed]:
+    """One without hooks: a hook child that starts while files are replaced logs an import error."""
+    one = Installed({"echo": kit("echo")})
+    try:
+        one.up()
+        yield one
+    finally:
+        one.close()
+
+
 async def kill_broker(daemon: Daemon) -> int:
     pid: int = (await daemon.status())["broker"]["pid"]
     os.kill(pid, signal.SIGKILL)
@@ -188,3 +200,19 @@ async def test_a_broker_that_dies_after_an_upgrade_is_a_pause_also_without_a_res
             again = await agent.call("counter__increment")
             assert again["content"][0]["text"] == "2" or fault_of(again)["code"] == "state_lost"
             assert (await one.status())["broker"]["version"] == "2.0.0"
+
+
+@behaviour("doctor:fix")
+async def test_doctor_finds_a_carpool_from_before_the_upgrade_and_replaces_it(plain: Installed) -> None:
+    one = plain
+    one.install("2.0.0")
+    with trio.fail_after(LIMIT_S):
+        code, out, said = await one.carpool("doctor", "--json")
+        (problem,) = json.loads(out)["problems"]
+        assert (code, problem["id"], problem["fix"]) == (1, "old-daemon", "restart"), said
+        assert problem["text"] == "carpool 1.0.0 is running, and 2.0.0 is installed."
+        code, out, said = await one.carpool("doctor", "--json", "--fix", "--yes")
+        found = json.loads(out)
+        assert (code, found["ok"], found["problems"]) == (0, True, []), said
+        assert [(each["fix"], each["ok"]) for each in found["repaired"]] == [("restart", True)]
+        assert (await one.status())["broker"]["version"] == "2.0.0"

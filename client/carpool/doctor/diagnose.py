@@ -167,9 +167,11 @@ def _of_daemon(facts: Facts) -> Iterator[Problem]:
     for name, server in servers.items():
         if name not in {*facts.absent, *facts.misconfigured}:
             yield from _of_server(name, server)
-    if status.get("reason") == "calls_failing":
-        text = "At least half of the latest calls for a server failed."
-        yield _problem("calls-failing", text, "See `carpool stats --by tool`.")
+    recent = (status.get("counters") or {}).get("recent") or {}
+    for name, calls in (recent.get("servers") or {}).items():
+        if calls["mostly_failed"] and (servers.get(name) or {}).get("well", True):
+            text = f"{calls['failed']} of the latest {calls['ended']} calls for {name} failed."
+            yield _problem("calls-failing", text, "See `carpool stats --by tool`.", name)
 
 
 _SERVER_REPAIRS: Final = {
@@ -206,4 +208,5 @@ def _of_places(facts: Facts) -> Iterator[Problem]:
             yield _problem("not-writable", text, repair)
         elif place.free_bytes < FREE_BYTES:
             text = f"{place.free_bytes // 2**20} MB are free in {place.path}."
-            yield _problem("disk-full", text, "Make room there.")
+            repair = f"Make room there, or set {place.variable} to a directory on another disk."
+            yield _problem("disk-full", text, repair)

@@ -13,6 +13,7 @@ from tests.behaviours import behaviour
 
 WELL = {"broker": {"version": "1.0"}, "reason": "ok", "servers": {"git": {"well": True, "state": "serving"}}}
 ROOM = WrittenDirectory("/run/x", "CARPOOL_RUNTIME_DIR", writable=True, free_bytes=FREE_BYTES)
+MOSTLY_FAILED = {"recent": {"servers": {"git": {"ended": 3, "failed": 2, "mostly_failed": True}}}}
 NO_UVX = MissingProgram("uvx is not in the PATH of servers", "Install uv")
 
 
@@ -66,7 +67,7 @@ def test_a_machine_in_order_has_no_problem() -> None:
         ({"installed": "1.1"}, "old-daemon", "carpool restart --all"),
         ({"status": None}, "broker-silent", "carpool logs --daemon"),
         ({"status": None, "held": False}, "socket-stale", "next start"),
-        ({"status": {**WELL, "reason": "calls_failing"}}, "calls-failing", "carpool stats"),
+        ({"status": {**WELL, "counters": MOSTLY_FAILED}}, "calls-failing", "carpool stats"),
         (failing("x"), "server-failing", "carpool logs git"),
         (
             {"not_private": (NotPrivate("/s", "/s is open; run `chmod 700 /s`", True),)},
@@ -77,7 +78,7 @@ def test_a_machine_in_order_has_no_problem() -> None:
         (
             {"places": (WrittenDirectory("/s", "V", writable=True, free_bytes=FREE_BYTES - 1),)},
             "disk-full",
-            "room",
+            "Make room there, or set V",
         ),
     ],
 )
@@ -125,3 +126,10 @@ def test_a_server_that_works_and_prints_to_stdout_is_told() -> None:
     assert problem.id == "stdout-noise"
     assert "works" in problem.text
     assert diagnose(facts(**failing("said something else", state="serving", well=True))) == []
+
+
+def test_failing_calls_of_a_server_that_is_down_are_not_told_besides() -> None:
+    down = failing("x")["status"]
+    assert [each.id for each in diagnose(facts(status={**down, "counters": MOSTLY_FAILED}))] == [
+        "server-failing"
+    ]

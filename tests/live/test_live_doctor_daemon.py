@@ -1,0 +1,99 @@
+"""`carpool doctor` on a carpool in trouble: a stopped broker, failing calls, a full disk, a taken port.
+
+The verb is told of a full disk by a `sitecustomize` in its PYTHONPATH, because no test may fill a disk.
+`test_live_upgrade` has an older version that runs.
+"""
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from tests.behaviours import behaviour
+from tests.kit.line_agent import LIMIT_S
+from tests.kit.live import Daemon, Make, kit, observer
+
+FULL_DISK = """
+import os
+def full(path, real=os.statvfs):
+    found = list(real(path))
+    found[4] = 1  # f_bavail
+    return os.statvfs_result(found)
+os.statvfs = full
+"""
+
+
+def patch(one: Daemon, text: str, place: Path) -> None:
+    """Have each verb that is started from now on run this text first."""
+    (place / "sitecustomize.py").write_text(text)
+    one.environ["PYTHONPATH"] = os.pathsep.join([str(place), one.environ["PYTHONPATH"]])
+
+
+async def problems(one: Daemon) -> list[dict[str, Any]]:
+    """The problems, of which there are some."""
+    code, out, said = await one.carpool("doctor", "--json")
+    assert code == 1, said
+    found: list[dict[str, Any]] = json.loads(out)["problems"]
+    return found
+
+
+@behaviour("doctor:repair")
+async def test_a_disk_that_is_nearly_full_is_found(daemon: Make, tmp_path: Path) -> None:
+    one = daemon({"echo": kit("echo")})
+    patch(one, FULL_DISK, tmp_path)
+    with trio.fail_after(LIMIT_S):
+        found = await problems(one)
+        assert {each["id"] for each in found} == {"disk-full"}
+        assert "0 MB are free in" in found[0]["text"]
+
+
+@behaviour("doctor:repair")
+async def test_a_broker_that_is_stopped_is_found_within_one_bound(daemon: Make) -> None:
+    one = daemon({"echo": kit("echo")})
+    pid = (await one.status())["broker"]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with trio.fail_after(LIMIT_S):
+            (problem,) = await problems(one)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert problem["id"] == "broker-silent"
+    assert "carpool logs --daemon" in problem["repair"]
+
+
+@behaviour("doctor:repair")
+async def test_a_server_whose_calls_fail_is_named_though_it_runs(daemon: Make) -> None:
+    one = daemon({"slow": observer(timeout_s=0.2), "echo": kit("echo")})
+    with trio.fail_after(LIMIT_S):
+        async with one.agent() as agent:
+            assert (await agent.call("slow__wait", {"gate": "never"}))["isError"]
+            assert await agent.text("echo__echo", {"text": "x"}) == "x"
+        (problem,) = await problems(one)
+        assert (problem["id"], problem["server"]) == ("calls-failing", "slow")
+        assert problem["text"] == "1 of the latest 1 calls for slow failed."
+
+
+@behaviour("doctor:repair")
+async def test_a_tool_whose_name_is_cut_is_named(daemon: Make) -> None:
+    one = daemon({"forge": observer("--tool", "add_pull_request_review_comment_to_pending_review")})
+    with trio.fail_after(LIMIT_S):
+        assert (await one.carpool("start", "forge"))[0] == 0
+        (problem,) = await problems(one)
+        assert problem["id"] == "names-cut"
+        assert "forge__add_pull" in problem["text"]
+        assert "`tools_prefix`" in problem["repair"]
+
+
+@behaviour("doctor:repair")
+async def test_a_port_that_another_program_has_is_found(daemon: Make) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        one = daemon({"echo": kit("echo")}, up=False, http={"port": port})
+        with trio.fail_after(LIMIT_S):
+            (problem,) = await problems(one)
+        assert problem["id"] == "door-closed"
+        assert str(port) in problem["text"]

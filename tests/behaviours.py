@@ -1529,6 +1529,10 @@ _CONFIG: Final = {
         "docs/decisions/0043",
         "An agent whose session an operator ends is told why; its calls end, and its shim stays away.",
     ),
+    "operate:audited": Behaviour(
+        "docs/audit.md",
+        "Each act of an operator is a line of the audit: when, who, on what, with what outcome.",
+    ),
     "operate:http": Behaviour(
         "docs/operating.md, docs/decisions/0045",
         "Over HTTP only an operator's token may read about all agents, and only a full one may act.",

@@ -176,6 +176,7 @@ class BrokerShell:
             audit=self._audit_log,
             trace=self._trace_exporter.facts,
             carriers=self._connections.carriers,
+            peer_uid=self._connections.peer_uid,
             told_at=self._catalog_cache.told_at,
             run=f"{self._audit_log.run}.{incarnation.epoch}",
             clock=self._clock,

@@ -31,7 +31,7 @@ async def story(daemon: Daemon, name: str) -> list[Json]:
     """The lines about one tool, prompt or spelling."""
 
     def found() -> list[Json]:
-        return [line for line in lines(daemon) if line["name"] == name]
+        return [line for line in lines(daemon) if line.get("name") == name]
 
     await until(lambda: bool(found()), f"a line about {name}")
     return found()
@@ -101,7 +101,7 @@ async def test_the_audit_is_switched_on_and_off_while_carpool_runs(daemon: Make)
             await made.reload()
             await agent.text("obs__open", {"gate": "x"})
             seen = json.loads(await agent.text("obs__seen"))
-        assert [line["name"] for line in lines(made)] == ["say"]
+        assert [line["name"] for line in lines(made) if "name" in line] == ["say"]
         assert [bool(each) for each in seen["ids"]] == [False, True, False, False]
 
 
@@ -149,3 +149,32 @@ async def test_the_story_of_a_call_names_its_steps_its_instance_and_its_end(shar
         assert found["supervisor"]
         assert (await shared.carpool("story", "c999999"))[0] == 1
         assert (await shared.carpool("story", "nonsense"))[0] == 2
+
+
+@behaviour("operate:audited")
+async def test_what_operators_do_is_in_the_audit_and_is_no_call(daemon: Make) -> None:
+    one = daemon({"obs": observer()}, **ON)
+    with trio.fail_after(LIMIT_S):
+        async with one.agent() as agent:
+            await agent.text("obs__echo", {"text": "a"})
+            for words in (("pause", "obs"), ("resume", "obs"), ("disable", "obs"), ("enable", "obs")):
+                assert (await one.carpool(*words))[0] == 0
+            assert (await one.carpool("cancel", "c999"))[0] == 1
+        acts = [line for line in lines(one) if "act" in line]
+        assert [(each["act"], each["targets"], each["outcome"]) for each in acts] == [
+            ("pause", ["obs"], "done"),
+            ("resume", ["obs"], "done"),
+            ("disable", ["obs"], "done"),
+            ("enable", ["obs"], "done"),
+            ("cancel", ["c999"], "bad_params"),
+        ]
+        assert {each["uid"] for each in acts} == {os.getuid()}
+        assert all(each["pid"] and each["via"] for each in acts)
+        code, text, _ = await one.carpool("audit", "--acts")
+        assert code == 0
+        assert all(word in text for word in ("(pause)", "(cancel)", f"uid {os.getuid()}", "c999"))
+        assert "echo" not in text
+        shown = json.loads((await one.carpool("audit", "--server", "obs", "--outcome", "done", "--json"))[1])
+        assert [each["act"] for each in shown] == ["pause", "resume", "disable", "enable"]
+        sums = json.loads((await one.carpool("audit", "--by", "tool", "--json"))[1])
+        assert [(each["tool"], each["calls"]) for each in sums["groups"]] == [("echo", 1)]

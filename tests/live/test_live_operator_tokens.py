@@ -15,6 +15,7 @@ from tests.kit.live import Daemon, observer
 from tests.live.conftest import shared_daemon
 from tests.live.test_live_http import HttpReply, ask, door
 
+ON = {"audit": {"on": True}}
 TOKENS = {
     "ann": hash_of("agent"),
     "ops": {"hash": hash_of("full"), "operator": True},
@@ -24,7 +25,9 @@ TOKENS = {
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Daemon]:
-    yield from shared_daemon({"good": observer(), "other": observer()}, http={"port": 0, "tokens": TOKENS})
+    yield from shared_daemon(
+        {"good": observer(), "other": observer()}, http={"port": 0, "tokens": TOKENS}, **ON
+    )
 
 
 def operator(daemon: Daemon, verb: str, body: Any = None, token: str = "full") -> HttpReply:
@@ -55,7 +58,7 @@ async def test_an_operator_sees_and_cancels_an_open_call(shared: Daemon) -> None
             assert "`carpool calls`" in again.json["error"]["message"]
 
 
-@behaviour("operate:http", "operate:pause")
+@behaviour("operate:http", "operate:pause", "operate:audited")
 async def test_an_operator_pauses_resumes_and_stops_servers(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with shared.shim() as agent:
@@ -65,6 +68,12 @@ async def test_an_operator_pauses_resumes_and_stops_servers(shared: Daemon) -> N
             waiting = await agent.start("good__echo", {"text": "b"})
             await shared.until(lambda facts: facts["servers"]["good"]["waiting"] == 1, "the call waits")
             await done(shared, "resume", {"servers": ["good"]})
+            acts = json.loads((await shared.carpool("audit", "--acts", "--json"))[1])
+            assert [(each["act"], each["outcome"], each["failed"]) for each in acts[-2:]] == [
+                ("pause", "partly", ["goood"]),
+                ("resume", "done", []),
+            ]
+            assert {(each["principal"], each["via"]) for each in acts[-2:]} == {("ops", "http")}
             assert (await agent.answer(waiting))["result"]["content"][0]["text"] == "b"
             stopped = await done(shared, "stop", {"all": True})
             assert {each["server"]: each["ok"] for each in stopped["results"]} == {

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from carpool_broker.admin.methods import Methods
+from carpool_broker.admin.methods import Act, Methods
 from carpool_broker.core.model.approval import PinId, server_of
 from carpool_broker.core.model.events import PinsApproved
 from carpool_broker.core.registry.approvals import INSTRUCTIONS
@@ -32,6 +32,10 @@ class PinParams(Struct):
     """For `approve`: digests of the seen definitions, by tool."""
 
 
+def _act_of_approval(params: PinParams) -> Act | None:
+    return None if params.verb == "status" else Act("approve", [server_of(PinId(params.pin)), *params.tools])
+
+
 class ApprovalCommands:
     """Answers `carpool/pin`. `feed`: lets the core take an event and performs all that follows."""
 
@@ -44,7 +48,12 @@ class ApprovalCommands:
 
     def register(self, methods: Methods) -> None:
         """Add `carpool/pin` to the table."""
-        methods.add("carpool/pin", PinParams, lambda _, params: self.answer(params))
+        methods.add(
+            "carpool/pin",
+            PinParams,
+            lambda _, params: self.answer(params),
+            _act_of_approval,
+        )
 
     def answer(self, params: PinParams) -> dict[str, Any]:
         """`{"pinned": [...]}`, or `{"approved": [tool]}`."""

@@ -10,8 +10,9 @@ from carpool_broker.admin import profile_report
 from carpool_broker.admin.approval_commands import ApprovalCommands
 from carpool_broker.admin.call_story import FindStory, Stories
 from carpool_broker.admin.counter_report import CounterReport
-from carpool_broker.admin.methods import Methods
+from carpool_broker.admin.methods import Act, Methods
 from carpool_broker.admin.open_calls import OpenCallCommands
+from carpool_broker.admin.operator_acts import OperatorActs
 from carpool_broker.admin.override_commands import OverrideCommands, Reload
 from carpool_broker.admin.pool_commands import PoolCommands
 from carpool_broker.admin.session_commands import Disconnect, SessionCommands
@@ -45,7 +46,8 @@ class ControlMethods:
         clock: Callable[[], float],
     ) -> None:
         """`follow` feeds these events to the core."""
-        methods = Methods()
+        acts = OperatorActs(core, process.audit, process.peer_uid)
+        methods = Methods(acts.begin)
         self.answer = methods.answer
         self.override_commands = OverrideCommands(configuration, follow)
         self.override_commands.register(methods, core, reload)
@@ -65,4 +67,4 @@ class ControlMethods:
             problems = await reload()
             return {"ok": not problems, "problems": problems}
 
-        methods.add_plain("carpool/reload", read_again)
+        methods.add_plain("carpool/reload", read_again, Act("reload", []))

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from carpool_broker.admin.methods import ControlError, Methods
+from carpool_broker.admin.methods import Act, ControlError, Methods
 from carpool_broker.admin.supervisor_queries import SupervisorQueries
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model.events import CallCancelledByOperator
@@ -71,7 +71,12 @@ class OpenCallCommands:
     def register(self, methods: Methods) -> None:
         """Add the methods about open calls to the table."""
         methods.add("carpool/calls", OpenCallsParams, lambda _, params: self.list_calls(params))
-        methods.add("carpool/cancel", CancelParams, lambda _, params: self.cancel(params))
+        methods.add(
+            "carpool/cancel",
+            CancelParams,
+            lambda _, params: self.cancel(params),
+            lambda params: Act("cancel", [params.call]),
+        )
 
     async def list_calls(self, params: OpenCallsParams) -> dict[str, Any]:
         """`{"calls": [row], "total"}`, oldest first. `total` also counts rows past the limit. If the

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from carpool_broker.admin.methods import Methods
+from carpool_broker.admin.methods import Act, Methods
 from carpool_broker.config.configuration import Configuration, ConfigurationChange
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.configuration.overrides import can_run, is_on
@@ -53,6 +53,13 @@ class PauseParams(Struct):
     """False: the servers are resumed."""
 
 
+def _act_of_override(params: OverrideParams) -> Act | None:
+    if params.only_check:
+        return None
+    verb = "follow files" if params.on is None else "enable" if params.on else "disable"
+    return Act(verb, [params.server], params.session)
+
+
 class OverrideCommands:
     """Answers `carpool/switch` and `carpool/pause`. `follow`: lets the core take changes."""
 
@@ -75,8 +82,13 @@ class OverrideCommands:
             except CannotOverrideError as error:
                 return {"server": params.server, "refused": str(error)}
 
-        methods.add("carpool/switch", OverrideParams, switch)
-        methods.add("carpool/pause", PauseParams, lambda _, params: self.pause(params))
+        methods.add("carpool/switch", OverrideParams, switch, _act_of_override)
+        methods.add(
+            "carpool/pause",
+            PauseParams,
+            lambda _, params: self.pause(params),
+            lambda params: Act("pause" if params.paused else "resume", params.servers),
+        )
 
     def pause(self, params: PauseParams) -> dict[str, Any]:
         """Pause or resume servers. Returns `{"results": [{"server", "ok", "text"}]}`, in their order."""

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import trio
 from msgspec import Struct
 
-from carpool_broker.admin.methods import ControlError, Methods
+from carpool_broker.admin.methods import ALL_SERVERS, Act, ControlError, Methods
 from carpool_broker.admin.status import freshness_by_pool
 from carpool_broker.admin.supervisor_queries import SupervisorQueries
 from carpool_broker.config.configuration import Configuration
@@ -74,7 +74,12 @@ class PoolCommands:
 
     def register(self, methods: Methods) -> None:
         """Add the methods about pools to the table."""
-        methods.add("carpool/operate", OperateParams, lambda _, params: self.operate(params))
+        methods.add(
+            "carpool/operate",
+            OperateParams,
+            lambda _, params: self.operate(params),
+            lambda params: Act(params.verb, [ALL_SERVERS] if params.servers is None else params.servers),
+        )
         methods.add("carpool/why", ExplainParams, lambda _, params: self.explain(params))
         methods.add("carpool/testify", ReportProbeParams, lambda _, params: self.report_probe(params))
 

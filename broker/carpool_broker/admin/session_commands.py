@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from carpool_broker.admin.methods import ControlError, Methods
+from carpool_broker.admin.methods import Act, ControlError, Methods
 from carpool_broker.core.broker import BrokerCore
 from carpool_protocol.ids import SessionId
 
@@ -40,7 +40,12 @@ class SessionCommands:
 
     def register(self, methods: Methods) -> None:
         """Add the methods about sessions to the table."""
-        methods.add("carpool/disconnect", DisconnectParams, lambda _, params: self.disconnect(params))
+        methods.add(
+            "carpool/disconnect",
+            DisconnectParams,
+            lambda _, params: self.disconnect(params),
+            lambda params: Act("disconnect", [params.session]),
+        )
 
     def disconnect(self, params: DisconnectParams) -> dict[str, Any]:
         """End a session. Returns it as it was: `{"session", "agent", "carrier", "principal", "open_calls"}`.

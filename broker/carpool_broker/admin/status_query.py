@@ -25,7 +25,7 @@ from carpool_broker.core.model.session import Session
 from carpool_broker.storage.audit_log import AuditLog
 from carpool_protocol.config.schema.model import ServerConfig
 from carpool_protocol.counters.snapshot import CountersSnapshot
-from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.ids import PoolKey, ServerName, SessionId
 from carpool_protocol.link.messages import PoolState, Survey, Surveyed
 
 SURVEY_TIMEOUT_S = 5.0
@@ -52,6 +52,8 @@ class Process(Struct, frozen=True):
     """Returns what is known of the export of traces."""
     carriers: Callable[[], list[int]] = list
     """Returns the pids of carriers that have many sessions on one connection."""
+    peer_uid: Callable[[SessionId], int | None] = lambda _: None
+    """Returns the user at the other end of a session's socket."""
     told_at: Callable[[PoolKey], str] = lambda _: ""
     """Returns the time at which a pool last sent its catalog."""
     run: str = ""

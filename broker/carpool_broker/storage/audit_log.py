@@ -1,8 +1,9 @@
-"""The audit log: one line of JSON for each call that has ended, in `audit.jsonl` beside the logs.
+"""The audit log: one line of JSON for each call that has ended, and for each act of an operator.
 
-Owns the file and its form (docs/audit.md): private, rotated by size, bounded, readable for all who may read
-logs. Lines are collected and written before the answers of the same burst leave, so that a broker that is
-killed has logged every call that it answered. A file that was moved or removed is made again.
+It is `audit.jsonl` beside the logs. Owns the file and its form (docs/audit.md): private, rotated by size,
+bounded, readable for all who may read logs. Lines are collected and written before the answers of the same
+burst leave, so that a broker that is killed has logged every call that it answered. A file that was moved
+or removed is made again.
 
 Invariant: no failure of the disk reaches a caller or delays a call. Lines that could not be written are
 counted and reported once in the log, in `status`, and in the file when it can be written again. Knows nothing
@@ -11,11 +12,12 @@ of: when a call has ended, and what may be logged about it (`audit`).
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Final
 
 import msgspec
+from msgspec import Struct, field, structs
 
 from carpool_broker.core.model.effects import WriteAudit
 from carpool_protocol.faults.faults import TOOLS_CALL
@@ -32,6 +34,28 @@ FILES: Final = 4
 GATHERED_BYTES: Final = 256 * 1024
 """Answers of this size together are flushed before the burst ends."""
 _MAX_SPELLED: Final = 1024
+
+
+class OperatorAct(Struct, frozen=True, kw_only=True):
+    """An act of an operator: the keys of its line between `at` and `run` (docs/audit.md)."""
+
+    act: str
+    """The verb."""
+    targets: list[str]
+    """The calls, sessions, servers or tools that it names; `*`: every server."""
+    for_session: str
+    session: str
+    """The operator's own session."""
+    pid: int
+    uid: int | None
+    """The user at the other end of the socket; None if the system does not tell."""
+    via: str
+    principal: str
+    """The name of the operator's token; empty at the socket."""
+    outcome: str = "unknown"
+    failed: list[str] = field(default_factory=list)
+    """Targets at which it failed."""
+
 
 _json: Final = msgspec.json.Encoder().encode
 
@@ -61,6 +85,7 @@ class AuditLog:
         self.run = run
         self._whereabouts = whereabouts
         self._now_text = now_text
+        self._is_on = False
         self._fd = -1
         self._size_bytes = 0
         self._lines: list[str] = []
@@ -77,6 +102,7 @@ class AuditLog:
         """Turn the log on or off. When it is turned on, the file is opened, so that a problem shows at
         once.
         """
+        self._is_on = on
         if not on:
             self.close()
         elif self._fd < 0:
@@ -106,6 +132,12 @@ class AuditLog:
         self._answers_bytes += len(body)
         if self._answers_bytes > GATHERED_BYTES:
             self.flush()
+
+    def add_act(self, act: OperatorAct) -> None:
+        """Add the line of an operator's act, if the log is on."""
+        if self._is_on:
+            members = _inner(structs.asdict(act))
+            self._lines.append(f'{{"at":"{self._at or self._begin()}",{members},"run":"{self.run}"}}\n')
 
     def _begin(self) -> str:
         """Begin a burst."""
@@ -222,12 +254,13 @@ class AuditLog:
         self._open()
 
 
-def _inner(members: dict[str, str | int]) -> str:
+def _inner(members: Mapping[str, object]) -> str:
     """The members of a JSON object, without the braces."""
-    clean = {key: _clean(value) if isinstance(value, str) else value for key, value in members.items()}
-    return _json(clean)[1:-1].decode()
+    return _json({key: _clean(value) for key, value in members.items()})[1:-1].decode()
 
 
-def _clean(text: str) -> str:
-    """The text with `?` in place of half surrogate pairs, which no file can hold."""
-    return text.encode("utf-8", "replace").decode()
+def _clean(value: object) -> object:
+    """Texts with `?` in place of half surrogate pairs, which no file can hold."""
+    if isinstance(value, list):
+        return [_clean(each) for each in value]
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

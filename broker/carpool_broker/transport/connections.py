@@ -160,6 +160,13 @@ class Connections:
         pids = [agent.io.peer_pid() for agent in self.agents.values() if agent.carrier is not None]
         return [pid for pid in pids if pid]
 
+    def peer_uid(self, session: SessionId) -> int | None:
+        """The user of the process at the session's own socket; None on a multiplexed connection, or if the
+        system does not tell.
+        """
+        agent = self.agents.get(session)
+        return None if agent is None else agent.io.peer_uid()
+
     def set_supervisor_epoch(self, session: SessionId, epoch: Epoch) -> None:
         """Open and later requests of this session go to this supervisor."""
         agent = self.agents.get(session)

@@ -119,6 +119,11 @@ class AgentIo:
         found = peer_credentials.peer(self._sock)
         return found[0] if found is not None else 0
 
+    def peer_uid(self) -> int | None:
+        """The agent's user if the system tells it."""
+        found = peer_credentials.peer(self._sock)
+        return None if found is None else found[1]
+
     def write(self, line: bytes) -> None:
         """Accept a complete line; `flush` sends it. Does nothing once the socket is closed."""
         if self.closed:

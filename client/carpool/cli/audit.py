@@ -1,4 +1,4 @@
-"""The verb `audit`: shows past calls with their agents and outcomes, read from the files themselves.
+"""The verb `audit`: shows past calls and operators' acts with their outcomes, read from the files themselves.
 
 Works when the daemon is dead. Owns which lines are chosen and how they are shown to people; their content is
 docs/audit.md's. Refuses to know who writes the files.
@@ -41,6 +41,7 @@ _GOOD = ("ok", "kept", "task")
     help="What came of it: ok, error, tool_error, cancelled, a fault; `failed` means all but ok.",
 )
 @click.option("--since", default="", metavar="TIME", help="From then on: 2026-11-22T14:00, 14:00, 30m, 2d.")
+@click.option("--acts", is_flag=True, help="What operators did, and no calls.")
 @click.option(
     "--by",
     type=click.Choice(["agent", "tool", "outcome"]),
@@ -63,16 +64,22 @@ def audit(
     tool: str,
     outcome: str,
     since: str,
+    acts: bool,
     by: Grouping | None,
     count: int,
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Show who called what, and what came of it: the last calls that have ended. PATTERN may hold * and ?."""
+    """Show who called what, and what came of it: the last calls that have ended, and what operators did.
+
+    PATTERN may hold * and ?.
+    """
     if follow and (as_json or by):
         raise click.UsageError("-f goes on for ever, --json and --by print one document: not both")
+    if acts and by:
+        raise click.UsageError("--by sums calls, --acts shows none")
     path = paths.audit_file(runtime_place().logs)
-    wanted = AuditFilter(agent, server, tool, outcome, typed_moment(since) if since else "")
+    wanted = AuditFilter(agent, server, tool, outcome, typed_moment(since) if since else "", acts=acts)
     if not follow and not os.path.exists(path):
         if as_json:
             print_json([])
@@ -169,7 +176,11 @@ def _group_json(group: CallGroup) -> Line:
 class AuditFilter:
     """The choice of lines."""
 
-    def __init__(self, agent: str, server: str, tool: str, outcome: str, since: str) -> None:
+    def __init__(
+        self, agent: str, server: str, tool: str, outcome: str, since: str, *, acts: bool = False
+    ) -> None:
+        """`acts`: only acts of operators."""
+        self._acts = acts
         self._agent = agent
         self._fields = {"server": server, "name": tool}
         self._outcome = outcome
@@ -182,6 +193,10 @@ class AuditFilter:
         """
         if str(line.get("at", "")) < self._since:
             return False
+        if "act" in line:
+            return self._matches_act(line)
+        if self._acts:
+            return False
         if self._agent and not _fits(self._agent, line.get("agent")) and self._agent != line.get("session"):
             return False
         if self._outcome == "failed":
@@ -190,6 +205,18 @@ class AuditFilter:
         elif self._outcome and not _fits(self._outcome, line.get("outcome")):
             return False
         return all(not each or _fits(each, line.get(key)) for key, each in self._fields.items())
+
+    def _matches_act(self, line: Line) -> bool:
+        """True if an act is chosen: by its session, its outcome and its targets; it has no agent and tool."""
+        if (self._agent and self._agent != line.get("session")) or self._fields["name"]:
+            return False
+        if self._outcome == "failed":
+            if line.get("outcome") == "done":
+                return False
+        elif self._outcome and not _fits(self._outcome, line.get("outcome")):
+            return False
+        targets, server = line.get("targets"), self._fields["server"]
+        return not server or (isinstance(targets, list) and any(_fits(server, each) for each in targets))
 
 
 def _fits(pattern: str, value: object) -> bool:
@@ -230,6 +257,8 @@ def row(line: Line) -> list[str]:
     at = str(line.get("at", "?")).replace("T", " ")
     if "missed" in line:
         return [at, "-", "-", "-", f"({line['missed']} calls are missing here)", "-", "-", "-", "-"]
+    if "act" in line:
+        return _row_of_act(at, line)
     took, agent = line.get("duration_s"), str(line.get("agent") or "-")
     outcome, delivered = str(line.get("outcome", "?")), line.get("delivered")
     return [
@@ -242,6 +271,26 @@ def row(line: Line) -> list[str]:
         _took(took),
         _size(line.get("bytes_in")),
         _size(line.get("bytes_out")),
+    ]
+
+
+def _row_of_act(at: str, line: Line) -> list[str]:
+    """Return the cells of an operator's act: its targets and the verb stand below SERVER and TOOL."""
+    uid = line.get("uid")
+    user = f"uid {uid}" if uid is not None else "a user"
+    operator = f"operator {line.get('principal') or user}"
+    targets = line.get("targets")
+    named = ", ".join(map(str, targets)) if isinstance(targets, list) else ""
+    return [
+        at,
+        "-",
+        f"{display.one_line(operator, 40)} {line.get('session', '')}".strip(),
+        display.one_line(named or "-", 40),
+        f"({display.one_line(str(line['act']), 40)})",
+        str(line.get("outcome", "?")),
+        "-",
+        "-",
+        "-",
     ]
 
 

@@ -58,6 +58,8 @@ class AuditSummary:
             if "missed" in line:
                 self.missed += _whole(line["missed"])
                 continue
+            if "act" in line:
+                continue  # an operator's act is no call
             run, call = str(line.get("run", "")), str(line.get("id", ""))
             if line.get("duration_s") is None and call in seen[run]:
                 continue  # of a broker that died before its agent had the answer, and of the next one

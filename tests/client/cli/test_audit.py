@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from carpool.cli.audit import AuditFilter, parsed, read_all, table
+from carpool.cli.audit import AuditFilter, parsed, read_all, row, table
+from tests.behaviours import behaviour
 from tests.kit.private_daemon import PrivateDaemon
 
 LINE: dict[str, Any] = {
@@ -15,10 +16,53 @@ LINE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def means(line: dict[str, Any], **wanted: str) -> bool:
-    return AuditFilter(
-        **{"agent": "", "server": "", "tool": "", "outcome": "", "since": "", **wanted}
-    ).matches(line)
+ACT: dict[str, Any] = {
+    "at": "2026-11-22T13:00:00.000Z", "act": "stop", "targets": ["git", "time"], "session": "s2", "uid": 7,
+    "principal": "", "outcome": "partly", "failed": ["time"],
+}  # fmt: skip
+
+
+def means(line: dict[str, Any], *, acts: bool = False, **wanted: str) -> bool:
+    everything = {"agent": "", "server": "", "tool": "", "outcome": "", "since": "", **wanted}
+    return AuditFilter(**everything, acts=acts).matches(line)
+
+
+@behaviour("operate:audited")
+@pytest.mark.parametrize(
+    ("wanted", "there"),
+    [
+        ({}, True),
+        ({"server": "ti*"}, True),
+        ({"server": "docs"}, False),
+        ({"tool": "stop"}, False),
+        ({"agent": "s2"}, True),
+        ({"agent": "claude"}, False),
+        ({"outcome": "failed"}, True),
+        ({"outcome": "done"}, False),
+        ({"since": "2026-11-22T14"}, False),
+    ],
+)
+def test_an_act_is_chosen_by_its_targets_session_outcome_and_time(
+    wanted: dict[str, Any], there: bool
+) -> None:
+    assert means(ACT, **wanted) is there
+    assert means(ACT, acts=True, **wanted) is there
+
+
+@behaviour("operate:audited")
+def test_a_filter_for_acts_takes_no_calls() -> None:
+    assert not means(LINE, acts=True)
+
+
+@behaviour("operate:audited")
+@pytest.mark.parametrize(
+    ("more", "who"), [({}, "uid 7"), ({"uid": None}, "a user"), ({"principal": "ops"}, "ops")]
+)
+def test_a_row_of_an_act_names_the_operator(more: dict[str, Any], who: str) -> None:
+    cells = row({**ACT, **more})
+    assert cells[1:6] == ["-", f"operator {who} s2", "git, time", "(stop)", "partly"]
+    assert row({**ACT, "targets": 1, "act": "\x1b[2J"})[3] == "-"
+    assert "\x1b" not in "".join(row({**ACT, "act": "\x1b[2J", "targets": ["\x1b"]}))
 
 
 @pytest.mark.parametrize(
@@ -35,7 +79,7 @@ def means(line: dict[str, Any], **wanted: str) -> bool:
         ({"since": "2026-11-22T13:00:00.001Z"}, False),
     ],
 )
-def test_a_line_is_meant_that_fits_every_option(wanted: dict[str, str], there: bool) -> None:
+def test_a_line_is_meant_that_fits_every_option(wanted: dict[str, Any], there: bool) -> None:
     assert means(LINE, **wanted) is there
 
 

@@ -1,0 +1,60 @@
+"""Acts of operators in the audit: control requests that change what runs (docs/audit.md).
+
+Owns who an operator is: the process and user at the socket, and the token's name over HTTP. Each handler says
+which of its requests are acts, and `methods` reads the outcome from the answer.
+
+Knows nothing of: the effect of an act, the file (`storage.audit_log`).
+"""
+
+from collections.abc import Callable
+
+from msgspec import structs
+
+from carpool_broker.admin.methods import Act, EndAct
+from carpool_broker.core.broker import BrokerCore
+from carpool_broker.storage.audit_log import AuditLog, OperatorAct
+from carpool_protocol.ids import SessionId
+
+MAX_TARGETS = 100
+MAX_TARGET_CHARS = 128
+MORE = "…"
+"""Stands for the targets past the bound, and for the rest of a long one."""
+
+
+class OperatorActs:
+    """Writes the acts of one broker. `peer_uid`: returns the user at the other end of a session's socket."""
+
+    def __init__(
+        self, core: BrokerCore, audit: AuditLog | None, peer_uid: Callable[[SessionId], int | None]
+    ) -> None:
+        self._core = core
+        self._audit = audit
+        self._peer_uid = peer_uid
+
+    def begin(self, session: SessionId, act: Act) -> EndAct:
+        """Note who asks, who may be gone when the act ends. Returns the function that writes the line."""
+        operator = self._core.sessions.get(session)
+        begun = OperatorAct(
+            act=act.verb,
+            targets=_bounded(act.targets),
+            for_session=act.for_session[:MAX_TARGET_CHARS],
+            session=session,
+            pid=0 if operator is None else operator.pid,
+            uid=self._peer_uid(session),
+            via="" if operator is None else operator.carrier,
+            principal="" if operator is None else operator.principal,
+        )
+
+        def end(outcome: str, failed: list[str]) -> None:
+            if self._audit is not None:
+                self._audit.add_act(structs.replace(begun, outcome=outcome, failed=_bounded(failed)))
+
+        return end
+
+
+def _bounded(names: list[str]) -> list[str]:
+    shown = [
+        name if len(name) <= MAX_TARGET_CHARS else name[:MAX_TARGET_CHARS] + MORE
+        for name in names[:MAX_TARGETS]
+    ]
+    return [*shown, MORE] if len(names) > MAX_TARGETS else shown

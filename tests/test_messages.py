@@ -28,6 +28,7 @@ PAGES_ARE_MADE_BY: Final = {"errors_page.py", "settings_page.py", "formats_page.
 """Their texts are pages, in which a link to another page is right."""
 PAGE_LINK: Final = re.compile(r"\[[a-z-]+\.md\]\([a-z-]+\.md(#[a-z-]+)?\)")
 """Descriptions of settings have them; the schema shows commands in their place."""
+URL: Final = re.compile(r"https?://\S+")
 FILE_OF_A_CHECKOUT: Final = re.compile(r"\bdocs/\w|\b[\w-]+\.md\b|\bREADME\b")
 
 
@@ -53,7 +54,7 @@ def all_texts() -> Iterator[tuple[str, str]]:
         for file in sorted((ROOT / source).rglob("*.py")):
             if file.name not in PAGES_ARE_MADE_BY:
                 for text in texts(ast.parse(file.read_text())):
-                    yield str(file.relative_to(ROOT)), PAGE_LINK.sub("", text)
+                    yield str(file.relative_to(ROOT)), URL.sub("", PAGE_LINK.sub("", text))
 
 
 def installed_pages() -> set[str]:
@@ -88,7 +89,9 @@ def test_each_verb_that_a_message_names_is_one() -> None:
 def test_no_message_says_how_to_install_but_by_the_way_that_was_used() -> None:
     """carpool is on no index: `pip install 'carpool[…]'` would bring a stranger's package."""
     told = [
-        (file, text) for file, text in all_texts() if re.search(r"pip install|pipx install|carpool\[", text)
+        (file, text)
+        for file, text in all_texts()
+        if re.search(r"(pip|pipx|tool) install\b.*\bcarpool\b|pip install$|carpool\[", text)
     ]
     assert told == []
 

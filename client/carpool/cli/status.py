@@ -299,7 +299,19 @@ def status_page(facts: Facts, wanted: StatusFilter = EVERYTHING) -> str:
         parts.append(display.printable(lines, lines=True))
     if line := _door_line(facts.get("door")):
         parts.append(line)
+    if _has_trouble(facts):
+        parts.append(DOCTOR)
     return "\n\n".join(parts)
+
+
+DOCTOR: Final = "`carpool doctor` finds out what is wrong and says how to repair it"
+
+
+def _has_trouble(facts: Facts) -> bool:
+    """True if anything that doctor knows of may be wrong: the verdict, the door or a server's last error."""
+    servers: Facts = facts.get("servers") or {}
+    is_unwell = facts.get("reason") != "ok" or _is_closed(facts.get("door"))
+    return is_unwell or any(each.get("last_error") for each in servers.values())
 
 
 def _no_server(facts: Facts) -> str:

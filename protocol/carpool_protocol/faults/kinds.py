@@ -235,7 +235,7 @@ _KINDS: Final = (
         "unavailable",
         5317,
         "Carpool is not running and could not be started for this agent, or could not be reached.",
-        "Tell the user the text; `carpool logs --daemon` shows more. The agent must be connected again.",
+        "Tell the user the text; `carpool doctor` says how to repair it. The agent must be connected again.",
         protocol=True,
     ),
     FaultKind(
@@ -301,7 +301,7 @@ _KINDS: Final = (
         "unavailable",
         5306,
         "The server failed too often in a row, and carpool no longer starts it again.",
-        "Ask the user to look at `carpool logs SERVER` and to run `carpool start SERVER`.",
+        "Ask the user to run `carpool doctor`, which tells the cause, and then `carpool start SERVER`.",
     ),
     FaultKind(
         "stopped",
@@ -365,8 +365,8 @@ _KINDS: Final = (
         "unavailable",
         5316,
         "The server's program cannot be started on this machine as it is configured.",
-        "Tell the user what is missing; repeated calls fail until that is corrected. `carpool logs SERVER` "
-        "and `carpool check` show it.",
+        "Tell the user what is missing; repeated calls fail until that is corrected. `carpool doctor` says "
+        "how to correct it.",
     ),
     FaultKind(
         "state_lost",

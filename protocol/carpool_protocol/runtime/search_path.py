@@ -39,7 +39,7 @@ def not_found_text(program: str) -> str:
     more = f"; {hint}" if hint else ""
     return (
         f"the command {program} was not found in the PATH of the server's environment{more}; "
-        "`carpool status` shows the PATH that servers get"
+        "`carpool doctor` compares it with the PATH of your terminal"
     )
 
 

@@ -12,8 +12,10 @@ import pytest
 from carpool import launcher_lock
 from carpool.cli import doctor_facts, doctor_repairs
 from carpool.cli.doctor import doctor_page
+from carpool.cli.status import status_page
 from carpool.doctor.diagnose import Facts, Problem, diagnose
 from carpool.terminal import screen
+from carpool_protocol.faults.kinds import KINDS
 from tests.behaviours import behaviour
 from tests.kit.private_daemon import PrivateDaemon
 
@@ -163,3 +165,23 @@ def test_the_page_fits_the_terminal_and_its_continued_lines_are_indented(
     assert max(map(len, lines)) <= 40
     assert [line for line in lines if line.startswith("  -> other")]
     assert [line for line in lines if line.startswith("     other")]
+
+
+@behaviour("doctor:repair")
+@pytest.mark.parametrize(
+    ("facts", "is_named"),
+    [
+        ({"reason": "ok"}, False),
+        ({"reason": "servers_failing"}, True),
+        ({"reason": "supervisor_away"}, True),
+        ({"reason": "ok", "door": {"url": "", "problem": "taken", "retried": True}}, True),
+    ],
+)
+def test_status_names_doctor_where_something_is_wrong(facts: dict[str, Any], *, is_named: bool) -> None:
+    assert ("`carpool doctor`" in status_page({"healthy": True, "servers": {}, **facts})) is is_named
+
+
+def test_each_error_of_a_server_that_cannot_start_names_doctor() -> None:
+    assert [
+        kind for kind in ("cannot_start", "given_up") if "`carpool doctor`" not in KINDS[kind].advice
+    ] == []

@@ -67,13 +67,15 @@ class QueueTimeouts:
         if left_s <= 0 or (pool_call.announced_wait_s is not None and left_s >= pool_call.announced_wait_s):
             return  # it waits for the second time: the value must not decrease
         pool_call.announced_wait_s = left_s
-        text = (
-            f"Waiting for an instance of {pool.server}: {self._count_ahead(pool_call, pool)} ahead,"
-            f" at most {left_s:.0f} s more."
-        )
+        text = f"{self._reason(pool_call, pool)}, at most {left_s:.0f} s more."
         self._emit(
             CallProgressed(call.call, RawJson(msgspec.json.encode({"progress": -left_s, "message": text})))
         )
+
+    def _reason(self, pool_call: PoolCall, pool: Pool) -> str:
+        if pool.paused:
+            return f"Waiting because an operator has paused {pool.server}"
+        return f"Waiting for an instance of {pool.server}: {self._count_ahead(pool_call, pool)} ahead"
 
     def _count_ahead(self, pool_call: PoolCall, pool: Pool) -> str:
         session = pool_call.call.session

@@ -1,11 +1,12 @@
 """Operators' acts on calls: a paused server, and a call that is ended."""
 
+import json
 from typing import Any
 
 from msgspec.structs import replace
 
 from carpool_protocol.ids import CallId, PoolKey
-from carpool_protocol.link.messages import CallPlace, EndCall, Policy, PoolSpec, SetPools
+from carpool_protocol.link.messages import CallPlace, CallProgressed, EndCall, Policy, PoolSpec, SetPools
 from carpool_supervisor.core.model.effects import WriteCancel
 from tests.behaviours import behaviour
 from tests.kit.supervisor_rig import SupervisorRig, pool_spec
@@ -43,6 +44,27 @@ def test_a_call_that_waits_for_too_long_is_told_of_the_pause() -> None:
     rig.call(2)
     rig.wait(7.0)
     assert (rig.failed[CallId(2)].fault, rig.failed[CallId(2)].delivered) == ("paused", "no")
+
+
+@behaviour("operate:pause", "wait:progress")
+def test_an_agent_that_wants_progress_hears_that_an_operator_paused_the_server() -> None:
+    rig = serving()
+    told: list[str] = []
+
+    def note(effects: list[Any]) -> None:
+        told.extend(
+            json.loads(bytes(each.params))["message"] for each in effects if isinstance(each, CallProgressed)
+        )
+
+    note(rig.call(2, wants_progress=True))
+    set_paused(rig, paused=True)
+    note(rig.wait(5.0))
+    note(rig.call(3, wants_progress=True))
+    assert told == [
+        "Waiting for an instance of a: 0 calls ahead, at most 6 s more.",
+        "Waiting because an operator has paused a, at most 1 s more.",
+        "Waiting because an operator has paused a, at most 6 s more.",
+    ]
 
 
 @behaviour("operate:pause")

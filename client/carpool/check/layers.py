@@ -16,6 +16,7 @@ from carpool.check.modules import module_warnings, wrong_names
 from carpool.check.names import unused_prefixes
 from carpool.check.profiles import unknown_server_warnings
 from carpool.check.programs import MissingProgram, ProgramLookup, command_warnings
+from carpool.check.traces import trace_warnings
 from carpool.check.urls import url_warnings
 from carpool_protocol.config.reading.includes import find_included
 from carpool_protocol.config.reading.load import (
@@ -156,6 +157,7 @@ def read_layers(
         found.absent = absent
         found.warnings += (each.text for each in absent.values())
         found.warnings += url_warnings(found.config, expanded)
+        found.warnings += trace_warnings(found.config)
         found.warnings += hook_warnings(found.config, {**scrub(environ), **layer.env})
         found.warnings += module_warnings(found.config, expanded, home, workspace.root)
     return found

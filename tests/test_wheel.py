@@ -103,6 +103,21 @@ def test_the_wheel_holds_the_pages_that_the_readme_lists_for_users(names: set[st
 
 
 @behaviour("start:wheel")
+def test_each_link_of_an_installed_page_leads_to_an_installed_file(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name.removeprefix("carpool/docs/"): name for name in archive.namelist() if "/docs/" in name}
+        pages = {name: archive.read(path).decode() for name, path in held.items() if name.endswith(".md")}
+    links = {
+        (page, link)
+        for page, text in pages.items()
+        for link in re.findall(r"\]\(([^)#\s]+)", text)
+        if not link.startswith("http")
+    }
+    assert len(links) > 50
+    assert sorted(link for link in links if link[1] not in held) == []
+
+
+@behaviour("start:wheel")
 def test_the_wheel_names_the_parts_that_can_be_installed_with_it(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))

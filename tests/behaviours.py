@@ -1510,6 +1510,11 @@ _CONFIG: Final = {
     "doctor:repair": Behaviour(
         "docs/problems.md", "Each problem that `carpool doctor` finds comes with the line that repairs it."
     ),
+    "setup:tried": Behaviour(
+        "docs/setup.md",
+        "Setup starts each server once if asked to, and says in a table which work, with the problem of each "
+        "other one.",
+    ),
     "doctor:fix": Behaviour(
         "docs/problems.md",
         "`carpool doctor --fix` asks before each repair, repairs nothing unasked without `--yes`, and its "

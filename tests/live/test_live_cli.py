@@ -223,6 +223,13 @@ async def test_check_shows_settings_and_starts_servers_on_demand(shared: Daemon)
         facts = await told(shared, "check", "--start", code=1)
         assert {each["server"]: each["ok"] for each in facts["started"]}["good"] is True
         assert {each["server"]: each["ok"] for each in facts["started"]}["stillborn"] is False
+        assert {each["server"]: each["problem"] for each in facts["started"]}["good"] == ""
+        assert {each["server"]: each["problem"] for each in facts["started"]}["stillborn"] == "server-failing"
+        _, out, said = await shared.carpool("check", "--start")
+        rows = [line.split() for line in out[out.index("SERVER ") :].splitlines()]
+        assert ["good", "yes"] in rows
+        assert ["stillborn", "no", "server-failing"] in rows
+        assert "See `carpool logs stillborn`, then run `carpool start stillborn`." in said
         broken = shared.base / "broken.json"
         broken.write_text('{"mcpServers": {"x": {"command": "true", "timeout_z": 3}}}')
         facts = await told(shared, "check", "--config", str(broken), code=2)

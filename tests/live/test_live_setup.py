@@ -86,3 +86,23 @@ async def test_two_programs_share_one_server_after_setup_and_have_their_own_agai
     assert {path: as_it_is(path) for path in before} == before
     assert not (one.base / ".config").exists()
     assert not (project / ".carpool").exists()
+
+
+@behaviour("setup:tried")
+async def test_setup_starts_each_server_once_and_says_which_work(daemon: Make) -> None:
+    one: Daemon = daemon(up=False)
+    del one.environ["CARPOOL_CONFIG"]
+    servers = {"good": observer(), "gone": {"command": "no-such-program"}}
+    put(one.base / ".claude.json", {"mcpServers": servers}, 0o600)
+    with trio.fail_after(LIMIT_S):
+        code, out, said = await one.carpool("setup", "--yes", "--try")
+        assert code == 0, said
+        table = [line.split() for line in out[out.index("SERVER") :].splitlines()]
+        assert table == [["SERVER", "WORKS", "PROBLEM"], ["gone", "no", "program-missing"], ["good", "yes"]]
+        assert "Install no-such-program, or write the absolute path" in said
+        assert (await one.carpool("setup", "--undo"))[0] == 0
+        code, out, said = await one.carpool("setup", "--yes", "--try", "--json")
+        assert code == 0, said
+        started = {each["server"]: each["problem"] for each in json.loads(out)["started"]}
+        assert started == {"good": "", "gone": "program-missing"}
+        assert (await one.carpool("setup", "--undo"))[0] == 0

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import click
+from msgspec import structs
 
 from carpool import launcher_lock
 from carpool.check import names as check_names
@@ -18,8 +19,8 @@ from carpool.check.layers import CheckedLayers, read_layers, working_directory
 from carpool.check.profiles import profile_lines
 from carpool.check.server_path import path_from_here
 from carpool.cli.arguments import read_arguments
-from carpool.cli.daemon import OPERATE_S, missing_here
 from carpool.cli.main import broker_request_or_fail, environment, json_option, open_session, reach_broker
+from carpool.cli.start_report import ServerStart, print_starts, start_every_server
 from carpool.control.control_client import ControlClientError
 from carpool.control.place import runtime_place
 from carpool.launcher.http_door import read_door_url
@@ -117,15 +118,10 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
     problems, where = found.problems, found.where
     rows = describe(found.config) if found.config is not None else []
     switched = {} if named else _switched(found)
-    results: list[dict[str, Any]] = []
-    missing: list[str] = []
+    results: list[ServerStart] = []
     if starts and not problems:
         with open_session(control=True) as door:
-            answer = broker_request_or_fail(
-                door, "carpool/operate", {"verb": "start", "servers": None}, OPERATE_S
-            )
-            results = answer.get("results") or []
-            missing = missing_here(door, results)
+            results = start_every_server(door, found)
     here = None if named or problems else found.config
     profiles = [] if here is None else _profile_report(here)
     cut = [] if here is None else check_names.shortened(_known_tools(), here)
@@ -151,15 +147,13 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
                 "switched": switched,
                 "profiles": profiles,
                 "shortened": cut,
-                "started": results,
+                "started": [structs.asdict(each) for each in results],
                 "path": found.path,
                 "door": found.door,
             }
         )
     else:
         _print_page(found, rows, results, verdict, everything=everything)
-        for line in missing:
-            click.echo(display.printable(line), err=True)
         for name, how in switched.items():
             what = "enabled" if how == "on" else "disabled"
             click.echo(display.printable(f"{name} is {what} until carpool stops, whatever is written"))
@@ -254,9 +248,9 @@ def _switched(found: CheckedLayers) -> dict[str, str]:
     return {name: "on" if on else "off" for name, on in held.items() if name in servers}
 
 
-def _verdict(found: CheckedLayers, results: list[dict[str, Any]]) -> str:
+def _verdict(found: CheckedLayers, results: list[ServerStart]) -> str:
     """Return `all right`, or the faulty servers: `not all right: b is misconfigured; c cannot start here`."""
-    failed = {each["server"] for each in results if not each["ok"]}
+    failed = {each.server for each in results if not each.ok}
     groups: list[tuple[Collection[str], str, str]] = [
         (found.misconfigured, "is misconfigured", "are misconfigured"),
         (found.absent, "cannot start here", "cannot start here"),
@@ -270,7 +264,7 @@ def _verdict(found: CheckedLayers, results: list[dict[str, Any]]) -> str:
 def _print_page(
     found: CheckedLayers,
     rows: list[SettingRow],
-    results: list[dict[str, Any]],
+    results: list[ServerStart],
     verdict: str,
     *,
     everything: bool,
@@ -298,8 +292,7 @@ def _print_page(
     if found.absent and found.path is not None:
         said = os.pathsep.join(found.path)
         click.echo(display.printable(f"PATH of servers: {said}"), err=True)
-    for each in results:
-        click.echo(display.printable(f"{each['server']}: {each['text']}"), err=not each["ok"])
+    print_starts(results)
     if not problems:
         missing = "" if os.path.exists(where.path) else " (there is no such file: no servers)"
         over = f", with its workspace {found.workspace['name']} over it" if found.workspace else ""

@@ -219,14 +219,17 @@ def _chosen_servers(servers: tuple[str, ...], everything: bool) -> list[str] | N
 
 def _operate(verb: str, servers: list[str] | None, as_json: bool) -> None:
     with open_session(control=True) as door:
-        answer = _operated(door, {"verb": verb, "servers": servers})
+        answer = request_operation(door, {"verb": verb, "servers": servers})
         results: list[dict[str, Any]] = answer.get("results") or []
         path = missing_here(door, results)
     _print_results(results, as_json, path)
 
 
-def _operated(client: ControlClient, params: dict[str, Any]) -> dict[str, Any]:
-    """Return what came of it. Carpool takes sessions before its supervisor is up, and is waited for."""
+def request_operation(client: ControlClient, params: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to `carpool/operate`.
+
+    Carpool takes sessions before its supervisor is up, so this waits for the supervisor.
+    """
     deadline = time.monotonic() + RETURN_S
     while True:
         try:

@@ -19,7 +19,9 @@ from msgspec import Struct, structs
 from carpool import launcher_lock
 from carpool.check import names
 from carpool.check.trust_facts import page
-from carpool.cli.main import json_option, reach_broker
+from carpool.cli.check import read_checked
+from carpool.cli.main import broker_request_or_fail, json_option, open_session, reach_broker
+from carpool.cli.start_report import ServerStart, print_starts, start_every_server
 from carpool.control.control_client import AnsweredError, ControlClientError
 from carpool.control.place import runtime_place
 from carpool.setup import carpool_files, diff, file_io, run_record
@@ -59,6 +61,12 @@ from carpool_protocol.config.reading.load import find_config_file, home_of, load
     help="Each program keeps the servers it had, by a profile, or sees all of them. Default: asked; with "
     "--yes each keeps its own.",
 )
+@click.option(
+    "--try/--no-try",
+    "tries",
+    default=None,
+    help="Then start each server once in carpool, and say which work. Default: asked; with --yes not done.",
+)
 @click.option("--trust", is_flag=True, help="With --yes: trust the project's servers as well.")
 @click.option("--undo", is_flag=True, help="Put everything back as it was.")
 @click.option("--force", is_flag=True, help="With --undo: take carpool's entry out even where it was edited.")
@@ -70,6 +78,7 @@ def setup(
     named: tuple[str, ...],
     wants_project: bool | None,
     separate: bool | None,
+    tries: bool | None,
     trust: bool,
     undo: bool,
     force: bool,
@@ -82,7 +91,7 @@ def setup(
     """
     if force and not undo:
         raise click.UsageError("--force goes with --undo")
-    if undo and (wants_project is not None or separate is not None or trust):
+    if undo and (wants_project is not None or separate is not None or tries is not None or trust):
         raise click.UsageError("--undo goes with --client, --force and --dry-run only")
     store = f"{paths.state_dir(os.environ, runtime_place().directory)}/setup"
     try:
@@ -91,7 +100,7 @@ def setup(
             if undo:
                 undo_all(store, named=named, dry_run=dry_run, force=force, as_json=as_json)
             else:
-                asks = SetupDialog(yes=yes, dry_run=dry_run, as_json=as_json, trust=trust)
+                asks = SetupDialog(yes=yes, dry_run=dry_run, as_json=as_json, trust=trust, tries=tries)
                 _setup(store, named, asks, wants_project=wants_project, separate=separate)
     except paths.NotPrivateError as error:
         fail(str(error), EXIT_USAGE)
@@ -106,6 +115,8 @@ class SetupDialog(Struct, frozen=True, kw_only=True):
     dry_run: bool
     as_json: bool
     trust: bool
+    tries: bool | None = None
+    """True if the servers shall be started once; None if the user shall be asked."""
 
     def show(self, text: str) -> None:
         """Print a text for people."""
@@ -145,10 +156,11 @@ def _setup(
         _unchanged()
     before = _trusted(found.project, plan, asks)
     after = {each.role: each.after for each in plan.changes}
-    told = {
+    told: dict[str, Any] = {
         "project": diff.project_facts(found.project, whole, found.known, changed="project" in after),
         "rules": diff.rule_facts(lost),
         "not_looked_into": diff.other_facts(found.others),
+        "started": [],
     }
     if asks.dry_run:
         _print_result(plan, stays, [], told, as_json=asks.as_json, done=False)
@@ -158,9 +170,25 @@ def _setup(
         said = carpool_files.trust_now(found.project, after["project"], before)
         failures += [said] if said else []
     untrusted = found.project if "project" in after and (before is None or failures) else ""
+    if asks.as_json:
+        told["started"] = [structs.asdict(each) for each in _tried(plan, failures, asks)]
     _print_result(plan, stays, failures, told, as_json=asks.as_json, done=True, untrusted=untrusted)
     if failures:
         raise click.exceptions.Exit(EXIT_FAILED)
+    if not asks.as_json:
+        print_starts(_tried(plan, failures, asks))
+
+
+def _tried(plan: SetupPlan, failures: Sequence[str], asks: SetupDialog) -> list[ServerStart]:
+    """Start each server once if the user wants it. A server that does not work is no failure of setup."""
+    if failures or not plan.changes or asks.tries is False or (asks.tries is None and not asks.is_person()):
+        return []
+    if asks.tries is None and not asks.ask("Start each server once now, to see which work?", default=True):
+        return []
+    asks.show("\nstarting each server once; the first start of one may take minutes")
+    with open_session(control=True, start=True) as client:
+        broker_request_or_fail(client, "carpool/reload", {})
+        return start_every_server(client, read_checked(None))
 
 
 def _chosen(
@@ -208,7 +236,7 @@ def _shortened_names(plan: SetupPlan) -> list[str]:
             contextlib.suppress(ControlClientError, AnsweredError, ValueError),
             reach_broker(place, control=True) as door,
         ):
-            answer = json.loads(door.request("carpool/tools", {"offline": True}))
+            answer = json.loads(bytes(door.request("carpool/tools", {"offline": True})))
             tools = answer.get("tools") or []
     found = [each for each in names.shortened(tools, config) if each["length"] == names.PREFIXED_CHARS]
     later = "Once servers have run, `carpool check` names the tools that are cut to "
@@ -304,7 +332,12 @@ def _nothing_to_do(
     found: SetupInventory, plan: SetupPlan, stays: Sequence[KeptInPlace], *, as_json: bool
 ) -> None:
     if as_json:
-        told = {"project": None, "rules": [], "not_looked_into": diff.other_facts(found.others)}
+        told = {
+            "project": None,
+            "rules": [],
+            "not_looked_into": diff.other_facts(found.others),
+            "started": [],
+        }
         print_json({**diff.facts(plan, stays, done=False), **told, "failures": [], "next": []})
         return
     if stays:

@@ -404,15 +404,16 @@ def test_a_person_is_asked_apart_for_own_files_the_project_s_files_and_its_serve
     assert (counted, "In short: " in shown) == ("In short: ", True), "before the differences, and after them"
     assert "\nChange these files? [y/n]: " in said or "Change these files? [y/N]" in said
     assert str(project) not in said.partition("Change these files?")[2]
-    code, said = house.answered("y\ny\nn", "setup", where=project)
+    code, said = house.answered("y\ny\nn\nn", "setup", where=project)
     assert code == 0
+    assert said.rstrip().endswith("Start each server once now, to see which work? [Y/n]:")
     after = tree(house)
     its = {name for name in after if name.startswith("code/shop/") and after[name] != before.get(name)}
     assert (its, ".cursor/mcp.json" in said) == (set(), True)
     assert "carpool setup --project  changes the files of the project, too" in said
     assert run(house, project, "--undo").returncode == 0
     assert tree(house) == before
-    code, said = house.answered("y\ny\ny\ny", "setup", where=project)
+    code, said = house.answered("y\ny\ny\ny\nn", "setup", where=project)
     assert f"Change these files of the project {project}, too? [Y/n]" in said, "git tracks none of them"
     assert f"git will show {project}/.carpool/mcp.json, " in said
     assert f"May the servers of {project} run for you?" in said
@@ -612,7 +613,7 @@ def test_what_somebody_else_put_into_the_project_s_file_is_not_trusted_along(hou
     there = project / ".carpool/mcp.json"
     there.parent.mkdir()
     there.write_text('{"mcpServers": {"evil": {"command": "evil"}}}')
-    code, said = house.answered("y\ny\ny", "setup", where=project)
+    code, said = house.answered("y\ny\ny\nn", "setup", where=project)
     assert code == 0
     assert "May the servers" not in said
     assert f"carpool trust {project}     lets" in said

@@ -1218,6 +1218,9 @@ _DOOR: Final = {
         "docs/files.md#logs",
         "Each log line is one printable line of JSON; no peer's text forges a line or plays with a terminal.",
     ),
+    "logs:bounded": Behaviour(
+        "docs/files.md", "A process of carpool that runs for long keeps its log bounded and loses no line."
+    ),
     "logs:by-time": Behaviour(
         "docs/files.md#logs", "`carpool logs` shows all logs by time, also those of earlier versions."
     ),

@@ -60,6 +60,7 @@ from carpool_protocol.link.zmq import ZmqLink
 from carpool_protocol.machine.stop_commands import STOP, STOP_FOR_RESTART, STOP_FOR_RESTART_NOW
 from carpool_protocol.runtime.lifeline import Lifeline
 from carpool_protocol.runtime.poller import ReadySet
+from carpool_protocol.runtime.process import bound_log
 from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH, CorePump
 from carpool_protocol.runtime.steady_clock import SteadyClock
 
@@ -141,6 +142,7 @@ class BrokerShell:
             dump_to=Path(paths.log_dir(os.environ, runtime_dir)) / "journal-broker.jsonl",
         )
         self._trace_exporter = TraceExporter(RELEASE, configuration.operator_environment)
+        self._log_file = paths.daemon_log(paths.log_dir(os.environ, runtime_dir), "broker")
         self._audit_log = _audit_log(runtime_dir, configuration, incarnation)
         self._connections = Connections(self._audit_log.flush, self._clock)
         self._config_watcher = ConfigWatcher(
@@ -261,6 +263,7 @@ class BrokerShell:
             nursery.start_soon(self._clock.watch, self._clock_jumped)
             nursery.start_soon(self._agent_server.watch)
             nursery.start_soon(self._check_periodically)
+            nursery.start_soon(bound_log, self._log_file)
             nursery.start_soon(self._watch_configuration)
             nursery.start_soon(self._catalog_cache.run)
             nursery.start_soon(self._saying.search_queue.run, self._flush_burst)

@@ -57,6 +57,7 @@ from carpool_protocol.link.transport import Link
 from carpool_protocol.link.zmq import ZmqLink
 from carpool_protocol.runtime.lifeline import Lifeline
 from carpool_protocol.runtime.poller import ReadySet
+from carpool_protocol.runtime.process import bound_log
 from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH, CorePump
 from carpool_protocol.runtime.steady_clock import SteadyClock
 from carpool_supervisor.core.model import effects, events
@@ -150,6 +151,7 @@ class SupervisorShell:
             nursery.start_soon(self._pump.run_timers, self._flush_burst)
             nursery.start_soon(self._pump.run_dumps)
             nursery.start_soon(self._clock.watch, self._clock_jumped)
+            nursery.start_soon(bound_log, paths.daemon_log(str(self._logs), f"supervisor-{self._name}"))
             nursery.start_soon(self._processes.run, self._flush_burst)
             nursery.start_soon(self._server_path.run, self._flush_burst)
             nursery.start_soon(self._surveyor.measure_memory, self._memory_limited, self._memory_measured)

@@ -29,6 +29,7 @@ from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.last_good import LastGoodReadings
 from carpool_protocol.config.reading.load import ConfigFile, find_config_file, load_config, load_layer
 from carpool_protocol.config.schema.model import Config, HttpConfig
+from carpool_protocol.files.log_rotation import rotate_in_use
 from carpool_protocol.runtime import core_dumps
 from carpool_protocol.runtime.wallclock import unix_s
 
@@ -156,6 +157,7 @@ class _HttpDoor:
         self._listen = listen
         self._settings = settings
         self._socket = sock
+        self._log = paths.daemon_log(paths.log_dir(os.environ, directory), "http")
         self._exit = 0
         self._url = ""
         """The URL at which it listens; empty before."""
@@ -221,6 +223,7 @@ class _HttpDoor:
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             self._restore_url_file()
+            rotate_in_use(self._log)
             stamp = _stamp(self._file.path)
             if stamp == seen:
                 continue

@@ -1,6 +1,6 @@
 """One process of the daemon as the launcher sees it: command, log file, lifeline.
 
-Owns the process's descriptor of its lifeline, its exit status and its log's size.
+Owns the process's descriptor of its lifeline, its exit status and the opening of its log.
 Invariants: one incarnation at a time; its log says when it started and how it ended, where there is room;
 a launcher that dies leaves end of file on the lifeline, which ends the process; no module is taken from the
 directory that it runs in (`-P`), which is that of whoever said `carpool up`.
@@ -16,10 +16,9 @@ import subprocess
 
 from carpool_protocol.files import private_files
 from carpool_protocol.files.log_format import message_of
+from carpool_protocol.files.log_rotation import rotate
 from carpool_protocol.runtime.variables_pipe import pipe_with
 
-LOG_BYTES = 1024 * 1024
-"""A log longer than this is set aside (`.1`) when its process starts."""
 _LONGEST_LINE_BYTES = 4096
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 """Errors after which the process runs without a log. Any other error means that somebody has tampered with
@@ -157,19 +156,12 @@ def messages_at_end(log: str, start: int, size_bytes: int) -> str:
     """Return the messages of the last lines of a log, none of them from before `start`."""
     try:
         with open(log, "rb") as file:
-            begin = max(start, file.seek(0, os.SEEK_END) - size_bytes)
+            length = file.seek(0, os.SEEK_END)
+            start = start if start <= length else 0  # the process has begun a new file
+            begin = max(start, length - size_bytes)
             file.seek(begin)
             text = file.read().decode("utf-8", "replace").strip()
     except OSError:
         return ""
     whole = text.partition("\n")[2] or text if begin > start else text
     return "\n".join(map(message_of, whole.split("\n")))
-
-
-def rotate(log: str) -> None:
-    """Set a long log aside; one generation is kept. Nothing else may have it open for writing."""
-    try:
-        if os.path.getsize(log) > LOG_BYTES:
-            os.replace(log, log + ".1")
-    except OSError:
-        pass  # there is none yet

@@ -31,6 +31,7 @@ from carpool.launcher.log import exit_status_text, log_line
 from carpool.launcher.restart_policy import SILENT_S, RestartPolicy
 from carpool.launcher.runtime_dir import RuntimeDirWatch
 from carpool_protocol.bootstrap import paths
+from carpool_protocol.files.log_rotation import rotate_in_use
 from carpool_protocol.machine.stop_commands import DRAIN_S, STOP, STOP_FOR_RESTART, STOP_FOR_RESTART_NOW
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
@@ -98,6 +99,7 @@ class Launcher:
         self._leftovers = Leftovers(directory, environ, place)
         logs = paths.log_dir(environ, directory)
         os.makedirs(logs, mode=0o700, exist_ok=True)
+        self._log = paths.daemon_log(logs, "launcher")
         at = ["--runtime-dir", directory]
         broker = DaemonChild(
             "broker",
@@ -163,6 +165,7 @@ class Launcher:
             if now - looked >= _TICK_S:
                 looked = now
                 self._check_runtime_dir()
+                rotate_in_use(self._log)
             if now - then > _TICK_S * 5:  # we slept, or were stopped: nobody could be heard
                 for keep in self._all:
                     keep.restart_policy.alive_received(now)

@@ -13,7 +13,7 @@ import sys
 import time
 
 from carpool import import_path, launcher_lock
-from carpool.launcher.child import messages_at_end, rotate
+from carpool.launcher.child import messages_at_end
 from carpool.launcher.http_address import split_address
 from carpool.launcher.http_door import read_door_status
 from carpool.launcher.launcher import DOOR_S, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
@@ -22,6 +22,7 @@ from carpool.launcher.runtime_place import RuntimePlace
 from carpool_protocol.bootstrap import paths, trusted_places
 from carpool_protocol.bootstrap.paths import project_around
 from carpool_protocol.files import private_files
+from carpool_protocol.files.log_rotation import rotate
 from carpool_protocol.runtime.variables_pipe import pipe_with, read_pipe
 
 START_S = 60.0

@@ -20,6 +20,7 @@ from typing import Final, TextIO
 
 import trio
 
+from carpool_protocol.files import log_rotation
 from carpool_protocol.files.log_format import log_line
 from carpool_protocol.runtime import core_dumps
 from carpool_protocol.runtime.wallclock import wallclock
@@ -91,3 +92,10 @@ def log_to_stderr(process: str, level: str = "INFO") -> None:
     handler = _Handler(sys.stderr)
     handler.setFormatter(_Format(process))
     logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+async def bound_log(log: str) -> None:
+    """Keep the log of this process below its bound (`log_rotation`), until cancelled."""
+    while True:
+        await trio.sleep(log_rotation.CHECK_S)
+        log_rotation.rotate_in_use(log)

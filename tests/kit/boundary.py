@@ -29,7 +29,15 @@ from carpool_broker.transport import delivery_log
 from carpool_broker.transport.connections import AgentConnection
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach_line import OURS_PREFIX, Attach, attach_line, environment_line
-from carpool_protocol.carrier.streams import OpenStream, control_line, frame_line, split_frame
+from carpool_protocol.carrier.streams import (
+    CONTROL,
+    OpenStream,
+    StreamClosed,
+    control_line,
+    frame_line,
+    read_control,
+    split_frame,
+)
 from tests.kit.in_process_deaths import KillableDaemon
 from tests.kit.in_process_servers import READ_BYTES, Json, Program
 
@@ -285,8 +293,13 @@ class DoorWay(PlainWay):
 
     def hear(self, line: bytes) -> None:
         cut = split_frame(line)
-        if cut is not None and cut[2] >= 0:
-            self.streams[cut[0] - 1].lines.append(cut[1])
+        if cut is None:
+            return
+        stream = self.streams[cut[0] - 1]
+        if cut[2] != CONTROL:
+            stream.lines.append(cut[1])
+        elif isinstance(read_control(cut[1]), StreamClosed):
+            stream.is_closed = True
 
 
 class StreamOf(Way):
@@ -296,6 +309,8 @@ class StreamOf(Way):
         super().__init__(door.stage)
         self.door, self.kind = door, kind
         self.connection = door.connection
+        self.is_closed = False
+        """The broker has ended it."""
         door.streams.append(self)
         self.number = len(door.streams)
         self._exchange = 0
@@ -309,7 +324,7 @@ class StreamOf(Way):
         self.door.say(b"".join(frames))
 
     def turn(self) -> bool:
-        self.ended = self.door.ended
+        self.ended = self.is_closed or self.door.ended
         return False
 
     def go(self, *, deaf: bool = False) -> None:

@@ -6,6 +6,7 @@ Owns the rules (say, go, be slow, answer late or again, die, end) and the promis
   told as not delivered at all;
 - a session that ends, however and whenever, disturbs no other: the broker goes on, and so does a bystander;
 - of an end that is meant every carrier that keeps is told, whoever else cannot be;
+- a carrier whose session an operator has ended is told, and does not come back;
 - nothing is left of those that are gone.
 
 Nothing is settled unless a rule says so: what one rule says may lie in a socket when the next one kills.
@@ -31,6 +32,7 @@ from hypothesis.stateful import (
 )
 from msgspec import Struct
 
+from carpool_protocol.ids import SessionId
 from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH
 from tests.kit.boundary import DoorWay, Keeper, PlainWay, ShimWay, Stage, StreamOf, Way, stage
 from tests.kit.in_process_servers import InProcessServer, Json, tool
@@ -45,6 +47,7 @@ ALL_ENDS_S: Final = 36
 """No call takes longer, and nobody who has lost a broker comes back later."""
 ERROR: Final = "carpool/error"
 WHY: Final = "this end is meant"
+DROPPED: Final = "carpool has dropped this agent: "
 PICK: Final = st.integers(0, 15)
 ANSWERS: Final = st.sampled_from(
     (0, 1, OUTPUTS_PER_FLUSH - 1, OUTPUTS_PER_FLUSH - 1, OUTPUTS_PER_FLUSH, OUTPUTS_PER_FLUSH + 1)
@@ -334,6 +337,36 @@ class Boundary(RuleBasedStateMachine):
         self.stage.die(link_first=link_first)
         if settles:
             self.stage.settle()
+
+    @rule(pick=PICK, settles=st.booleans())
+    def disconnect(self, pick: int, *, settles: bool) -> None:
+        """An operator ends the session of an agent, whose carrier is told and does not come back."""
+        way = self._pick(pick)
+        session = None if way is None else self._session_of(way)
+        if way is None or session is None:
+            return
+        is_told = way.is_told_of_ends and not way.stopped and self._is_in(way)
+        assert self.stage.broker._agent_server.disconnect_session(session, WHY)
+        self.stage.broker._flush_burst()
+        while way.turn():
+            pass
+        if is_told:
+            farewells = way.farewells  # type: ignore[attr-defined]
+            assert farewells[-1:] == [DROPPED + WHY], f"{type(way).__name__} was told {farewells}"
+            assert way.ended, f"{type(way).__name__} has come back after its session was ended"
+        if settles:
+            self.stage.settle()
+
+    def _session_of(self, way: Way) -> SessionId | None:
+        """The session of an agent that operators may end; None if it has none at the moment."""
+        broker = self.stage.broker
+        session = way.connection.id
+        if isinstance(way, StreamOf):
+            door = way.connection.carrier
+            stream = None if door is None else door._streams.get(way.number)
+            session = SessionId("") if stream is None else stream.id
+        found = broker.core.sessions.get(session)
+        return None if found is None or found.control else session
 
     def _undisturbed(self) -> None:
         """All that can happen happens, and whoever has nothing to do with it is answered."""

@@ -1518,6 +1518,11 @@ _CONFIG: Final = {
         "Setup starts each server once if asked to, and says in a table which work, with the problem of each "
         "other one.",
     ),
+    "doctor:faults": Behaviour(
+        "docs/problems.md",
+        "Each fault that a new user commonly meets leads to its repair, by `carpool doctor` or by its own "
+        "message.",
+    ),
     "doctor:fix": Behaviour(
         "docs/problems.md",
         "`carpool doctor --fix` asks before each repair, repairs nothing unasked without `--yes`, and its "

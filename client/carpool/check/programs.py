@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from carpool.check.server_path import comparison
 from carpool_protocol.bootstrap.extras import Extra, install_command, is_installed
-from carpool_protocol.config.schema.expand import from_home
+from carpool_protocol.config.schema.expand import PLACE_NAMES, from_home
 from carpool_protocol.config.schema.model import Config, ServerConfig
 from carpool_protocol.config.text.problems import ConfigProblem, render_path
 from carpool_protocol.ids import ServerName
@@ -93,7 +93,7 @@ def _program_problem(
     directory = os.path.join(base, from_home(cwd, home))
     path = os.path.join(directory, from_home(command, home))
     if not os.path.exists(path):
-        is_plain_place = not os.path.isabs(command) and "$" not in server.cwd
+        is_plain_place = not os.path.isabs(command) and _is_shown(server.cwd)
         seen_from = f" (looked for in {directory})" if is_plain_place else ""
         start = "; a relative path starts at the server's `cwd`" if is_plain_place else ""
         text = f"the program {server.command} does not exist{seen_from}"
@@ -105,6 +105,13 @@ def _program_problem(
             f"Run {repair}",
         )
     return None
+
+
+def _is_shown(cwd: str) -> bool:
+    """True if messages may show this directory: nothing in it is the value of a variable."""
+    for name in PLACE_NAMES:
+        cwd = cwd.replace(f"${{{name}}}", "")
+    return "$" not in cwd
 
 
 def _not_in_path(
@@ -124,7 +131,8 @@ def _not_in_path(
         return MissingProgram(text, "Install the program, or correct the variable in `command`")
     more = comparison(command, search.split(os.pathsep), lookup.environ)
     if more and own is None:
-        return MissingProgram(f"{text}. {more}", f"{more[:1].upper()}{more[1:]}")
+        advice = more.partition(": ")[2]
+        return MissingProgram(f"{text}. {more}", f"{advice[:1].upper()}{advice[1:]}")
     return MissingProgram(text, install_steps(command))
 
 

@@ -19,11 +19,15 @@ from carpool.check.open_files import open_files
 from carpool.check.server_path import path_from_here
 from carpool.cli.check import read_checked
 from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
-from carpool.doctor.diagnose import Facts, NotPrivate, WrittenDirectory
+from carpool.doctor.diagnose import Facts, NotPrivate, WrittenDirectory, failing_calls
+from carpool.logs.log_tail import LogTail
+from carpool.logs.records import LogFilter, LogReader
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.release import RELEASE
 from carpool_protocol.config.schema.model import Config
 
+_LOG_LINES = 100
+_WARNINGS = LogFilter("warning")
 ANSWER_S = 5.0
 """The broker may take so long to answer."""
 
@@ -69,6 +73,7 @@ def gather_facts() -> Facts:
         not_private=tuple(_open_state(state)),
         places=places,
         status=broker.status,
+        last_warnings=_last_warnings(paths.log_dir(os.environ, directory), broker.status),
         held=launcher_lock.holder(directory) is not None,
         socket=os.path.lexists(paths.agents_socket(directory)),
     )
@@ -102,6 +107,22 @@ def _search_path(status: dict[str, Any] | None) -> Callable[[Config], Sequence[s
         return found
 
     return directories
+
+
+def _last_warnings(logs: str, status: dict[str, Any] | None) -> dict[str, str]:
+    """Return the last warning in the log of each server whose calls mostly fail.
+
+    The status of a server of a project has nothing of it any more once its agents have left.
+    """
+    found = {}
+    for name in failing_calls(status or {}):
+        lines = LogTail(paths.server_log(logs, name)).last_lines(_LOG_LINES)
+        warnings = [
+            each.message for each in LogReader(f"server-{name}").read(lines) if _WARNINGS.matches(each)
+        ]
+        if warnings:
+            found[name] = warnings[-1]
+    return found
 
 
 # --- directories ----------------------------------------------------------------------------------------

@@ -74,6 +74,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     places: tuple[WrittenDirectory, ...] = ()
     status: Mapping[str, Any] | None = None
     """The answer to `carpool/status`; None if carpool does not run, or does not answer."""
+    last_warnings: Mapping[str, str] = {}
+    """By server whose calls mostly fail: the last warning in its log."""
     held: bool = False
     """True if a process holds the lock of the runtime directory."""
     socket: bool = False
@@ -164,14 +166,23 @@ def _of_daemon(facts: Facts) -> Iterator[Problem]:
         text = f"carpool {running} is running, and {facts.installed} is installed."
         yield _problem("old-daemon", text, "Run `carpool restart --all`.", fix="restart")
     servers: Mapping[str, Mapping[str, Any]] = status.get("servers") or {}
+    told = {*facts.absent, *facts.misconfigured}
     for name, server in servers.items():
-        if name not in {*facts.absent, *facts.misconfigured}:
+        if name not in told:
             yield from _of_server(name, server)
-    recent = (status.get("counters") or {}).get("recent") or {}
-    for name, calls in (recent.get("servers") or {}).items():
-        if calls["mostly_failed"] and (servers.get(name) or {}).get("well", True):
+    for name, calls in failing_calls(status).items():
+        if name not in told and (servers.get(name) or {}).get("well", True):
             text = f"{calls['failed']} of the latest {calls['ended']} calls for {name} failed."
-            yield _problem("calls-failing", text, "See `carpool stats --by tool`.", name)
+            if warning := facts.last_warnings.get(name):
+                text += f" The last warning in its log: {warning}"
+            repair = f"See `carpool stats --by tool` and `carpool logs {name}`."
+            yield _problem("calls-failing", text, repair, name)
+
+
+def failing_calls(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the latest calls of each server whose calls mostly fail: `{ended, failed}`."""
+    recent = (status.get("counters") or {}).get("recent") or {}
+    return {name: each for name, each in (recent.get("servers") or {}).items() if each["mostly_failed"]}
 
 
 _SERVER_REPAIRS: Final = {

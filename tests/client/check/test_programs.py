@@ -94,8 +94,9 @@ def test_a_server_whose_packages_are_not_installed_is_said_with_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: dict[str, Any]
 ) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
-    (said,) = warned(tmp_path, **server)
-    assert said.endswith("a needs more than is installed: " + install_command("remote"))
+    (found,) = missing(tmp_path, **server)
+    assert found.text.endswith("a needs more than is installed: " + install_command("remote"))
+    assert found.repair == f"Run `{install_command('remote')}`"
 
 
 def test_the_requirements_of_the_extras_are_those_of_the_package() -> None:
@@ -141,4 +142,5 @@ def test_a_program_of_this_terminal_alone_is_repaired_by_a_restart_from_here(tmp
     (tmp_path / "mine").write_text("#!/bin/sh\n")
     (tmp_path / "mine").chmod(0o700)
     (found,) = missing(tmp_path, command="mine", path=str(tmp_path))
-    assert "run `carpool restart --all` here" in found.repair
+    assert "mine is in the PATH of this terminal" in found.text
+    assert "`carpool restart --all`" in found.repair

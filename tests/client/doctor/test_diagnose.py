@@ -129,7 +129,11 @@ def test_a_server_that_works_and_prints_to_stdout_is_told() -> None:
 
 
 def test_failing_calls_of_a_server_that_is_down_are_not_told_besides() -> None:
+    warned = facts(status={**WELL, "counters": MOSTLY_FAILED}, last_warnings={"git": "git #1 ended"})
+    assert only(warned).text.endswith("The last warning in its log: git #1 ended")
     down = failing("x")["status"]
+    absent = facts(absent={"git": NO_UVX}, status={**WELL, "counters": MOSTLY_FAILED})
+    assert [each.id for each in diagnose(absent)] == ["program-missing"]
     assert [each.id for each in diagnose(facts(status={**down, "counters": MOSTLY_FAILED}))] == [
         "server-failing"
     ]

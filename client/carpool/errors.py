@@ -127,8 +127,8 @@ _BY_KIND: Final[dict[str, tuple[type[CarpoolError], Whose]]] = {
     **dict.fromkeys(
         (
             "unknown_method", "bad_params", "bad_request_state", "unknown_task", "bad_cursor", "bad_line",
-            "bad_request", "duplicate_request_id", "not_initialized", "too_large", "needs_session",
-            "attach_refused",
+            "bad_request", "not_found", "duplicate_request_id", "not_initialized", "too_large",
+            "needs_session", "attach_refused",
         ),
         (BadCall, "caller"),
     ),

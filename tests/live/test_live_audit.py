@@ -166,7 +166,7 @@ async def test_what_operators_do_is_in_the_audit_and_is_no_call(daemon: Make) ->
             ("resume", ["obs"], "done"),
             ("disable", ["obs"], "done"),
             ("enable", ["obs"], "done"),
-            ("cancel", ["c999"], "bad_params"),
+            ("cancel", ["c999"], "not_found"),
         ]
         assert {each["uid"] for each in acts} == {os.getuid()}
         assert all(each["pid"] and each["via"] for each in acts)

@@ -54,7 +54,7 @@ async def test_an_operator_sees_and_cancels_an_open_call(shared: Daemon) -> None
             assert (cancelled["call"], cancelled["delivered"]) == (row["call"], "maybe")
             assert fault_of((await agent.answer(held))["result"])["code"] == "operator_cancelled"
             again = await trio.to_thread.run_sync(operator, shared, "cancel", {"call": row["call"]})
-            assert again.status == 400
+            assert again.status == 404
             assert "`carpool calls`" in again.json["error"]["message"]
 
 

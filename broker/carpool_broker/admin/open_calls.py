@@ -99,7 +99,7 @@ class OpenCallCommands:
             raise ControlError("bad_params", "A call is named as in `carpool calls`: c17, or c1.17.")
         open_call = self._core.call_table.calls.get(call)
         if open_call is None:
-            raise ControlError("bad_params", NO_SUCH_CALL)
+            raise ControlError("not_found", NO_SUCH_CALL)
         if open_call.stage == "returning":
             raise ControlError("bad_params", RETURNING)
         place = (await self._locate([open_call])).get(call)

@@ -171,7 +171,7 @@ class PoolCommands:
         if found := self._why_no_pool(name):
             raise ControlError(*found, name)
         text = no_such_server(server, self._known_servers())
-        raise ControlError("bad_params", f"{text[:1].upper()}{text[1:]}")
+        raise ControlError("not_found", f"{text[:1].upper()}{text[1:]}")
 
     def _known_servers(self) -> set[str]:
         """All server names that an operator may use."""

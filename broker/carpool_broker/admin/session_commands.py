@@ -53,7 +53,7 @@ class SessionCommands:
         """
         session = self._core.sessions.get(SessionId(params.session))
         if session is None or session.control:
-            raise ControlError("bad_params", NO_SUCH_SESSION)
+            raise ControlError("not_found", NO_SUCH_SESSION)
         ended = {
             "session": session.id,
             "agent": session.agent,
@@ -62,6 +62,6 @@ class SessionCommands:
             "open_calls": len(session.open_calls),
         }
         if not self._disconnect(session.id, BY_OPERATOR):
-            raise ControlError("bad_params", NO_SUCH_SESSION)
+            raise ControlError("not_found", NO_SUCH_SESSION)
         log.warning("%s is disconnected by an operator", session.id, extra={"session": session.id})
         return ended

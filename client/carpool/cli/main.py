@@ -360,8 +360,9 @@ def _without_protocol(text: str) -> str:
     """Return a refusal without its advice to authors of requests: a person has written none."""
     from carpool_protocol.faults.kinds import KINDS
 
-    kind = KINDS["bad_params"]
-    return text.removeprefix(kind.what).removesuffix(kind.advice).strip() or text
+    for kind in (KINDS["bad_params"], KINDS["not_found"]):
+        text = text.removeprefix(kind.what).removesuffix(kind.advice).strip() or text
+    return text
 
 
 def with_server_name(server: str, text: str) -> str:

@@ -98,6 +98,14 @@ _KINDS: Final = (
         protocol=True,
     ),
     FaultKind(
+        "not_found",
+        "refused",
+        INVALID_PARAMS,
+        "What this request names is not here.",
+        "Look at what is there, and ask again if it is still needed.",
+        protocol=True,
+    ),
+    FaultKind(
         "bad_request_state",
         "refused",
         INVALID_PARAMS,

@@ -178,7 +178,7 @@ async def test_an_unknown_or_disabled_server_is_refused_with_the_reason(tmp_path
     more = {"kind": "probe_agreed"} if method == "carpool/testify" else {}
     rig = ControlRig(tmp_path)
     unknown = await rig.refused(method, server="gti", **more)
-    assert (unknown.slug, "did you mean 'git'?" in unknown.detail) == ("bad_params", True)
+    assert (unknown.slug, "did you mean 'git'?" in unknown.detail) == ("not_found", True)
     far = await rig.refused(method, server="zzz", **more)
     assert "git, old, time" in far.detail
     disabled = await rig.refused(method, server="old", **more)

@@ -31,7 +31,7 @@ from carpool_protocol.link.messages import CallFailed, Delivered
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.slug)
 
 PROMISED = {
-    "refused": "unknown_tool unknown_prompt unknown_resource unknown_method bad_params bad_cursor "
+    "refused": "unknown_tool unknown_prompt unknown_resource unknown_method bad_params not_found bad_cursor "
     "bad_request_state duplicate_request_id not_permitted too_large bad_line bad_request misconfigured unset "
     "needs_session untrusted not_initialized unknown_task too_many_servers denied_by_hook quarantined "
     "attach_refused",
@@ -75,6 +75,7 @@ def test_codes_of_the_specifications_are_used_only_where_they_name_the_case() ->
         "unknown_prompt": INVALID_PARAMS,  # the same, server/prompts
         "unknown_resource": -32002,  # the same, server/resources
         "bad_params": INVALID_PARAMS,
+        "not_found": INVALID_PARAMS,
         "bad_request_state": INVALID_PARAMS,  # MCP 2026-07-28, basic/utilities/mrtr
         "unknown_task": INVALID_PARAMS,  # SEP-2663, "Protocol Errors"
         "not_permitted": INVALID_PARAMS,  # a forbidden tool looks like an unknown one
@@ -162,6 +163,7 @@ PROTOCOL_ERRORS = {
     "unknown_resource",
     "unknown_method",
     "bad_params",
+    "not_found",
     "bad_request_state",
     "unknown_task",
     "bad_cursor",

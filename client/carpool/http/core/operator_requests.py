@@ -198,6 +198,12 @@ def _page(x: int, answer: dict[str, Any]) -> Respond:
     error = answer.get("error")
     if error is None:
         return Respond(x, 200, msgspec.json.encode(answer.get("result")), headers)
-    is_wrong = isinstance(error, dict) and error.get("code") == INVALID_PARAMS
     body = msgspec.json.encode({"jsonrpc": "2.0", "id": None, "error": error})
-    return Respond(x, 400 if is_wrong else 503, body, headers)
+    return Respond(x, _status_of(error), body, headers)
+
+
+def _status_of(error: Any) -> int:
+    if not isinstance(error, dict) or error.get("code") != INVALID_PARAMS:
+        return 503
+    data = error.get("data")
+    return 404 if isinstance(data, dict) and data.get("code") == "not_found" else 400

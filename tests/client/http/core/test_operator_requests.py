@@ -167,6 +167,10 @@ def test_the_brokers_result_and_its_error_are_the_answer() -> None:
     door.error(s, number, -32602)
     assert (door.status(x), door.code(x)) == (400, -32602)
     x = send(door, "calls", "reader")
+    gone = {"code": -32602, "message": "m", "data": {"code": "not_found"}}
+    door.tell(s, {"jsonrpc": "2.0", "id": 1, "error": gone}, door.heard()[2])
+    assert (door.status(x), door.code(x)) == (404, -32602)
+    x = send(door, "calls", "reader")
     door.error(s, door.heard()[2], -32000)
     assert (door.status(x), door.code(x)) == (503, -32000)
 

@@ -23,6 +23,7 @@ WAITS = "import sys; sys.stdin.read()"
 PRINTS = f"print('*** starting ***', flush=True); {WAITS}"
 NO_TOKEN = "import sys; sys.exit('Error: ACME_TOKEN environment variable is required')"
 
+OPEN_URL = {"url": "http://far.example/mcp", "headers": {"Authorization": "Bearer x"}}
 NOWHERE = {"PATH": "/nowhere"}
 
 
@@ -51,6 +52,8 @@ async def problems(one: Daemon, *, code: int = 1) -> dict[str, tuple[str, str, s
         ({"command": "uvx mcp-server-time"}, "program-missing", "one program", "put what follows it into"),
         ({"command": "true", "timeout": 30000}, "config-broken", "`timeout_s`", "Mend that line"),
         ({"command": "true", "autoApprove": []}, "config-broken", "autoApprove", "Mend that line"),
+        ({"python": "no module"}, "server-misconfigured", "python", "Mend the entry"),
+        (OPEN_URL, "configuration-warning", "unencrypted", "See `carpool check`"),
     ],
 )  # fmt: skip
 async def test_an_entry_that_cannot_work_is_told_before_anything_runs(

@@ -156,12 +156,7 @@ def _setup(
         _unchanged()
     before = _trusted(found.project, plan, asks)
     after = {each.role: each.after for each in plan.changes}
-    told: dict[str, Any] = {
-        "project": diff.project_facts(found.project, whole, found.known, changed="project" in after),
-        "rules": diff.rule_facts(lost),
-        "not_looked_into": diff.other_facts(found.others),
-        "started": [],
-    }
+    told = _told(found, whole, lost, changed="project" in after)
     if asks.dry_run:
         _print_result(plan, stays, [], told, as_json=asks.as_json, done=False)
         return
@@ -177,6 +172,18 @@ def _setup(
         raise click.exceptions.Exit(EXIT_FAILED)
     if not asks.as_json:
         print_starts(_tried(plan, failures, asks))
+
+
+def _told(
+    found: SetupInventory, whole: SetupPlan, lost: Sequence[PermissionRule], *, changed: bool
+) -> dict[str, Any]:
+    """Return the facts for programs that are not part of the plan. `changed`: the project's file is, too."""
+    return {
+        "project": diff.project_facts(found.project, whole, found.known, changed=changed),
+        "rules": diff.rule_facts(lost),
+        "not_looked_into": diff.other_facts(found.others),
+        "started": [],
+    }
 
 
 def _tried(plan: SetupPlan, failures: Sequence[str], asks: SetupDialog) -> list[ServerStart]:

@@ -115,8 +115,9 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "socket-stale",
             "carpool",
             "A socket is left over from a carpool that was killed",
-            "A file stands where the socket of carpool should be, and nothing listens on it. The next"
-            " start takes its place by itself, so this only explains what you see. `--fix` removes it.",
+            "A file stands where the socket of carpool should be, and nothing listens on it. The next "
+            "start takes its place by itself, so this only explains what you see. `--fix` removes a "
+            "socket, and no other file.",
         ),
         ProblemKind(
             "broker-silent",

@@ -21,8 +21,9 @@ _INTRODUCTION: Final = """\
 # Problems, and how to repair them
 
 `carpool doctor` looks for these problems on your machine and in the directory where you are, and prints
-for each the line that repairs it. It starts nothing and changes nothing. Its exit code is 1 if something is
-wrong.
+for each the line that repairs it. It starts no part of carpool and no server, and changes nothing but that it
+makes the runtime directory, as every verb does. To know the PATH of servers it may ask your login shell. Its
+exit code is 1 if something is wrong.
 
 `carpool doctor --fix` asks on the terminal before each of its three repairs: it restarts carpool
 ([old-daemon](#old-daemon)), removes a socket on which nothing listens ([socket-stale](#socket-stale)), and

@@ -72,7 +72,7 @@ def doctor_page(problems: Sequence[Problem]) -> str:
     parts = [
         "\n".join(
             [
-                display.coloured(each.id, "red"),
+                display.coloured(f"{each.id} ({each.server})" if each.server else each.id, "red"),
                 display.wrapped(each.text, "  ", "  "),
                 display.wrapped(each.repair, "  -> ", "     "),
             ]

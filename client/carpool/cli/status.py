@@ -304,7 +304,7 @@ def status_page(facts: Facts, wanted: StatusFilter = EVERYTHING) -> str:
     return "\n\n".join(parts)
 
 
-DOCTOR: Final = "`carpool doctor` finds out what is wrong and says how to repair it"
+DOCTOR: Final = "`carpool doctor` says how to repair what is wrong here"
 
 
 def _has_trouble(facts: Facts) -> bool:

@@ -161,7 +161,9 @@ def test_the_page_fits_the_terminal_and_its_continued_lines_are_indented(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(screen, "width", lambda: 40)
-    lines = doctor_page([Problem("door-closed", "machine", "word " * 30, "other " * 30)]).splitlines()
+    found = Problem("server-failing", "server", "word " * 30, "other " * 30, "git")
+    lines = doctor_page([found]).splitlines()
+    assert lines[0] == "server-failing (git)"
     assert max(map(len, lines)) <= 40
     assert [line for line in lines if line.startswith("  -> other")]
     assert [line for line in lines if line.startswith("     other")]

@@ -31,6 +31,13 @@ OPERATE_TIMEOUT_S = 310.0
 """A first start may install packages for minutes."""
 MAX_DETAIL_CHARS = 500
 
+_IN_PROGRESS: Final[dict[str, str]] = {
+    "start": "it has not started",
+    "stop": "it has not stopped",
+    "restart": "it has not restarted",
+}
+"""What is known if the supervisor has not answered: it may go on with the verb, or have died."""
+
 NO_AGENT_CONNECTED: Final = "This server belongs to a workspace in which no agent is connected."
 
 OperateVerb = Literal["start", "stop", "restart"]
@@ -127,7 +134,7 @@ class PoolCommands:
                 texts.append(answer.text)
             else:
                 ok = False
-                texts.append("the supervisor did not answer in time")
+                texts.append(f"{_IN_PROGRESS[verb]} after {OPERATE_TIMEOUT_S:g} s; see `carpool status`")
         return {"server": name, "ok": ok, "text": "; ".join(dict.fromkeys(texts))}
 
     async def explain(self, params: ExplainParams) -> dict[str, Any]:

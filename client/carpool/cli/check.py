@@ -20,7 +20,7 @@ from carpool.check.profiles import profile_lines
 from carpool.check.server_path import path_from_here
 from carpool.cli.arguments import read_arguments
 from carpool.cli.main import broker_request_or_fail, environment, json_option, open_session, reach_broker
-from carpool.cli.start_report import ServerStart, print_starts, start_every_server
+from carpool.cli.start_report import STARTING, ServerStart, print_starts, start_every_server
 from carpool.control.control_client import ControlClientError
 from carpool.control.place import runtime_place
 from carpool.launcher.http_door import read_door_url
@@ -120,6 +120,7 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
     switched = {} if named else _switched(found)
     results: list[ServerStart] = []
     if starts and not problems:
+        click.echo(STARTING, err=True)
         with open_session(control=True) as door:
             results = start_every_server(door, found)
     here = None if named or problems else found.config

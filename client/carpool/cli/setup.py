@@ -21,7 +21,7 @@ from carpool.check import names
 from carpool.check.trust_facts import page
 from carpool.cli.check import read_checked
 from carpool.cli.main import broker_request_or_fail, json_option, open_session, reach_broker
-from carpool.cli.start_report import ServerStart, print_starts, start_every_server
+from carpool.cli.start_report import STARTING, ServerStart, print_starts, start_every_server
 from carpool.control.control_client import AnsweredError, ControlClientError
 from carpool.control.place import runtime_place
 from carpool.setup import carpool_files, diff, file_io, run_record
@@ -192,7 +192,7 @@ def _tried(plan: SetupPlan, failures: Sequence[str], asks: SetupDialog) -> list[
         return []
     if asks.tries is None and not asks.ask("Start each server once now, to see which work?", default=True):
         return []
-    asks.show("\nstarting each server once; the first start of one may take minutes")
+    asks.show(f"\n{STARTING}")
     with open_session(control=True, start=True) as client:
         broker_request_or_fail(client, "carpool/reload", {})
         return start_every_server(client, read_checked(None))

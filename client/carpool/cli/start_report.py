@@ -31,6 +31,8 @@ class ServerStart(Struct, frozen=True):
     repair: str = ""
 
 
+STARTING: Final = "starting each server once; the first start of one may take minutes"
+"""Printed before a wait that may take as long as `first_start_s`."""
 _SET: Final = "Set the variable where the agent starts, or put it into the `env_file`."
 _LOOK: Final = "See `carpool logs {0}`, then run `carpool start {0}`."
 

@@ -32,6 +32,7 @@ from hypothesis.stateful import (
 )
 from msgspec import Struct
 
+from carpool_broker.transport.connections import DROPPED
 from carpool_protocol.ids import SessionId
 from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH
 from tests.kit.boundary import DoorWay, Keeper, PlainWay, ShimWay, Stage, StreamOf, Way, stage
@@ -47,7 +48,6 @@ ALL_ENDS_S: Final = 36
 """No call takes longer, and nobody who has lost a broker comes back later."""
 ERROR: Final = "carpool/error"
 WHY: Final = "this end is meant"
-DROPPED: Final = "carpool has dropped this agent: "
 PICK: Final = st.integers(0, 15)
 ANSWERS: Final = st.sampled_from(
     (0, 1, OUTPUTS_PER_FLUSH - 1, OUTPUTS_PER_FLUSH - 1, OUTPUTS_PER_FLUSH, OUTPUTS_PER_FLUSH + 1)

@@ -158,6 +158,7 @@ class AgentServer:
         """
         agent = self.connections.agents.get(session)
         if agent is not None and agent.carrier is None:
+            self._attach.session_ended(session, text)
             self.connections.drop(session, text)
             return True
         stream = self.connections.streams.get(session)

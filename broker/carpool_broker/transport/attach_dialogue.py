@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from carpool_broker.transport.connections import AgentConnection, Connections
+from carpool_broker.transport.connections import DROPPED, AgentConnection, Connections
 from carpool_broker.transport.delivery_log import DeliveryLog
 from carpool_broker.transport.incarnation import Incarnation
 from carpool_broker.transport.multiplexed import MultiplexedConnection
@@ -26,6 +26,7 @@ from carpool_protocol.carrier.attach_line import (
     AttachProblem,
     ResumeSession,
     attached_line,
+    ended_line,
     parse_attach,
     parse_environment,
     refused_line,
@@ -35,6 +36,8 @@ from carpool_protocol.wire.lines import OverlongLine
 
 log = logging.getLogger("carpool.broker")
 
+MAX_ENDED: Final = 10_000
+"""The number of ended sessions that are remembered."""
 EARLY_BYTES: Final = 16 * 1024 * 1024
 """A carrier that sends more bytes before it is admitted is dropped.
 
@@ -63,6 +66,16 @@ class AttachDialogue:
         self._take = take
         self.epoch = Epoch("")
         """The supervisor of new sessions; empty: none."""
+        self._ended: dict[SessionId, str] = {}
+        """Sessions that an operator has ended, with the reason; the oldest first."""
+
+    def session_ended(self, session: SessionId, text: str) -> None:
+        """An operator has ended this session. If its carrier attaches again, because its socket had no room
+        for the reason, it is told then.
+        """
+        self._ended[session] = text
+        if len(self._ended) > MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
 
     def lines_received(self, agent: AgentConnection, lines: list[bytes | OverlongLine]) -> None:
         """Lines of a connection that is not admitted yet."""
@@ -117,6 +130,11 @@ class AttachDialogue:
             self._refuse(agent, refused.text)
             return
         agent.environment_requests = self._line_handler.wanted_variables(attach)
+        if attach.resume is not None and (why := self._why_ended(attach.resume)):
+            agent.io.write(ended_line(DROPPED + why))
+            agent.io.flush()
+            agent.io.close()
+            return
         if attach.keeps:
             self._start_delivery_log(agent, attach.resume)
         else:
@@ -143,6 +161,13 @@ class AttachDialogue:
             attached_line(
                 agent.id, agent.environment_requests, self._incarnation.resume_secret(agent.id), epoch
             )
+        )
+
+    def _why_ended(self, resume: ResumeSession) -> str:
+        """The reason why an operator ended the session of this carrier; empty: none did."""
+        why = self._ended.get(SessionId(resume.session), "")
+        return (
+            why if why and self._incarnation.has_own_secret(SessionId(resume.session), resume.secret) else ""
         )
 
     def _change_id(self, agent: AgentConnection, session: SessionId) -> None:

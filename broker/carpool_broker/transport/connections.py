@@ -38,6 +38,8 @@ from carpool_protocol.wire.lines import OverlongLine
 
 log = logging.getLogger("carpool.broker")
 
+DROPPED: Final = "carpool has dropped this agent: "
+"""The start of the reason that a carrier is told."""
 NO_ASK: Final = AskId("")
 SENT_CHECK_S: Final = 0.01
 UNREAD_CAP_BYTES: Final = 256 * 1024 * 1024
@@ -283,7 +285,7 @@ class Connections:
             log.warning("%s is dropped: %s", session, why, extra={"session": session})
             agent.dropped = True
             if agent.delivery_log is not None:
-                agent.io.write(ended_line(f"carpool has dropped this agent: {why}"))
+                agent.io.write(ended_line(DROPPED + why))
             agent.io.flush()
             agent.io.close()
 

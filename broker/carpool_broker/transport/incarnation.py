@@ -60,6 +60,10 @@ class Incarnation:
         self._claimed.add(session)
         return True
 
+    def has_own_secret(self, session: SessionId, secret: str) -> bool:
+        """True if this broker itself gave this session this secret."""
+        return hmac.compare_digest(self.resume_secret(session).encode(), secret.encode(errors="replace"))
+
     def _sealed(self, session: SessionId, life: int) -> str:
         mac = blake2b(
             f"{life} {session}".encode(errors="replace"),

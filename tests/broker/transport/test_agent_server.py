@@ -1,5 +1,6 @@
 """The door's receive budget and its comings and goings, with real sockets and without a broker."""
 
+import json
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -12,13 +13,13 @@ import trio
 
 from carpool_broker.core.model.events import AnyEvent
 from carpool_broker.transport.agent_server import ENVIRONMENT_S, AgentServer
-from carpool_broker.transport.connections import AgentConnection
+from carpool_broker.transport.connections import DROPPED, AgentConnection
 from carpool_broker.transport.delivery_log import DeliveryLog
 from carpool_broker.transport.receive_budget import READ_AHEAD_BYTES
 from carpool_broker.transport.streams import SessionStream
 from carpool_protocol.bootstrap import peer_credentials
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach_line import Attach, attach_line, environment_line
+from carpool_protocol.carrier.attach_line import Attach, ResumeSession, attach_line, environment_line
 from carpool_protocol.carrier.streams import OpenStream, StreamRefused, control_line
 from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.runtime.poller import ReadySet
@@ -445,3 +446,56 @@ async def test_while_the_broker_does_not_run_no_agent_is_late(tmp_path: Path) ->
     finally:
         door.close()
         ready.close()
+
+
+async def read_line(sock: socket.socket) -> bytes:
+    """The next line of the broker; what is there of one where it has closed the connection."""
+    found = b""
+    while not found.endswith(b"\n"):
+        await trio.lowlevel.wait_readable(sock)
+        byte = sock.recv(1)
+        if not byte:
+            break
+        found += byte
+    return found
+
+
+@behaviour("operate:disconnect")
+async def test_a_carrier_without_room_for_the_reason_of_its_end_is_told_when_it_attaches_again(
+    tmp_path: Path,
+) -> None:
+    ready, hotel = ReadySet(), Hotel()
+    path = str(tmp_path / "agents.sock")
+    door = new_door(path, ready, hotel, receive_budget_bytes=BUDGET)
+    door.open()
+
+    def carrier(resume: ResumeSession | None = None) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(path)
+        sock.setblocking(False)
+        sock.send(
+            attach_line(Attach(version=ATTACH_VERSION, carrier="shim", keeps=True, tells=True, resume=resume))
+        )
+        return sock
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ready.run, door.connections.flush)
+            first = carrier()
+            told = json.loads(await read_line(first))["params"]
+            agent = door.connections.agents[SessionId(told["session"])]
+            while not agent.io.is_blocked:
+                agent.io.write(b'{"n":"%b"}\n' % (b"x" * 100_000))
+                agent.io.flush()
+            assert door.disconnect_session(agent.id, "an operator did it")
+            mine = {"session": told["session"], "supervisor": "", "kept": 0, "open": 0, "last": ""}
+            again = carrier(ResumeSession(secret=told["secret"], **mine))
+            ended = json.loads(await read_line(again))
+            assert ended["method"] == "carpool/ended"
+            assert ended["params"] == {"text": DROPPED + "an operator did it", "again": False}
+            assert await read_line(again) == b""
+            for sock in (first, again):
+                sock.close()
+            nursery.cancel_scope.cancel()
+    door.close()
+    ready.close()

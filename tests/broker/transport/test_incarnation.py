@@ -53,6 +53,10 @@ def test_only_the_exact_secret_claims_a_session(change: Callable[[str], str]) ->
     assert change(secret) == secret or not later.claim_session(ONE, change(secret))
     assert not later.claim_session(OTHER, secret)
     assert not Incarnation(os.urandom(32), 2).claim_session(ONE, secret)
+    own = Incarnation(SECRET, 0)
+    assert own.has_own_secret(ONE, secret)
+    assert not own.has_own_secret(ONE, change(secret))
+    assert not later.has_own_secret(ONE, secret)
     assert later.claim_session(ONE, secret)
 
 

@@ -185,7 +185,7 @@ async def test_an_operators_start_asks_again_and_the_setting_turns_it_off(tmp_pa
         broker.say(wanted("own-server"))
         said = await operated(broker, 1)
         assert not said.ok
-        assert "`carpool status` shows the PATH" in said.text
+        assert "`carpool doctor` compares it with the PATH" in said.text
         shell(tmp_path, SAYS + ANSWERS)
         said = await operated(broker, 2)
         assert said.ok, said.text

@@ -204,10 +204,13 @@ async def test_an_agent_that_meets_a_broken_file_is_told_so_where_carpool_does_n
 async def test_carpool_killed_with_all_it_has_is_explained_and_comes_back_by_itself(daemon: Make) -> None:
     one = daemon({"echo": kit("echo")})
     with trio.fail_after(LIMIT_S):
-        pids = list(one.running())
-        for number in (signal.SIGSTOP, signal.SIGKILL):  # none sees another one die, and clears up
-            for pid in pids:
-                os.kill(pid, number)
+        stopped: set[int] = set()
+        while more := one.running().keys() - stopped:  # none sees another one die, and clears up
+            for pid in more:
+                os.kill(pid, signal.SIGSTOP)
+            stopped |= more
+        for pid in stopped:
+            os.kill(pid, signal.SIGKILL)
         until_now(lambda: not one.running(), "nothing of it runs")
         kind, _, repair = (await problems(one))[""]
         assert (kind, "the next start takes its place" in repair) == ("socket-stale", True)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.ids import ABSENT, RawJson
-from carpool_protocol.wire.result_repair import repair_error, repair_tool_result
+from carpool_protocol.wire.result_repair import is_failed_result, repair_error, repair_tool_result
 from tests.behaviours import behaviour
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=10)
@@ -205,3 +205,20 @@ def test_every_result_becomes_one_an_agent_can_read_or_nothing_and_every_error_a
 def test_no_bytes_raise(value: bytes) -> None:
     repair_tool_result(RawJson(value))
     repair_error(RawJson(value))
+
+
+@pytest.mark.parametrize(
+    ("result", "failed"),
+    [
+        (b'{"content":[],"isError":true}', True),
+        (b'{"content": [], "isError": true}', True),
+        (b'{"content":[],"isError":false}', False),
+        (b'{"content": [], "isError": false}', False),
+        (b'{"content":[]}', False),
+        (b'{"content":[{"text":"\\"isError\\": false"}],"isError":true}', True),
+        (b'{"content":[{"a":{"isError": false}}],"isError":true}', True),
+        (b'{"content":[{"a":{"isError":true}}],"isError": false}', False),
+    ],
+)
+def test_a_result_has_failed_if_its_own_member_says_so(result: bytes, failed: bool) -> None:
+    assert is_failed_result(RawJson(result)) is failed

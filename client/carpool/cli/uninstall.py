@@ -7,7 +7,7 @@ start it again. Refuses to know how a file is undone (`setup.undo_run`) or a ser
 
 import contextlib
 import os
-import shutil
+import stat
 import sys
 from pathlib import Path
 from typing import Final
@@ -178,14 +178,38 @@ def _remove_unit(file: Path) -> None:
 def _purge(found: Remains) -> None:
     """Remove what carpool has written, and its directories if nothing else is in them."""
     for path in found.purged():
+        left: list[Path] = []
         try:
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
+                left = _remove_own_files(path)
             else:
                 path.unlink()
         except OSError as error:
             fail(f"{error.filename or path} cannot be removed ({error.strerror})")
-        click.echo(f"{display.printable(str(path))} is gone")
+        for each in left:
+            click.echo(f"stays     {display.printable(str(each))}: carpool has not made it")
+        if not left:
+            click.echo(f"{display.printable(str(path))} is gone")
     for directory in (found.state, Path(found.config.path).parent):
         with contextlib.suppress(OSError):  # something else is in it
             directory.rmdir()
+
+
+def _remove_own_files(directory: Path) -> list[Path]:
+    """Remove the files that carpool has made, and the directories that are empty then. Returns the rest.
+
+    carpool makes private regular files only. The user may have chosen a state directory with other files in
+    it, even in a directory of a name that carpool uses.
+    """
+    left: list[Path] = []
+    for path in sorted(directory.iterdir()):
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            left += _remove_own_files(path)
+        elif stat.S_ISREG(mode) and not mode & 0o077:
+            path.unlink()
+        else:
+            left.append(path)
+    if not any(directory.iterdir()):
+        directory.rmdir()
+    return left

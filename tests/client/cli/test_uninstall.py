@@ -80,6 +80,28 @@ def test_a_purge_removes_configuration_and_state_and_nothing_of_others(
 
 
 @behaviour("start:uninstall")
+def test_a_purge_leaves_files_of_others_in_directories_of_carpools_names(
+    house: PrivateDaemon, tmp_path: Path
+) -> None:
+    state = tmp_path / "work"
+    (state / "log" / "of-mine").mkdir(parents=True)
+    (state / "log").chmod(0o700)
+    (state / "setup").mkdir()
+    mine = [state / "log" / "of-mine" / "thesis.txt", state / "setup" / "install.sh"]
+    for each in mine:
+        each.write_text("x")
+        each.chmod(0o644)
+    (state / "catalogs").symlink_to(state / "setup")
+    house.environ["CARPOOL_STATE_DIR"] = str(state)
+    assert house.run("up", "--detach").returncode == 0
+    done = house.run("uninstall", "--purge", "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(each for each in state.rglob("*") if not each.is_dir()) == sorted(mine)
+    for each in mine:
+        assert f"stays     {each}: carpool has not made it\n" in done.stdout
+
+
+@behaviour("start:uninstall")
 def test_a_file_that_a_variable_names_is_not_removed(house: PrivateDaemon, tmp_path: Path) -> None:
     file = tmp_path / "carpool.json"
     file.write_text("{}")

@@ -134,8 +134,9 @@ async def test_a_process_that_left_everything_of_its_server_is_found_all_the_sam
                 facts = await one.status()
                 supervisor: int = facts["supervisors"][0]["pid"]
                 spawners = [each for each in one.running() if marks.parent_of(each) == supervisor]
-                for pid in (supervisor, *spawners):
-                    os.kill(pid, signal.SIGKILL)
+                for number in (signal.SIGSTOP, signal.SIGKILL):  # the spawner must not see the death first
+                    for pid in (supervisor, *spawners):
+                        os.kill(pid, number)
                 await until(lambda: not alive(second), "the launcher finds it", WAIT_S)
                 await agent.text("escaping__echo", {"text": "x"})
                 third = await escaped(3)

@@ -25,6 +25,10 @@ FAILING_S = POLICY.first_start_s + POLICY.give_up_after * (POLICY.max_delay_s + 
 """So long a pool of servers that never greet goes on trying."""
 
 
+MOST_CHANGES = 3
+"""A server that ends changes the state of its pool so often within a moment."""
+
+
 def quiesce(world: World) -> None:
     """The weather turns: nothing new goes wrong, what is under way ends."""
     world.calm = True
@@ -57,8 +61,9 @@ def quiesce(world: World) -> None:
 
 
 def _nothing_is_left(world: World) -> None:
-    if _untold(world):
-        world.run(2 * LAG_S)  # it may be on its way
+    for _ in range(MOST_CHANGES):
+        if _untold(world):
+            world.run(2 * LAG_S)  # it may be on its way
     if untold := _untold(world):
         raise Violation(f"the broker was told another state of {untold}")
     broker, supervisor = world.broker.core, world.supervisor.core

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from carpool_protocol.faults.faults import ERROR_META_KEY
+from carpool_protocol.faults.fault_answers import ERROR_META_KEY
 from carpool_protocol.faults.kinds import KINDS, FaultKind
 
 Delivered = Literal["no", "maybe", "yes"]

@@ -5,7 +5,7 @@ import pytest
 
 from carpool import BadCall, CarpoolError, Lost, Refused, TimedOut, Unavailable, UnknownName
 from carpool.errors import of_error, of_kind, of_result
-from carpool_protocol.faults.faults import as_error, as_tool_result, fault
+from carpool_protocol.faults.fault_answers import as_error, as_tool_result, fault
 from carpool_protocol.faults.kinds import KINDS, FaultKind
 from tests.behaviours import behaviour
 

@@ -9,9 +9,9 @@ import socket
 from random import Random
 from typing import Final
 
-from carpool.shim import resume as shim_return
 from carpool.shim.kept_lines import OURS, KeptLines
 from carpool.shim.pump import BROKER_GONE, ShimPump
+from carpool.shim.resume import resume as resume_session
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, name_of
 from carpool_protocol.carrier.attach_line import (
     Attach,
@@ -94,7 +94,7 @@ def passed(rng: Random) -> None:
 def comes_back(kept_lines: KeptLines, up: bytes, untaken_bytes: int = 0) -> None:
     """What it says next is an attach line, as many lines as that says, and nothing that was never said."""
     for again in (True, False):
-        first, *lines = shim_return.resume(kept_lines, HELLO, again=again, untaken_bytes=untaken_bytes).split(
+        first, *lines = resume_session(kept_lines, HELLO, again=again, untaken_bytes=untaken_bytes).split(
             b"\n"
         )
         attach = parse_attach(first)

@@ -26,7 +26,7 @@ from types import CodeType, ModuleType
 import msgspec
 from msgspec import Struct
 
-from carpool_protocol.faults.faults import Bug
+from carpool_protocol.faults.fault_answers import Bug
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests/world/planted"

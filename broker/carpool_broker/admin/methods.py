@@ -5,7 +5,8 @@ this folder register their methods here. Sessions of operators may use all metho
 only the queries about their own view (`inbound.LOOKS`); any other method is "method not found" to them.
 Owns also the outcome of an act, which is a request that changes what runs, as its answer tells it.
 
-Knows nothing of: the effect of a method, sockets, the form of an error on the wire (`faults`), the audit.
+Knows nothing of: the effect of a method, sockets, the form of an error on the wire (`fault_answers`), the
+audit.
 """
 
 from collections.abc import Awaitable, Callable
@@ -47,7 +48,7 @@ class _Method(NamedTuple):
 
 
 class ControlError(Exception):
-    """The request cannot be served. `slug`: a code of `faults`; `server`: the server it is about."""
+    """The request cannot be served. `slug`: a code of `faults.kinds`; `server`: the server it is about."""
 
     def __init__(self, slug: str, detail: str, server: str = "") -> None:
         super().__init__(detail)

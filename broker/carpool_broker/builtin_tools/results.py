@@ -21,7 +21,7 @@ from carpool_broker.core.model.pagination import BadCursor
 from carpool_broker.core.registry.builtin_tools import DEFAULT_FOUND, MAX_FOUND
 from carpool_broker.core.registry.request_target import NoTarget, find_target
 from carpool_broker.core.registry.view import BuiltinTool, View, ViewTool
-from carpool_protocol.faults.faults import TOOLS_CALL, as_tool_result, fault
+from carpool_protocol.faults.fault_answers import TOOLS_CALL, as_tool_result, fault
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson
 from carpool_protocol.wire.content import change_members, elements, text_of, value_of
 from carpool_protocol.wire.downgrade import tool_edit

@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 from carpool_broker.core.model.capabilities import StatelessAgent
 from carpool_broker.core.subscriptions.subscription_table import LEVELS
 from carpool_broker.era import server_requests
-from carpool_protocol.faults.faults import fault, fault_answer
+from carpool_protocol.faults.fault_answers import fault, fault_answer
 from carpool_protocol.ids import ABSENT, RawJson
 from carpool_protocol.wire import stateless
 from carpool_protocol.wire.content import text_of, value_of

@@ -37,7 +37,7 @@ from carpool_broker.core.model.events import (
 from carpool_broker.core.model.pagination import Family
 from carpool_broker.era import builtin_tools, server_requests, stateless_decode
 from carpool_broker.era.envelope import VERSION_MARK, RefusedEnvelope, read_envelope, refused_request
-from carpool_protocol.faults.faults import TOOLS_CALL
+from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.machine.journal_shapes import kept_bytes
 from carpool_protocol.wire.capabilities import capabilities_of

@@ -27,7 +27,7 @@ from carpool_broker.core.model.events import (
 from carpool_broker.core.model.pagination import Family
 from carpool_broker.era import builtin_tools
 from carpool_broker.era.envelope import RefusedEnvelope, RequestMeta, read_envelope, refused_request
-from carpool_protocol.faults.faults import TOOLS_CALL
+from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.wire.content import mentions, text_of, value_of, without_members
 from carpool_protocol.wire.json_scan import fields, key_text

@@ -26,7 +26,7 @@ from carpool_broker.core.model.effects import (
 )
 from carpool_broker.era.exchange_ids import exchange_of_id, id_as_json
 from carpool_broker.era.stateless_decode import DISCOVER, LISTS
-from carpool_protocol.faults.faults import fault, fault_answer
+from carpool_protocol.faults.fault_answers import fault, fault_answer
 from carpool_protocol.faults.kinds import INVALID_PARAMS, RESOURCE_NOT_FOUND
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire import stateless

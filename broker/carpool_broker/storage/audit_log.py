@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct, field, structs
 
 from carpool_broker.core.model.effects import WriteAudit
-from carpool_protocol.faults.faults import TOOLS_CALL
+from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.files import private_files
 from carpool_protocol.ids import CALLS_OF_A_LIFE, SessionId, call_name
 from carpool_protocol.link.messages import CallOrigin

@@ -27,7 +27,7 @@ from carpool_broker.transport.socket_io import LINE_CAP_BYTES
 from carpool_broker.transport.streams import SessionStream
 from carpool_protocol.carrier.attach_line import Attach, WorkspaceChanged
 from carpool_protocol.carrier.streams import OpenStream, StreamRefused
-from carpool_protocol.faults.faults import fault, fault_answer
+from carpool_protocol.faults.fault_answers import fault, fault_answer
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.runtime.pump import CorePump
 from carpool_protocol.wire.jsonrpc import error_body_line, result_line

@@ -39,7 +39,7 @@ from carpool_protocol.carrier.streams import (
     read_control,
     split_frame,
 )
-from carpool_protocol.faults.faults import fault, fault_answer
+from carpool_protocol.faults.fault_answers import fault, fault_answer
 from carpool_protocol.ids import Epoch, RawJson, SessionId
 from carpool_protocol.wire.jsonrpc import error_body_line
 from carpool_protocol.wire.lines import OverlongLine

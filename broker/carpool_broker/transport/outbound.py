@@ -18,7 +18,7 @@ from carpool_broker.core.registry.answer_rewrites import rewrite_answer
 from carpool_broker.core.registry.view import View
 from carpool_broker.era import handshake, server_requests, stateless_encode
 from carpool_broker.transport.connections import NO_ASK
-from carpool_protocol.faults.faults import TOOLS_CALL
+from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.ids import ABSENT, AskId, CallId, RawJson, SessionId
 from carpool_protocol.wire.downgrade import NEWEST, STATELESS, downgrade_result
 from carpool_protocol.wire.jsonrpc import result_line

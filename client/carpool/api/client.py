@@ -18,7 +18,7 @@ from carpool.api.results import Json, Outcome, Result, Server, Tool, Workspace, 
 from carpool.api.session import AgentSession
 from carpool.errors import BadCall, Lost, Unavailable, UnknownName
 from carpool_protocol.bootstrap.release import RELEASE
-from carpool_protocol.faults.faults import as_sentence
+from carpool_protocol.faults.fault_answers import as_sentence
 
 VERSION: Final = "2025-11-25"
 """The MCP version of the session: the last one of the handshake era."""

@@ -1,7 +1,7 @@
 """The way to a broker: a connected socket, or the reason why there is none.
 
 Owns the waits between tries and the start of carpool (`carpool up --detach`, as the shim does it). When to
-start it and when to give up is `shim_return.BrokerSearch`'s. Refuses to know what is said on the socket.
+start it and when to give up is `shim.resume.BrokerSearch`'s. Refuses to know what is said on the socket.
 """
 
 import errno

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from carpool_protocol.bootstrap.extras import install_command
 from carpool_protocol.carrier.remote import UNFIT_CODE
-from carpool_protocol.faults.faults import fault, fault_answer
+from carpool_protocol.faults.fault_answers import fault, fault_answer
 from carpool_protocol.faults.kinds import KINDS
 from carpool_protocol.ids import RawJson
 

@@ -38,7 +38,7 @@ from carpool.bridge.oauth_token import BearerAuth
 from carpool.bridge.session import BridgeSession
 from carpool.bridge.transport_probe import NotFoundError, find_transport
 from carpool_protocol.carrier.remote import Remote, host_of
-from carpool_protocol.faults.faults import fault, fault_answer
+from carpool_protocol.faults.fault_answers import fault, fault_answer
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.lines import LineBuffer, OverlongLine
 

@@ -43,7 +43,7 @@ from carpool.bridge.error_texts import (
     connection_broken,
     not_mcp,
 )
-from carpool_protocol.faults.faults import ERROR_META_KEY
+from carpool_protocol.faults.fault_answers import ERROR_META_KEY
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.result_repair import OF_SERVER
 

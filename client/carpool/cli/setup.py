@@ -25,7 +25,7 @@ from carpool.cli.start_report import STARTING, ServerStart, print_starts, start_
 from carpool.control.control_client import AnsweredError, ControlClientError
 from carpool.control.place import runtime_place
 from carpool.setup import carpool_files, diff, file_io, run_record
-from carpool.setup.clients import CLIENTS
+from carpool.setup.client_files import CLIENTS
 from carpool.setup.inventory import SetupInventory, inventory
 from carpool.setup.model import FileChange, KeptInPlace, SetupPlan
 from carpool.setup.permission_rules import PermissionRule

@@ -14,7 +14,7 @@ from carpool.check.trust_facts import Facts, trust_facts
 from carpool.control.place import runtime_place
 from carpool.launcher import own_command
 from carpool.setup import file_io
-from carpool.setup.clients import ClientFilePath
+from carpool.setup.client_files import ClientFilePath
 from carpool.setup.model import CarpoolFile, SecretsFile
 from carpool.terminal.verb_output import EXIT_USAGE, fail
 from carpool_protocol.bootstrap import paths

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from carpool.check.secret_names import is_secret_name
-from carpool.setup.clients import CLAUDE_CODE, McpClient
+from carpool.setup.client_files import CLAUDE_CODE, McpClient
 from carpool.setup.secrets import without_secrets
 from carpool_protocol.bootstrap.extras import install_command
 from carpool_protocol.config.foreign.formats import is_own_entry

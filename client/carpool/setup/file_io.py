@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 
-from carpool.setup.clients import ClientFilePath
+from carpool.setup.client_files import ClientFilePath
 from carpool.setup.model import ClientFile, KeptInPlace
 from carpool_protocol.files import private_files
 

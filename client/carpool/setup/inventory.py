@@ -13,7 +13,7 @@ import sys
 from msgspec import Struct
 
 from carpool.setup import carpool_files, file_io, git
-from carpool.setup.clients import candidates
+from carpool.setup.client_files import candidates
 from carpool.setup.model import ClientFile, GitStatus, KeptInPlace, SetupPlan
 from carpool.setup.other_programs import OtherProgramFound, check_other_program, others
 from carpool.setup.permission_rules import PermissionFile, PermissionRule, rule_files, rules

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from carpool.setup.clients import ClientFilePath
+from carpool.setup.client_files import ClientFilePath
 from carpool_protocol.config.text.jsonc import JsonValue
 from carpool_protocol.ids import ServerName
 

@@ -2,7 +2,7 @@
 
 Owns that table, and the decision which of these files has servers in carpool's form. The places are those of
 the programs' own pages, as of 2026-11. Pure: the environment and the texts come in. Knows nothing of: the
-programs that setup looks for (`clients`).
+programs that setup looks for (`client_files`).
 """
 
 import os

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from carpool.check.names import PREFIXED_CHARS
 from carpool.setup import toml
-from carpool.setup.clients import ClientFilePath, entry
+from carpool.setup.client_files import ClientFilePath, entry
 from carpool.setup.convert_server import NotConverted, convert_server
 from carpool.setup.model import (
     CarpoolFile,

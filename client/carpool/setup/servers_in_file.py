@@ -7,7 +7,7 @@ what a server says.
 from msgspec import Struct
 
 from carpool.setup import toml
-from carpool.setup.clients import CLAUDE_CODE, McpClient
+from carpool.setup.client_files import CLAUDE_CODE, McpClient
 from carpool_protocol.config.edit.edit import value_at
 from carpool_protocol.config.foreign.formats import VS_CODE_SETTINGS, shape_of
 from carpool_protocol.config.text.jsonc import JsonValue, parse

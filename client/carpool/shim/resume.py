@@ -1,8 +1,10 @@
-"""The unfinished part of a session whose broker has died, as the shim says it to the next broker.
+"""The return of a shim after its broker has died: the search for the next broker, and what is said to it.
 
-Owns what is said to that one (docs/decisions/0019): which lines make the session what it is, which requests
-have no answer, which questions the agent has not answered. Invariants: each line goes as the bytes that it
-came in (of a batch, its parts); a request that the agent has an answer to is not sent again.
+Owns the search for the next broker (`BrokerSearch`): how long it lasts, when this shim starts carpool, and
+that a carpool that was stopped on purpose stays down. Owns what is said to that broker
+(docs/decisions/0019): which lines make the session what it is, which requests have no answer, which
+questions the agent has not answered. Invariants: each line goes as the bytes that it came in (of a batch,
+its parts); a request that the agent has an answer to is not sent again.
 
 A `subscriptions/listen` that the agent has had acknowledged is one of the first, and behind the line that
 acknowledged it: what was granted nobody else remembers.

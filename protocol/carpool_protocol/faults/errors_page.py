@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import Final
 
-from carpool_protocol.faults.faults import ERROR_META_KEY, as_tool_result, fault
+from carpool_protocol.faults.fault_answers import ERROR_META_KEY, as_tool_result, fault
 from carpool_protocol.faults.kinds import KINDS, Family, FaultKind
 
 _FAMILIES: Final[tuple[tuple[Family, str, str], ...]] = (

@@ -13,7 +13,7 @@ cases that they name.
 
 One table, and so longer than other files: each fault stands beside those it must differ from.
 
-Knows nothing of: how a fault is written out (`faults`), the code that raises it. `docs/errors.md` is
+Knows nothing of: how a fault is written out (`fault_answers`), the code that raises it. `docs/errors.md` is
 generated from here.
 """
 

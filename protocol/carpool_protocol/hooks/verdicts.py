@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw, Struct
 
-from carpool_protocol.faults.faults import TOOLS_CALL
+from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson
 from carpool_protocol.wire.json_scan import fields, members
 from carpool_protocol.wire.jsonrpc import ResultAnswer, decode, quote

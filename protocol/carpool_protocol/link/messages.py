@@ -537,7 +537,7 @@ class CallFailed(Message, frozen=True, tag=31):
 
     call: CallId
     fault: str
-    """A code of `faults`."""
+    """A code of `faults.kinds`."""
     delivered: Delivered
     text: str
     """What happened and what to do next; never argument or environment values."""

@@ -1,9 +1,9 @@
 """Repairs answers that break the protocol, so that agents can read them (rule 17).
 
-Owns which forms of a `tools/call` result and of an error object are valid, and which say that a tool failed.
-Valid ones are returned as the same object. Only the outermost form is checked: the content of blocks is
-between server and agent. No answer with carpool's own mark of an error (`faults`) is valid: only carpool says
-if a call was delivered, so the server's mark is moved to another name.
+Owns which forms of a `tools/call` result and of an error object are valid, and which say that a tool
+failed. Valid ones are returned as the same object. Only the outermost form is checked: the content of
+blocks is between server and agent. No answer with carpool's own mark of an error (`fault_answers`) is
+valid: only carpool says if a call was delivered, so the server's mark is moved to another name.
 
 Knows nothing of: the server that answered, the place where the note is shown.
 """
@@ -15,7 +15,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Raw, Struct
 
-from carpool_protocol.faults.faults import ERROR_META_KEY
+from carpool_protocol.faults.fault_answers import ERROR_META_KEY
 from carpool_protocol.ids import ABSENT, RawJson
 from carpool_protocol.wire.json_scan import fields
 from carpool_protocol.wire.jsonrpc import quote

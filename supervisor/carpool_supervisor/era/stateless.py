@@ -12,7 +12,7 @@ Knows nothing of: agents, deadlines, processes, which session a call belongs to.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from carpool_protocol.faults.faults import TOOLS_CALL
+from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson, WireId
 from carpool_protocol.link.messages import Call
 from carpool_protocol.wire.content import change_members, text_of

@@ -22,7 +22,7 @@ from carpool_broker.core.model.effects import (
 from carpool_broker.era import stateless_encode
 from carpool_broker.era.exchange_ids import tag_id
 from carpool_broker.era.stateless_decode import LISTS
-from carpool_protocol.faults.faults import fault, fault_answer
+from carpool_protocol.faults.fault_answers import fault, fault_answer
 from carpool_protocol.ids import RawJson, SessionId
 
 ME = SessionId("s1")

@@ -3,7 +3,7 @@
 from carpool_broker.era import handshake, repeated_lines
 from carpool_broker.transport.delivery_log import SETTLE_BYTES, SETTLE_LINES, DeliveryLog
 from carpool_protocol.bootstrap.carrier_contract import name_of
-from carpool_protocol.faults.faults import fault, fault_answer
+from carpool_protocol.faults.fault_answers import fault, fault_answer
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
 from carpool_protocol.wire.jsonrpc import error_body_line, result_line
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from carpool.setup import target_file, toml
-from carpool.setup.clients import (
+from carpool.setup.client_files import (
     CLAUDE_CODE,
     CLAUDE_DESKTOP,
     CLIENTS,

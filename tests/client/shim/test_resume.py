@@ -1,7 +1,7 @@
 """What a shim says to the next broker, after any traffic and a death at any moment.
 
-The broker's half of the accounting (`core.passage`) and the shim's (`shim_kept`, `shim_return`) face each
-other here: what matters is what they make of it together.
+The broker's half of the accounting (`transport.delivery_log`) and the shim's (`kept_lines`, `resume`) face
+each other here: what matters is what they make of it together.
 """
 
 import json
@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carpool.shim import resume as shim_return
+from carpool.shim import resume as resume_module
 from carpool.shim.kept_lines import KEEP_BYTES, SETTLED, KeptLines
+from carpool.shim.resume import resume as resume_session
 from carpool_broker.core.model.effects import AcknowledgeListen
 from carpool_broker.core.model.events import RequestCancelled
 from carpool_broker.era import handshake, stateless_encode
@@ -97,7 +98,7 @@ class DelayedLines:
 
     def __init__(self) -> None:
         self.kept = KeptLines()
-        self.passage = DeliveryLog(Epoch("e1"))
+        self.delivery_log = DeliveryLog(Epoch("e1"))
         self.under_way: list[bytes] = []
         """Of the broker, not at the shim."""
         self.unread: list[bytes] = []
@@ -180,12 +181,12 @@ class DelayedLines:
             return
         line = self.unread.pop(0)
         meaning = handshake.read_line(S, line) if line else None
-        self.passage.line_received(meaning, line)
+        self.delivery_log.line_received(meaning, line)
         parts = [meaning]
         if isinstance(meaning, handshake.LineBatch):
             parts = [handshake.read_line(S, part) for part in meaning.lines]
             for part in parts:
-                self.passage.batch_part_received(part)
+                self.delivery_log.batch_part_received(part)
         for part in parts:
             if isinstance(part, RequestCancelled):
                 if self.is_listen(bytes(part.id)):
@@ -194,7 +195,7 @@ class DelayedLines:
                     self.open.remove(bytes(part.id))
             elif (request := getattr(part, "id", None)) is not None:
                 self.open.append(bytes(request))
-        self.passage.check()
+        self.delivery_log.check()
 
     def does(self, what: str, at: int) -> None:
         if what == "settles":
@@ -212,27 +213,27 @@ class DelayedLines:
             request, ask = self.open[at % len(self.open)], f"ask{self.fresh().decode()}"
             line = request_line(RawJson(b'"%b"' % ask.encode()), "sampling/createMessage", BODY)
             self.goes(line, request, answers=False)
-            self.passage.ask_sent(AskId(ask), RawJson(request), line)
+            self.delivery_log.ask_sent(AskId(ask), RawJson(request), line)
         elif self.open:
             request = self.open.pop(at % len(self.open))
             line_of = error_body_line if what == "errors" else result_line
             self.goes(line_of(RawJson(request), BODY), request, answers=True)
-        self.passage.check()
+        self.delivery_log.check()
 
     def is_listen(self, request: bytes) -> bool:
         return REQUESTS["listen"] % request in self.said
 
     def goes(self, line: bytes, about: bytes, *, answers: bool) -> None:
-        if self.passage.due:
+        if self.delivery_log.due:
             self.settles()
-        goes = self.passage.line_sent(line, RawJson(about), answers=answers)
+        goes = self.delivery_log.line_sent(line, RawJson(about), answers=answers)
         assert goes == (about not in self.silent)
         self.silent.discard(about)
         if goes:
             self.under_way.append(line)
 
     def settles(self) -> None:
-        self.under_way.append(settled_line(self.passage.take_settled()))
+        self.under_way.append(settled_line(self.delivery_log.take_settled()))
 
     def arrives(self) -> None:
         """The shim reads the next line of the broker."""
@@ -251,7 +252,7 @@ class DelayedLines:
         not read never reached it.
         """
         never = self.unread[max(len(self.unread) - untaken, 0) :]
-        said = shim_return.resume(
+        said = resume_session(
             self.kept, HELLO, again=False, untaken_bytes=len(self.half) + sum(len(line) + 1 for line in never)
         )
         first, *lines, self.half = said.split(b"\n")
@@ -294,22 +295,22 @@ class DelayedLines:
     def begins_again(self) -> None:
         """The next broker takes what the shim says."""
         made, unsettled, new = self.next
-        self.passage, self.under_way, self.open, self.silent = DeliveryLog(Epoch("e1")), [], [], set()
+        self.delivery_log, self.under_way, self.open, self.silent = DeliveryLog(Epoch("e1")), [], [], set()
         self.unread = []
         for line in made:
             meaning: Any = kept.read_acknowledgement(S, line)
             if meaning is not None:
-                self.passage.line_received(meaning, line)
+                self.delivery_log.line_received(meaning, line)
                 continue
             meaning = handshake.read_line(S, line)
-            self.passage.line_received(meaning, line)
-            self.passage.line_replayed(meaning)
+            self.delivery_log.line_received(meaning, line)
+            self.delivery_log.line_replayed(meaning)
             if (request := getattr(meaning, "id", None)) is not None:
                 self.silent.add(bytes(request))
         self.unread = list(unsettled)
         for _ in unsettled:
             self.reads()
-        self.passage.resumed([])
+        self.delivery_log.resumed([])
         self.unread = list(new)
         self.kept.broker_attached(attached_line("s1", [], "1.secret", "e1"))
 
@@ -370,13 +371,13 @@ class Astray(DelayedLines):
     """The broker takes lines for the agent's that the carrier has said itself."""
 
     def strays(self) -> None:
-        self.passage.line_received(None, STRAY[:-1])
+        self.delivery_log.line_received(None, STRAY[:-1])
 
     def dies(self, untaken: int = 0) -> ResumeSession:
         in_doubt = self.kept.in_doubt
         never = self.unread[max(len(self.unread) - untaken, 0) :]
         untaken_bytes = sum(len(line) + 1 for line in never)
-        said = shim_return.resume(self.kept, HELLO, again=False, untaken_bytes=untaken_bytes)
+        said = resume_session(self.kept, HELLO, again=False, untaken_bytes=untaken_bytes)
         first, *lines, _ = said.split(b"\n")
         attach = parse_attach(first)
         assert isinstance(attach, Attach)
@@ -451,7 +452,7 @@ def left_of(*said: bytes, has: bytes = b"") -> list[bytes]:
     for line in said:
         wire.sends(line)
     wire.kept.broker_lines_passed(has)
-    return shim_return.resume(wire.kept, HELLO, again=False).split(b"\n")[1:-1]
+    return resume_session(wire.kept, HELLO, again=False).split(b"\n")[1:-1]
 
 
 def test_numbers_and_strings_are_different_ids_and_keep_their_spelling() -> None:
@@ -476,7 +477,7 @@ def listening(*heard: bytes) -> list[bytes]:
     wire.kept.lines_settled(settled_line(Settled("e1", said, 1, [], [said], [], [ack])))
     for line in heard:
         wire.kept.broker_lines_passed(line)
-    return shim_return.resume(wire.kept, HELLO, again=False).split(b"\n")[1:-1]
+    return resume_session(wire.kept, HELLO, again=False).split(b"\n")[1:-1]
 
 
 def test_a_listen_that_was_ended_is_not_said_again() -> None:
@@ -489,16 +490,16 @@ def test_a_listen_that_was_ended_is_not_said_again() -> None:
 def test_whoever_comes_back_does_not_start_a_carpool_that_was_stopped_while_no_broker_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shim_return, "ALONE_S", 0.0)
+    monkeypatch.setattr(resume_module, "ALONE_S", 0.0)
     Path(paths.down_file(str(tmp_path))).touch()
     ends = os.pipe()
-    found = shim_return.connect_to_next_broker(
+    found = resume_module.connect_to_next_broker(
         str(tmp_path), pytest.fail, again=False, stdin=ends[0], stdout=ends[1]
     )
     for end in ends:
         os.close(end)
     text = "carpool was stopped; connect the agent again to start it"
-    assert found == (None, shim_return.EXIT_NO_BROKER, text)
+    assert found == (None, resume_module.EXIT_NO_BROKER, text)
 
 
 def test_of_a_batch_only_the_unanswered_part_is_said_again_byte_for_byte() -> None:
@@ -525,7 +526,7 @@ def test_what_has_no_answer_is_new_to_a_broker_that_takes_over_on_purpose() -> N
     wire.arrives()
     wire.sends(CALL % b"2")
     wire.kept.agent_lines_sent(b"half")
-    first, *lines, half = shim_return.resume(wire.kept, HELLO, again=True).split(b"\n")
+    first, *lines, half = resume_session(wire.kept, HELLO, again=True).split(b"\n")
     attach = parse_attach(first)
     assert isinstance(attach, Attach)
     assert attach.resume is not None
@@ -539,9 +540,7 @@ def test_a_cancel_that_no_broker_has_had_stays_with_the_request_that_one_may_hav
     for line in (CALL % b"1", cancel, CALL % b"2", cancel):
         wire.sends(line)
     untaken_bytes = len(cancel + CALL % b"2" + cancel) + 3
-    first, *lines, _ = shim_return.resume(wire.kept, HELLO, again=False, untaken_bytes=untaken_bytes).split(
-        b"\n"
-    )
+    first, *lines, _ = resume_session(wire.kept, HELLO, again=False, untaken_bytes=untaken_bytes).split(b"\n")
     attach = parse_attach(first)
     assert isinstance(attach, Attach)
     assert attach.resume is not None
@@ -551,7 +550,7 @@ def test_a_cancel_that_no_broker_has_had_stays_with_the_request_that_one_may_hav
 def test_a_broker_that_died_before_it_said_anything_took_nothing() -> None:
     kept = KeptLines()
     kept.agent_lines_sent(CALL % b"1" + b"\nha")
-    assert shim_return.resume(kept, HELLO, again=False) == HELLO + CALL % b"1" + b"\nha"
+    assert resume_session(kept, HELLO, again=False) == HELLO + CALL % b"1" + b"\nha"
 
 
 @behaviour("lease:everything-died")
@@ -559,7 +558,7 @@ def test_servers_at_which_the_session_may_have_state_are_told_to_every_broker_th
     kept = DelayedLines().kept
     kept.lines_settled(settled_line(Settled("e1", 0, 0, [], [], [], [], ("browser", "think"))))
     for life in ("1.secret", "2.secret"):
-        attach = parse_attach(shim_return.resume(kept, HELLO, again=False).partition(b"\n")[0])
+        attach = parse_attach(resume_session(kept, HELLO, again=False).partition(b"\n")[0])
         assert isinstance(attach, Attach)
         assert attach.resume is not None
         assert attach.resume.stateful == ["browser", "think"]
@@ -583,7 +582,7 @@ def test_an_old_broker_settles_nothing_and_nothing_is_kept_for_it() -> None:
 
 
 def test_a_search_pauses_longer_and_longer_and_starts_carpool_when_nobody_leads() -> None:
-    search = shim_return.BrokerSearch(100.0, again=False)
+    search = resume_module.BrokerSearch(100.0, again=False)
     pauses = [search.attempt_failed(100.0 + at, led=True) for at in range(12)]
     assert None not in pauses
     assert pauses == sorted(pauses, key=lambda pause_s: pause_s or 0)
@@ -593,11 +592,11 @@ def test_a_search_pauses_longer_and_longer_and_starts_carpool_when_nobody_leads(
 
 
 def test_a_search_after_a_word_to_come_back_waits_for_who_brings_carpool_up() -> None:
-    search = shim_return.BrokerSearch(100.0, again=True)
-    assert search.attempt_failed(100.0 + shim_return.RETURN_S - 1, led=False) is not None
-    assert search.attempt_failed(100.0 + shim_return.RETURN_S + 1, led=True) is None
-    assert not search.is_over(100.0 + shim_return.RETURN_S + 1)
-    assert search.is_over(101.0 + 2 * shim_return.RETURN_S)
+    search = resume_module.BrokerSearch(100.0, again=True)
+    assert search.attempt_failed(100.0 + resume_module.RETURN_S - 1, led=False) is not None
+    assert search.attempt_failed(100.0 + resume_module.RETURN_S + 1, led=True) is None
+    assert not search.is_over(100.0 + resume_module.RETURN_S + 1)
+    assert search.is_over(101.0 + 2 * resume_module.RETURN_S)
 
 
 def test_a_packed_session_says_the_same_to_the_next_broker_from_another_process() -> None:
@@ -609,7 +608,7 @@ def test_a_packed_session_says_the_same_to_the_next_broker_from_another_process(
     kept.broker_lines_passed(b'{"jsonrpc":"2.0","id":2,"result":{}}\n')
     copy.restore(kept.pack())
     assert vars(copy) == vars(kept)
-    assert shim_return.resume(copy, HELLO, again=False) == shim_return.resume(kept, HELLO, again=False)
+    assert resume_session(copy, HELLO, again=False) == resume_session(kept, HELLO, again=False)
     copy.agent_lines_sent(b"goes on")
 
 

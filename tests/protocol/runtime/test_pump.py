@@ -10,7 +10,7 @@ import trio
 import trio.testing
 from msgspec import Struct
 
-from carpool_protocol.faults.faults import InvariantBroken
+from carpool_protocol.faults.fault_answers import InvariantBroken
 from carpool_protocol.machine.journal import Journal, load_journal
 from carpool_protocol.machine.machine import FULL_CHECK_EVERY, Ticked
 from carpool_protocol.runtime.pump import CHECK_VARIABLE, JOURNAL_VARIABLE, CorePump

@@ -2,7 +2,7 @@
 
 import pytest
 
-from carpool_protocol.faults.faults import fault, fault_answer, slug_in
+from carpool_protocol.faults.fault_answers import fault, fault_answer, slug_in
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, InstanceId, PoolKey, RawJson, SessionId, WireId
 from carpool_protocol.link.messages import AnswersWritten, Call
 from carpool_supervisor.core.model.events import ServerAnswered

@@ -20,7 +20,7 @@ from carpool_broker.core.registry.builtin_tools import CARPOOL_SERVER
 from carpool_protocol.counters.call_counts import add_code
 from carpool_protocol.counters.histogram import BUCKETS_S
 from carpool_protocol.counters.snapshot import CounterRow
-from carpool_protocol.faults.faults import TOOLS_CALL
+from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.faults.kinds import KINDS
 from carpool_protocol.ids import CallId, RawJson
 from carpool_protocol.wire.result_repair import is_failed_result

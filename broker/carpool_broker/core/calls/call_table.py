@@ -29,7 +29,7 @@ from carpool_broker.core.model.effects import AnyEffect, Reply, SendProgress
 from carpool_broker.core.model.events import CallRequested
 from carpool_broker.core.model.session import AT_SERVER, IN_FLIGHT, OpenCall, Session
 from carpool_broker.core.model.timer_kinds import BrokerTimers
-from carpool_protocol.faults.faults import fault, fault_answer, fault_of
+from carpool_protocol.faults.fault_answers import fault, fault_answer, fault_of
 from carpool_protocol.faults.kinds import KINDS
 from carpool_protocol.ids import ABSENT, CallId, PoolKey, RawJson, SessionId, call_name, call_of, part_of
 from carpool_protocol.link.codec import MESSAGE_BYTES

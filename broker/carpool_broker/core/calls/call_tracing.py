@@ -21,7 +21,7 @@ from carpool_broker.core.calls.audit import audit_subject
 from carpool_broker.core.model.effects import AnyEffect, ExportTrace
 from carpool_broker.core.model.session import OpenCall
 from carpool_broker.core.model.traces import UNSAMPLED, CallTrace, TracedSpan
-from carpool_protocol.faults.faults import TOOLS_CALL
+from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.ids import CallId, RawJson, call_name
 from carpool_protocol.link.messages import Call, CallTimed
 from carpool_protocol.wire.result_repair import is_failed_result

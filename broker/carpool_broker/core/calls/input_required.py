@@ -30,7 +30,7 @@ from carpool_broker.core.model.effects import AnyEffect, ForgetRecordedCall, Req
 from carpool_broker.core.model.events import CallRequested
 from carpool_broker.core.model.session import OpenCall, Session, asking_server
 from carpool_broker.core.model.timer_kinds import BrokerTimers
-from carpool_protocol.faults.faults import fault, fault_answer
+from carpool_protocol.faults.fault_answers import fault, fault_answer
 from carpool_protocol.ids import ABSENT, AskId, CallId, RawJson, SessionId
 from carpool_protocol.link.messages import AnswerAsk, AskOpened, Payload
 

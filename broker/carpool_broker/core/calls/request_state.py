@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from carpool_broker.core.model.events import CallRequested
-from carpool_protocol.faults.faults import InvariantBroken
+from carpool_protocol.faults.fault_answers import InvariantBroken
 from carpool_protocol.ids import AskId, CallId, SessionId
 
 CALL_ENDED: Final = "u"

@@ -29,7 +29,7 @@ from carpool_broker.core.registry.answer_rewrites import needs_rewrite
 from carpool_broker.core.registry.registry import Registry
 from carpool_broker.core.registry.request_target import denied_by_profile, is_still_allowed
 from carpool_broker.core.registry.view import View
-from carpool_protocol.faults.faults import TOOLS_CALL, InvariantBroken
+from carpool_protocol.faults.fault_answers import TOOLS_CALL, InvariantBroken
 from carpool_protocol.ids import InstanceId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import CallAnswered, CancelTask, SetTaskSubscriptions, TaskStatusChanged
 from carpool_protocol.wire.downgrade import NEWEST

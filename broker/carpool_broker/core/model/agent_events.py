@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from carpool_broker.core.model.capabilities import Capabilities, StatelessAgent
 from carpool_broker.core.model.pagination import Family
-from carpool_protocol.faults.faults import TOOLS_CALL
+from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
 from carpool_protocol.link.messages import Payload, Root, Text
 

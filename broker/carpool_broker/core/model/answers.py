@@ -12,7 +12,7 @@ from typing import Final
 from carpool_broker.core.model.capabilities import StatelessAgent
 from carpool_broker.core.model.effects import NO_CALL, Reply, ReplyRewritten, ReplyStateless
 from carpool_broker.core.model.session import AT_SERVER, OpenCall, Session
-from carpool_protocol.faults.faults import TOOLS_CALL, fault, fault_answer
+from carpool_protocol.faults.fault_answers import TOOLS_CALL, fault, fault_answer
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson
 
 RESOURCES_READ: Final = "resources/read"

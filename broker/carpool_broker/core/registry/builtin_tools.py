@@ -16,7 +16,7 @@ from typing import Final, Literal, get_args
 import msgspec
 from msgspec import Struct
 
-from carpool_protocol.faults.faults import TOOLS_CALL
+from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.ids import RawJson, ServerName
 from carpool_protocol.wire.tool_name_resolver import qualify
 

@@ -34,7 +34,7 @@ from carpool_broker.core.registry.approvals import Approvals, HeldReason, HeldTo
 from carpool_broker.core.registry.pool_catalog import PoolCatalog
 from carpool_broker.core.registry.uris import UriRoute
 from carpool_broker.core.registry.view import HeldByPin, UnverifiedTool, View, ViewTool
-from carpool_protocol.faults.faults import InvariantBroken
+from carpool_protocol.faults.fault_answers import InvariantBroken
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson
 from carpool_protocol.link.messages import Catalog, ToolOffer
 from carpool_protocol.machine import slices

@@ -25,7 +25,7 @@ from carpool_broker.core.registry.view import (
     ViewPrompt,
     ViewTool,
 )
-from carpool_protocol.faults.faults import TOOLS_CALL
+from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.ids import PoolKey, RawJson, ServerName
 from carpool_protocol.wire.content import text_of
 from carpool_protocol.wire.tool_name_resolver import AmbiguousName, NoSuchName

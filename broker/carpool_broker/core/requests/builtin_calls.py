@@ -20,7 +20,7 @@ from carpool_broker.core.model.session import OpenCall
 from carpool_broker.core.registry.builtin_tools import TARGET_METHODS
 from carpool_broker.core.registry.view import BuiltinTool, View
 from carpool_broker.core.requests.list_freshness import ListFreshness
-from carpool_protocol.faults.faults import as_tool_result, fault
+from carpool_protocol.faults.fault_answers import as_tool_result, fault
 
 
 class BuiltinToolCalls:

@@ -48,7 +48,7 @@ from carpool_broker.core.requests.recheck import CallRecheck
 from carpool_broker.core.subscriptions.listen_streams import ListenStreams
 from carpool_broker.core.subscriptions.subscribe import SubscribeRequests
 from carpool_broker.core.subscriptions.subscription_table import SubscriptionTable
-from carpool_protocol.faults.faults import TOOLS_CALL
+from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.ids import CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import DiscoverCatalog, EndCall, Feature
 from carpool_protocol.wire.request_targets import TASK_ID_KEYS

@@ -14,7 +14,7 @@ from carpool_broker.core.configuration.session_views import SessionViews
 from carpool_broker.core.model.session import OpenCall, Session
 from carpool_broker.core.registry.answer_rewrites import needs_rewrite
 from carpool_broker.core.registry.request_target import HELD_REASONS, denied_by_profile, is_still_allowed
-from carpool_protocol.faults.faults import TOOLS_CALL
+from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.ids import SessionId
 
 

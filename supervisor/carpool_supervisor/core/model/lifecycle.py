@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from carpool_protocol.faults.faults import InvalidTransition
+from carpool_protocol.faults.fault_answers import InvalidTransition
 
 
 class InstanceState(StrEnum):

@@ -12,7 +12,7 @@ from carpool_broker.core.model.pagination import FAMILIES, Family
 from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_broker.core.registry.registry import Registry
 from carpool_broker.core.registry.view import BadCursor, DeniedName, ListPage, UriRoute, View, ViewTool
-from carpool_protocol.faults.faults import InvariantBroken
+from carpool_protocol.faults.fault_answers import InvariantBroken
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.link.messages import Catalog, Offer, ResourceOffer, ToolOffer
 from carpool_protocol.wire.tool_name_resolver import AmbiguousName, NoSuchName, qualify_all

@@ -2,7 +2,7 @@
 
 import pytest
 
-from carpool_protocol.faults.faults import InvalidTransition
+from carpool_protocol.faults.fault_answers import InvalidTransition
 from carpool_supervisor.core.model.lifecycle import (
     ACTIVE,
     ENDING,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from carpool_protocol.faults.faults import (
+from carpool_protocol.faults.fault_answers import (
     Bug,
     InvalidTransition,
     InvariantBroken,

@@ -36,6 +36,7 @@ from carpool.launcher.http_door import HttpDoorStatus, read_door_status
 from carpool.terminal import display
 from carpool.terminal.table import Colour
 from carpool.terminal.verb_output import EXIT_NO_BROKER, fail, print_json
+from carpool_protocol.bootstrap.release import RELEASE
 
 NOTHING: Facts = {
     "healthy": False,
@@ -280,7 +281,10 @@ def status_page(facts: Facts, wanted: StatusFilter = EVERYTHING) -> str:
     broker, shown = facts.get("broker") or {}, filtered(facts, wanted)
     up = display.duration(broker.get("uptime_s", 0))
     health = display.coloured(_health_line(facts), _health_colour(facts))
-    parts = [f"carpool {display.printable(str(broker.get('version', '?')))}, up {up}: {health}"]
+    version = display.printable(str(broker.get("version", "?")))
+    parts = [f"carpool {version}, up {up}: {health}"]
+    if version not in {RELEASE, "?"}:
+        parts.append(f"carpool {RELEASE} is installed; `carpool restart --all` takes agents over to it")
     if deaths := broker.get("restarts", 0):
         parts.append(f"the broker has died {_count(deaths, 'time')} (`carpool logs --daemon` tells how)")
     if wanted.shows_servers():

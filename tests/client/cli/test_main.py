@@ -17,6 +17,7 @@ from carpool.cli.main import with_server_name
 from carpool.cli.status import NOTHING, status_page
 from carpool.control.control_client import AnsweredError, ControlClientError
 from carpool.launcher.runtime_place import RuntimePlace
+from carpool_protocol.bootstrap.release import RELEASE
 from carpool_protocol.faults.kinds import KINDS
 from tests.behaviours import behaviour
 from tests.kit.fake_broker import POOLS, STATUS, TOOLS, FakeBroker, Json
@@ -533,3 +534,10 @@ def test_a_person_is_not_told_to_list_the_tools_again(slug: str, detail: str, se
     text = " ".join(part for part in (kind.what, detail, kind.advice) if part)
     error = AnsweredError(msgspec.Raw(json.dumps({"data": {"code": slug}}).encode()), text)
     assert main.text_for_people(error, "gti") == sentence
+
+
+@behaviour("doctor:faults")
+@pytest.mark.parametrize(("running", "is_told"), [(RELEASE, False), ("0.0.1", True), ("?", False)])
+def test_status_says_that_another_version_is_installed_than_runs(running: str, is_told: bool) -> None:
+    page = status_page({**NOTHING, "broker": {"version": running}})
+    assert (f"carpool {RELEASE} is installed; `carpool restart --all`" in page) is is_told

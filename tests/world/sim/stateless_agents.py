@@ -71,6 +71,8 @@ class OpenRequest(Struct):
     method: str = ""
     rest: RawJson = ABSENT
     token: StateToken | None = None
+    is_second: bool = False
+    """It has a token that another request had before: the next broker may take it, or refuse it."""
     """What this retry brings back."""
     own: tuple[bv.BuiltinCall, ...] = ()
     again: bool = False

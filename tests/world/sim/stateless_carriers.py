@@ -122,7 +122,7 @@ class StatelessCarrier(BaseCarrier[StatelessAgents]):
         for each in said:
             if isinstance(each, bv.CallRequested) and each.state:
                 self._perhaps_good(open_[each.id], each)
-        tokens = {id_: each.token for id_, each in open_.items()}
+        tokens = {id_: each.token for id_, each in open_.items() if not each.is_second}
         self._good = {id_ for id_, each in tokens.items() if each and open_[id_].request.at < each.until}
         held = [each for each in said if each.id not in open_]
         calls = tuple(each for each in said if isinstance(each, bv.CallRequested))
@@ -143,7 +143,7 @@ class StatelessCarrier(BaseCarrier[StatelessAgents]):
         """A second retry with one token: where the refusal was not read the next broker may take it."""
         for token in self.agent.tokens if retry.request.kind == "refused" else ():
             if (token.state, token.number) == (event.state, retry.request.number):
-                retry.request.kind, retry.token = token.kind, token
+                retry.request.kind, retry.token, retry.is_second = token.kind, token, True
                 if any(wanted.ask is None for wanted in token.wanted):
                     self.agent.book.again[token.number] = self.agent.book.again.get(token.number, 0) + 1
 

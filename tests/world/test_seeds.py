@@ -35,6 +35,8 @@ from tests.world.sim.storms import EVERY
         pytest.param("hooks", 910113, id="an agent gives up a call while it comes back"),
         pytest.param("operators", 80009, id="a broker dies after it wrote the answer that told of a loss"),
         pytest.param("hooks", 50045, id="the next broker reports an answer that told of a loss"),
+        pytest.param("plain", 1300039, id="a second retry with one token, whose refusal was lost"),
+        pytest.param("workspaces", 1300033, id="a call is given up under the session after the lost one"),
         pytest.param("hooks", 1200205, id="the state of a pool changes twice while it is compared"),
         pytest.param("workspaces", 577041117, id="the link is cut while a call waits for a retry"),
     ],

@@ -185,6 +185,7 @@ class HandshakeCarrier(BaseCarrier[SimAgent]):
         """See `BaseCarrier`."""
         self.agent.book.asks.aliases[session] = self.agent.session
         self.agent.session = session
+        self.agent.book.of_lost_sessions.update(each.number for each in self.agent.open.values())
 
     def again(self, session: SessionId, mishaps: int | None) -> Iterator[bv.AnyEvent]:
         """See `BaseCarrier`."""

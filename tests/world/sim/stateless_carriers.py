@@ -104,6 +104,7 @@ class StatelessCarrier(BaseCarrier[StatelessAgents]):
         agent = self.agent
         agent.book.asks.principals.update(dict.fromkeys(agent.persons, session))
         agent.session = session
+        agent.book.of_lost_sessions.update(each.request.number for each in agent.open.values())
         for token in agent.tokens:
             token.until = 0.0
 

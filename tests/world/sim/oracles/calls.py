@@ -62,6 +62,10 @@ class CallBook:
         self.said_no: set[int] = set()
         self.cancelled: dict[int, float] = {}
         """When its agent gave up a call, or was gone."""
+        self.of_lost_sessions: set[int] = set()
+        """Calls that were open when their session could not resume. They end with that session, however soon
+        their agent gives them up under the new one.
+        """
         self.outcomes: dict[str, int] = {}
         self.eras: dict[str, int] = {}
         """What agents of the stateless era have seen that only they can see."""
@@ -87,7 +91,7 @@ class CallBook:
         """
         number = number_of(call)
         took_s = self.pauses.took_s(max(self.cancelled.get(number, now), joined_at), now)
-        if number in self.cancelled and took_s > CANCEL_S:
+        if number in self.cancelled and took_s > CANCEL_S and number not in self.of_lost_sessions:
             raise Violation(f"call {number} was given up {took_s:.1f} s ago, its server knows nothing")
 
     def outcome(self, ask: SentCall, answer: RawJson, now: float, *, is_error: bool) -> str:

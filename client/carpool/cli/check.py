@@ -7,7 +7,7 @@ through the running daemon; `--probe` is a separate task (`probe`). Values of `e
 import contextlib
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from msgspec import structs
@@ -111,59 +111,85 @@ def check(
     _show(file, starts=starts, everything=everything, as_json=as_json)
 
 
+class _CheckFacts(NamedTuple):
+    """What one run has found; `carpool check` shows all of it, as a page or as JSON."""
+
+    found: CheckedLayers
+    switched: dict[str, str]
+    """Servers that an operator has enabled or disabled until carpool stops."""
+    started: list[ServerStart]
+    profiles: list[dict[str, Any]]
+    cut: list[dict[str, Any]]
+    """Tool names that are cut."""
+    verdict: str
+
+
 def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) -> None:
     """Check the configuration itself, and show the result."""
-    named = os.path.expanduser(file) if file else None
+    facts = _gather(os.path.expanduser(file) if file else None, starts=starts)
+    if as_json:
+        print_json(_json_facts(facts))
+    else:
+        _print_facts(facts, everything=everything)
+    if facts.found.problems:
+        raise click.exceptions.Exit(EXIT_USAGE)
+    if facts.verdict != ALL_RIGHT:
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _gather(named: str | None, *, starts: bool) -> _CheckFacts:
     found = read_checked(named)
-    problems, where = found.problems, found.where
-    rows = describe(found.config) if found.config is not None else []
     switched = {} if named else _switched(found)
-    results: list[ServerStart] = []
-    if starts and not problems:
+    started: list[ServerStart] = []
+    if starts and not found.problems:
         click.echo(STARTING, err=True)
         with open_session(control=True) as door:
-            results = start_every_server(door, found)
-    here = None if named or problems else found.config
+            started = start_every_server(door, found)
+    here = None if named or found.problems else found.config
     profiles = [] if here is None else _profile_report(here)
     cut = [] if here is None else check_names.shortened(_known_tools(), here)
-    verdict = _verdict(found, results)
-    if as_json:
-        print_json(
-            {
-                "ok": not problems and verdict == ALL_RIGHT,
-                "file": where.path,
-                "exists": os.path.exists(where.path),
-                "problems": [
-                    {"file": each.file, "line": each.line, "where": each.where, "text": each.text}
-                    for each in problems
-                ],
-                "settings": [
-                    {"setting": row.setting, "value": row.value, "unit": row.unit, "origin": row.origin}
-                    for row in rows
-                ],
-                "unset_variables": found.unset,
-                "warnings": found.warnings,
-                "workspace": found.workspace,
-                "project": found.project,
-                "switched": switched,
-                "profiles": profiles,
-                "shortened": cut,
-                "started": [structs.asdict(each) for each in results],
-                "path": found.path,
-                "door": found.door,
-            }
-        )
-    else:
-        _print_page(found, rows, results, verdict, everything=everything)
-        for name, how in switched.items():
-            what = "enabled" if how == "on" else "disabled"
-            click.echo(display.printable(f"{name} is {what} until carpool stops, whatever is written"))
-        for line in (*profile_lines(profiles), *check_names.name_lines(cut)):
-            click.echo(display.printable(line))
-    if problems:
-        raise click.exceptions.Exit(EXIT_USAGE)
-    if verdict != ALL_RIGHT:
-        raise click.exceptions.Exit(EXIT_FAILED)
+    return _CheckFacts(found, switched, started, profiles, cut, _verdict(found, started))
+
+
+def _rows(found: CheckedLayers) -> list[SettingRow]:
+    return describe(found.config) if found.config is not None else []
+
+
+def _json_facts(facts: _CheckFacts) -> dict[str, Any]:
+    """Return the object of `check --json` (docs/json.md)."""
+    found = facts.found
+    return {
+        "ok": not found.problems and facts.verdict == ALL_RIGHT,
+        "file": found.where.path,
+        "exists": os.path.exists(found.where.path),
+        "problems": [
+            {"file": each.file, "line": each.line, "where": each.where, "text": each.text}
+            for each in found.problems
+        ],
+        "settings": [
+            {"setting": row.setting, "value": row.value, "unit": row.unit, "origin": row.origin}
+            for row in _rows(found)
+        ],
+        "unset_variables": found.unset,
+        "warnings": found.warnings,
+        "workspace": found.workspace,
+        "project": found.project,
+        "switched": facts.switched,
+        "profiles": facts.profiles,
+        "shortened": facts.cut,
+        "started": [structs.asdict(each) for each in facts.started],
+        "path": found.path,
+        "door": found.door,
+    }
+
+
+def _print_facts(facts: _CheckFacts, *, everything: bool) -> None:
+    _print_page(facts.found, _rows(facts.found), facts.started, facts.verdict, everything=everything)
+    for name, how in facts.switched.items():
+        what = "enabled" if how == "on" else "disabled"
+        click.echo(display.printable(f"{name} is {what} until carpool stops, whatever is written"))
+    for line in (*profile_lines(facts.profiles), *check_names.name_lines(facts.cut)):
+        click.echo(display.printable(line))
 
 
 def read_checked(

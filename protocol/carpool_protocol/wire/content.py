@@ -182,7 +182,7 @@ def value_of(raw: bytes, key: str) -> bytes | None:
 
 
 def without_members(raw: bytes, names: Collection[str]) -> bytes:
-    """The object without the members of these names (in lower case), in any spelling.
+    """Return the object without its members of these names. `names` are in lower case.
 
     Escaped names, doubles and other cases are removed too, because some readers ignore case. An object that
     cannot be cut becomes `{}`.

@@ -262,8 +262,8 @@ class Recovery:
             self.recheck()
 
     def retry_received(self, session: Session, event: CallRequested, now: float) -> None:
-        """A retry has come whose call is not parked here. It is refused if no other broker parked that call
-        either, or if its token is used.
+        """Handle a retry whose call is not parked here. It is refused unless an earlier broker parked that
+        call and its token is unused.
         """
         if not self._resumes(session, event, now):
             self._emit(error_reply(session, event.id, event.by, "bad_request_state", method=event.method))

@@ -266,12 +266,11 @@ class SupervisorShell:
                 self._link.send(BROKER, explain_pool(self.core.pools, message, self._knowledge, spec))
             case ReportProbe():
                 self._probe_reported(message)
-            case ReadJournal() | LocateCalls():
+            case ReadJournal() | LocateCalls() | EndCall():
                 self._answer_about_calls(message)
             case (
                 DiscoverCatalog()
                 | Operate()
-                | EndCall()
                 | SetLevel()
                 | SetResourceSubscriptions()
                 | AnswerAsk()
@@ -307,9 +306,13 @@ class SupervisorShell:
     def _spec_of(self, key: PoolKey) -> PoolSpec | None:
         return self._specs.get(key)
 
-    def _answer_about_calls(self, message: ReadJournal | LocateCalls) -> None:
-        if isinstance(message, LocateCalls):
-            self._link.send(BROKER, CallsLocated(message.token, self.core.locate_calls(message.calls)))
+    def _answer_about_calls(self, message: ReadJournal | LocateCalls | EndCall) -> None:
+        """Say where calls are, also a call that an operator ends, or what happened to one."""
+        if not isinstance(message, ReadJournal):
+            calls = [message.call] if isinstance(message, EndCall) else message.calls
+            self._link.send(BROKER, CallsLocated(message.token, self.core.locate_calls(calls)))
+            if isinstance(message, EndCall):
+                self._pump.feed(message)
             return
         entries = RawJson(msgspec.json.encode(self._pump.story(message.call, CallId)))
         running = {each.id: each.pid for each in self.core.instances.by_id.values()}

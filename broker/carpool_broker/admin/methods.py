@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-import trio
 from msgspec import Struct
 
 from carpool_protocol.ids import RawJson, SessionId
@@ -99,16 +98,19 @@ async def _result(result: object) -> object:
 
 
 async def _result_of_act(end: EndAct, handler: Callable[[], object]) -> object:
-    """Run the handler of an act, and tell the outcome however it ends."""
+    """Run the handler of an act, and tell the outcome however it ends.
+
+    It is unknown if the operator leaves before the answer or the broker stops: `Cancelled`, also in a group.
+    """
+    outcome, failed = "unknown", list[str]()
     try:
         result = await _result(handler())
+        outcome, failed = outcome_of(result)
     except ControlError as error:
-        end(error.slug, [])
+        outcome = error.slug
         raise
-    except trio.Cancelled:
-        end("unknown", [])  # the operator left before the answer, or the broker stops
-        raise
-    end(*outcome_of(result))
+    finally:
+        end(outcome, failed)
     return result
 
 

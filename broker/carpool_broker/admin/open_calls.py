@@ -26,6 +26,12 @@ CallState = Literal["waiting", "running", "asking"]
 
 NO_SUCH_CALL: Final = "No call with this id is open; `carpool calls` lists the open calls."
 
+ENDED_MEANWHILE: Final = "This call has just ended by itself, so it was not cancelled."
+
+_CANCEL_NOT_CONFIRMED: Final = (
+    "Nothing tells that the call was cancelled: it may have ended, and may go on. See `carpool calls`."
+)
+
 RETURNING: Final = "The agent of this call is just coming back from an earlier broker; try again in a moment."
 
 _WAITS_FOR: Final = {
@@ -102,15 +108,28 @@ class OpenCallCommands:
             raise ControlError("not_found", NO_SUCH_CALL)
         if open_call.stage == "returning":
             raise ControlError("bad_params", RETURNING)
-        place = (await self._locate([open_call])).get(call)
-        state, _ = call_state(open_call, place)
-        self._apply([CallCancelledByOperator(call)])
         return {
             "call": call_name(call),
             "server": open_call.server,
             "tool": open_call.tool,
-            "delivered": "no" if state == "waiting" else "maybe",
+            "delivered": await self._end(open_call),
         }
+
+    async def _end(self, open_call: OpenCall) -> Literal["no", "maybe"]:
+        """End a call and return whether its server may have read it. Raises `ControlError`."""
+        call = open_call.call
+        if open_call.stage != "sent":
+            was_waiting = call_state(open_call, None)[0] == "waiting"
+            self._apply([CallCancelledByOperator(call)])
+            return "no" if was_waiting else "maybe"
+        ended = await self._inquiries.query_by(
+            lambda token: self._apply([CallCancelledByOperator(call, token)]), LOCATE_TIMEOUT_S
+        )
+        if not isinstance(ended, CallsLocated):
+            raise ControlError("supervisor_away", _CANCEL_NOT_CONFIRMED)
+        if not ended.places:
+            raise ControlError("not_found", ENDED_MEANWHILE)
+        return "no" if ended.places[0].state == "waiting" else "maybe"
 
     async def _locate(self, calls: Iterable[OpenCall]) -> Mapping[CallId, CallPlace]:
         """Ask the supervisor where these calls are. Empty if it does not answer."""

@@ -31,12 +31,17 @@ OPERATE_TIMEOUT_S = 310.0
 """A first start may install packages for minutes."""
 MAX_DETAIL_CHARS = 500
 
-_IN_PROGRESS: Final[dict[str, str]] = {
+_NOT_DONE: Final[dict[str, str]] = {
     "start": "it has not started",
     "stop": "it has not stopped",
     "restart": "it has not restarted",
 }
-"""What is known if the supervisor has not answered: it may go on with the verb, or have died."""
+"""What is known of a server if the supervisor has not answered in time."""
+
+_SUPERVISOR_LOST: Final = (
+    "the supervisor died before it answered, and carpool starts the next one; see `carpool status`, then "
+    "repeat the command"
+)
 
 NO_AGENT_CONNECTED: Final = "This server belongs to a workspace in which no agent is connected."
 
@@ -99,15 +104,21 @@ class PoolCommands:
             if params.servers is not None
             else sorted({*pools, *(self._unstartable() if params.verb == "start" else ())})
         )
-        results: dict[ServerName, dict[str, Any]] = {}
+        answers: dict[PoolKey, tuple[bool, str]] = {}
 
-        async def one(name: ServerName) -> None:
-            results[name] = await self._operate_one(name, params.verb, pools.get(name, []))
+        async def operate_pool(key: PoolKey) -> None:
+            answers[key] = await self._operate_pool(key, params.verb)
 
         async with trio.open_nursery() as nursery:
-            for name in names:
-                nursery.start_soon(one, name)
-        return {"results": [results[name] for name in names]}
+            for key in {key for name in names for key in pools.get(name, [])}:
+                nursery.start_soon(operate_pool, key)
+        rows = [
+            _result_row(name, [answers[key] for key in pools[name]])
+            if name in pools
+            else {"server": name, "ok": False, "text": self._without_pool(name)}
+            for name in names
+        ]
+        return {"results": rows}
 
     def _unstartable(self) -> set[ServerName]:
         """Servers that a start of all must report: unset or misconfigured ones. An untrusted one waits for
@@ -116,26 +127,21 @@ class PoolCommands:
         problems = self._core.sources.problems()
         return {*problems.misconfigured} - {*problems.untrusted}
 
-    async def _operate_one(self, name: ServerName, verb: OperateVerb, keys: list[PoolKey]) -> dict[str, Any]:
-        if not keys:
-            slug, text = self._why_no_pool(name) or ("", no_such_server(name, self._known_servers()))
-            said = f"{slug}: {text}" if slug else text
-            more = f" `carpool enable {name}` enables it." if slug == "disabled" else ""
-            return {"server": name, "ok": False, "text": said + more}
-        texts: list[str] = []
-        ok = True
-        for key in keys:
-            answer = await self._supervisor_queries.query(
-                lambda token, key=key: Operate(token, key, verb),  # type: ignore[misc]
-                OPERATE_TIMEOUT_S,
-            )
-            if isinstance(answer, OperationEnded):
-                ok = ok and answer.ok
-                texts.append(answer.text)
-            else:
-                ok = False
-                texts.append(f"{_IN_PROGRESS[verb]} after {OPERATE_TIMEOUT_S:g} s; see `carpool status`")
-        return {"server": name, "ok": ok, "text": "; ".join(dict.fromkeys(texts))}
+    async def _operate_pool(self, key: PoolKey, verb: OperateVerb) -> tuple[bool, str]:
+        """Run a verb on one pool. Returns whether it succeeded, and what the operator reads."""
+        answer = await self._supervisor_queries.query(
+            lambda token: Operate(token, key, verb), OPERATE_TIMEOUT_S
+        )
+        if isinstance(answer, OperationEnded):
+            return answer.ok, answer.text
+        if answer == "lost":
+            return False, _SUPERVISOR_LOST
+        return False, f"{_NOT_DONE[verb]} after {OPERATE_TIMEOUT_S:g} s; see `carpool status`"
+
+    def _without_pool(self, name: ServerName) -> str:
+        slug, text = self._why_no_pool(name) or ("", no_such_server(name, self._known_servers()))
+        more = f" `carpool enable {name}` enables it." if slug == "disabled" else ""
+        return (f"{slug}: {text}" if slug else text) + more
 
     async def explain(self, params: ExplainParams) -> dict[str, Any]:
         """The sharing mode and its reasons: `{"server", "pools": [{"key", "mode", "verified", "source",
@@ -203,3 +209,9 @@ class PoolCommands:
         if server is not None and server.disabled:
             return "disabled", switches.disabled_reason(server)
         return ("unavailable", NO_AGENT_CONNECTED) if name in layers.server_names() else None
+
+
+def _result_row(name: ServerName, of_pools: list[tuple[bool, str]]) -> dict[str, Any]:
+    """Return the row of one server, made of the results of its pools."""
+    texts = dict.fromkeys(text for _, text in of_pools)
+    return {"server": name, "ok": all(ok for ok, _ in of_pools), "text": "; ".join(texts)}

@@ -1,7 +1,7 @@
 """Queries to the supervisor on behalf of operators, with their answers.
 
 Owns the tokens of open queries. A query ends with its answer, with the loss of the supervisor or after its
-time limit, so none waits for ever.
+time limit, so none waits for ever. One that is asked while no supervisor is linked ends at once.
 
 A file of its own because four others use it.
 
@@ -9,6 +9,7 @@ Knows nothing of: the content of queries, the operators, pools.
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import trio
 
@@ -25,6 +26,9 @@ from carpool_protocol.link.messages import (
 QueryAnswer = Surveyed | OperationEnded | SharingExplained | JournalRead | CallsLocated
 """The supervisor's answers to queries of operators."""
 
+NoAnswer = Literal["late", "lost"]
+"""Why a query has no answer: its time is over, or the supervisor is gone."""
+
 
 class SupervisorQueries:
     """Open queries. `send`: puts a message on the link and flushes it; `supervisors`: returns the linked
@@ -37,29 +41,33 @@ class SupervisorQueries:
         self.send = send
         self.supervisors = supervisors
         self._tokens = 0
-        self._open_queries: dict[int, tuple[trio.Event, list[QueryAnswer]]] = {}
+        self._open_queries: dict[int, tuple[trio.Event, list[QueryAnswer | NoAnswer]]] = {}
 
     def require_supervisor(self) -> None:
         """Raise `ControlError` if no supervisor is linked."""
         if not self.supervisors():
             raise ControlError("supervisor_away", "")
 
-    async def query(self, make: Callable[[int], AnyMessage], limit_s: float) -> QueryAnswer | None:
-        """Send the message that `make` builds for a token and return the answer; None: none came within
-        `limit_s`.
-        """
+    async def query(self, make: Callable[[int], AnyMessage], limit_s: float) -> QueryAnswer | NoAnswer:
+        """Send the message that `make` builds for a token, and return the answer if it comes in time."""
+        return await self.query_by(lambda token: self.send(make(token)), limit_s)
+
+    async def query_by(self, ask: Callable[[int], None], limit_s: float) -> QueryAnswer | NoAnswer:
+        """Call `ask`, which sends a token to the supervisor; return the answer if it comes in time."""
+        if not self.supervisors():
+            return "lost"
         self._tokens += 1
         token = self._tokens
         event = trio.Event()
-        answers: list[QueryAnswer] = []
+        answers: list[QueryAnswer | NoAnswer] = []
         self._open_queries[token] = (event, answers)
         try:
-            self.send(make(token))
+            ask(token)
             with trio.move_on_after(limit_s):
                 await event.wait()
         finally:
             del self._open_queries[token]
-        return answers[0] if answers else None
+        return answers[0] if answers else "late"
 
     def answer_received(self, message: QueryAnswer) -> None:
         """Take an answer of the supervisor. One without an open query is dropped."""
@@ -70,5 +78,6 @@ class SupervisorQueries:
 
     def supervisor_lost(self) -> None:
         """End all open queries without an answer."""
-        for event, _ in self._open_queries.values():
+        for event, answers in self._open_queries.values():
+            answers.append("lost")
             event.set()

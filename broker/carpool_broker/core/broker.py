@@ -361,7 +361,7 @@ class BrokerCore:
             case SourceDropped():
                 self.updates.source_dropped(event)
             case CallCancelledByOperator():
-                self.requests.cancelled_by_operator(event.call, now)
+                self.requests.cancelled_by_operator(event.call, event.token, now)
             case PausedServersChanged():
                 self.sources.paused_servers = event.servers
                 self.supervisor_sync.send_pools()

@@ -323,9 +323,12 @@ class CancelCall(Message, frozen=True, tag=13):
 
 
 class EndCall(Message, frozen=True, tag=52):
-    """An operator has cancelled this call. Answered with `CallFailed`, unless the call is over already."""
+    """An operator has cancelled this call. Answered with `CallFailed`, unless the call is over already, and
+    with a `CallsLocated` of this token, which says where the call was when it ended.
+    """
 
     call: CallId
+    token: int = 0
 
 
 class Operate(Message, frozen=True, tag=14):

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
+from msgspec import structs
 
 from carpool_broker.admin.control import ControlMethods, OperatorEvent
 from carpool_broker.admin.methods import ControlError
@@ -21,16 +22,19 @@ from carpool_broker.storage.approval_store import ApprovalStore
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach_line import Attach
 from carpool_protocol.config.reading.load import ConfigFile
-from carpool_protocol.ids import EMPTY_OBJECT, RawJson, ServerName, SessionId
+from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link import messages
 from carpool_protocol.link.messages import (
     AnyMessage,
     Catalog,
     DiscoverCatalog,
     ExplainSharing,
+    Operate,
+    OperationEnded,
     PoolChanged,
     PoolReport,
     PoolState,
+    SetPools,
     SharingExplained,
     Survey,
     Surveyed,
@@ -233,6 +237,39 @@ async def test_start_of_all_names_servers_that_are_unset_or_misconfigured(
 
 
 @behaviour("modes:probe")
+async def test_a_verb_runs_on_all_pools_of_a_server_at_once_and_fails_if_one_does(tmp_path: Path) -> None:
+    rig = ControlRig(tmp_path)
+    (pool,) = [spec for spec in rig.core.sources.wanted_pools().pools if spec.server == "git"]
+    both = SetPools([pool, structs.replace(pool, key=PoolKey("git:two"))])
+    rig.core.sources.wanted_pools = lambda: both  # type: ignore[method-assign]
+
+    def answer(_: AnyMessage) -> None:
+        if len(rig.sent) == 2:  # neither pool waits for the answer of the other
+            for each in rig.sent:
+                assert isinstance(each, Operate)
+                rig.inquiries.answer_received(
+                    OperationEnded(each.token, ok=each.key == pool.key, text=f"about {each.key}")
+                )
+
+    rig.answer = answer
+    (row,) = (await rig.ask("carpool/operate", verb="stop", servers=["git"]))["results"]
+    assert row == {"server": "git", "ok": False, "text": f"about {pool.key}; about git:two"}
+
+
+async def test_a_verb_ends_for_all_servers_when_the_supervisor_dies_and_says_so(tmp_path: Path) -> None:
+    rig = ControlRig(tmp_path)
+
+    def die(_: AnyMessage) -> None:
+        rig.linked = False
+        rig.inquiries.supervisor_lost()
+
+    rig.answer = die
+    rows = (await rig.ask("carpool/operate", verb="stop"))["results"]
+    assert [(row["server"], row["ok"]) for row in rows] == [("git", False), ("time", False)]
+    assert all("the supervisor died before it answered" in row["text"] for row in rows)
+    assert len(rig.sent) == 1, "nothing is asked of a supervisor that is gone"
+
+
 async def test_a_probe_result_is_sent_to_the_supervisor(tmp_path: Path) -> None:
     rig = ControlRig(tmp_path)
     said = await rig.ask("carpool/testify", server="git", kind="probe_diverged", detail="x" * 9000)

@@ -101,10 +101,18 @@ async def test_a_refused_act_has_the_code_of_its_error(tmp_path: Path) -> None:
     assert [line["outcome"] for line in rig.lines()] == ["supervisor_away"]
 
 
+async def two_tasks_without_an_end() -> None:
+    """A handler like that of `carpool/operate`: the cancel of its nursery is raised as a group."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep_forever)
+        nursery.start_soon(trio.sleep_forever)
+
+
 @behaviour("operate:audited")
-async def test_an_act_whose_operator_leaves_has_an_unknown_outcome(tmp_path: Path) -> None:
+@pytest.mark.parametrize("handler", [trio.sleep_forever, two_tasks_without_an_end])
+async def test_an_act_whose_operator_leaves_has_an_unknown_outcome(tmp_path: Path, handler: Any) -> None:
     rig = ActsRig(tmp_path)
-    rig.does = trio.sleep_forever
+    rig.does = handler
     async with trio.open_nursery() as nursery:
         nursery.start_soon(rig.ask)
         await trio.testing.wait_all_tasks_blocked()

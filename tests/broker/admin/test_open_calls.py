@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from carpool_broker.admin.methods import ControlError, Methods
-from carpool_broker.admin.open_calls import OpenCallCommands
+from carpool_broker.admin.open_calls import ENDED_MEANWHILE, OpenCallCommands
 from carpool_broker.admin.supervisor_queries import SupervisorQueries
 from carpool_broker.core.model.effects import Reply
 from carpool_broker.core.model.events import CallCancelledByOperator
@@ -35,6 +35,7 @@ class OperatorRig(BrokerRig):
     def __init__(self, *, linked: bool = True) -> None:
         super().__init__()
         self.places: list[CallPlace] = []
+        self.confirms = True
         self.effects: list[Any] = []
         self.read("a:1")
         if linked:
@@ -53,7 +54,18 @@ class OperatorRig(BrokerRig):
 
     def _apply(self, events: Sequence[CallCancelledByOperator]) -> None:
         for event in events:
-            self.effects += self.feed(event)
+            effects = self.feed(event)
+            self.effects += effects
+            for each in effects:
+                if isinstance(each, EndCall):
+                    self._end(each)
+
+    def _end(self, message: EndCall) -> None:
+        """The supervisor ends a call and says where it was, or dies."""
+        if not self.confirms:
+            self.inquiries.supervisor_lost()
+        there = [place for place in self.places if place.call == message.call]
+        self.inquiries.answer_received(CallsLocated(message.token, there))
 
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
         with trio.fail_after(5):
@@ -118,7 +130,7 @@ async def test_the_supervisor_ends_a_call_that_was_sent_and_its_agent_is_told() 
     rig.places = [CallPlace(call, "running", InstanceId(4), 77)]
     told = await rig.ask("carpool/cancel", call=call_name(call))
     assert told == {"call": call_name(call), "server": "a", "tool": "t", "delivered": "maybe"}
-    assert [each for each in rig.effects if isinstance(each, EndCall)] == [EndCall(call)]
+    assert [each.call for each in rig.effects if isinstance(each, EndCall)] == [call]
     (reply,) = [
         each
         for each in rig.feed(CallFailed(call, "operator_cancelled", "maybe", ""))
@@ -126,6 +138,33 @@ async def test_the_supervisor_ends_a_call_that_was_sent_and_its_agent_is_told() 
     ]
     assert reply.is_error or b'"operator_cancelled"' in bytes(reply.body)
     assert rig.core.call_table.calls == {}
+
+
+@behaviour("operate:cancel")
+async def test_a_call_that_waited_at_the_supervisor_was_not_delivered() -> None:
+    rig = OperatorRig()
+    call = rig.sent()
+    rig.places = [CallPlace(call, "waiting")]
+    assert (await rig.ask("carpool/cancel", call=call_name(call)))["delivered"] == "no"
+
+
+@behaviour("operate:cancel")
+async def test_a_call_that_has_just_ended_by_itself_is_not_said_to_be_cancelled() -> None:
+    rig = OperatorRig()
+    call = rig.sent()
+    with pytest.raises(ControlError) as caught:
+        await rig.ask("carpool/cancel", call=call_name(call))
+    assert (caught.value.slug, caught.value.detail) == ("not_found", ENDED_MEANWHILE)
+
+
+@behaviour("operate:cancel")
+async def test_a_cancel_that_the_supervisor_does_not_confirm_is_not_said_to_be_done() -> None:
+    rig = OperatorRig()
+    call = rig.sent()
+    rig.confirms = False
+    with pytest.raises(ControlError) as caught:
+        await rig.ask("carpool/cancel", call=call_name(call))
+    assert caught.value.slug == "supervisor_away"
 
 
 @behaviour("operate:cancel")

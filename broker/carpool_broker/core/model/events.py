@@ -230,6 +230,8 @@ class CallCancelledByOperator(BrokerEvent, frozen=True):
     """An operator has cancelled this call. Its agent is told."""
 
     call: CallId
+    token: int = 0
+    """That of the supervisor's answer to `EndCall`."""
 
 
 class PausedServersChanged(BrokerEvent, frozen=True):

@@ -362,17 +362,17 @@ class RequestDispatch:
         if not self._call_table.cancel(session, event.id, event.reason, now):
             self.listen_streams.cancel_listen(session, event.id)
 
-    def cancelled_by_operator(self, call: CallId, now: float) -> None:
+    def cancelled_by_operator(self, call: CallId, token: int, now: float) -> None:
         """An operator has cancelled a call: its agent gets an error, which says if the server may run it.
 
-        The supervisor knows that of a call that was sent, and ends it. A call whose record is not complete
-        goes on (`returning`).
+        The supervisor knows that of a call that was sent, ends it, and answers with this token. A call whose
+        record is not complete goes on (`returning`).
         """
         open_call = self._call_table.calls.get(call)
         if open_call is None or open_call.stage == "returning":
             return
         if open_call.stage == "sent":
-            self._emit(EndCall(call))
+            self._emit(EndCall(call, token))
             return
         session = open_call.session
         self.deferred.remove(session.id, open_call.asked.id)

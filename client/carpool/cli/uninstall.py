@@ -1,13 +1,12 @@
 """The verb `uninstall`: undoes `carpool setup`, removes the service, ends the daemon, and says what is left.
 
-Owns the order, and which files `--purge` removes: only names that carpool itself gives to files, never a
-whole directory that a variable may name. Programs come first: an entry that still leads to carpool would
+Owns the order. `--purge` removes only files that carpool has written (`setup.state_files`), never a whole
+directory that a variable may name. Programs come first: an entry that still leads to carpool would
 start it again. Refuses to know how a file is undone (`setup.undo_run`) or a service is removed (`service`).
 """
 
 import contextlib
 import os
-import stat
 import sys
 from pathlib import Path
 from typing import Final
@@ -21,6 +20,7 @@ from carpool.cli.daemon import DOWN_S, end_daemon
 from carpool.control.place import runtime_place
 from carpool.launcher.runtime_place import RuntimePlace
 from carpool.setup import run_record
+from carpool.setup.state_files import STATE_DIRECTORIES, STATE_FILES, own_files
 from carpool.setup.undo_run import undo_all
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail
@@ -28,21 +28,6 @@ from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.install_method import remove_command
 from carpool_protocol.config.reading.load import ConfigFile, find_config_file
 
-STATE_NAMES: Final = (
-    *(
-        "trust.json",
-        "places.json",
-        "pins",
-        "logins",
-        "log",
-        "catalogs",
-        "pool-keys",
-        "verdicts.json",
-        "eras.json",
-    ),
-    "setup",
-)
-"""What carpool keeps in its state directory (docs/files.md)."""
 _SECRETS: Final = "secrets.env"
 
 
@@ -64,7 +49,9 @@ class Remains(Struct, frozen=True):
         own = [Path(self.config.path), Path(self.config.path).with_name(_SECRETS)]
         written = [] if self.config.asked_for else own  # a file that a variable names has a place of its own
         return [
-            each for each in (*(self.state / name for name in STATE_NAMES), *written) if os.path.lexists(each)
+            each
+            for each in (*(self.state / name for name in (*STATE_FILES, *STATE_DIRECTORIES)), *written)
+            if os.path.lexists(each)
         ]
 
 
@@ -196,20 +183,11 @@ def _purge(found: Remains) -> None:
 
 
 def _remove_own_files(directory: Path) -> list[Path]:
-    """Remove the files that carpool has made, and the directories that are empty then. Returns the rest.
-
-    carpool makes private regular files only. The user may have chosen a state directory with other files in
-    it, even in a directory of a name that carpool uses.
-    """
-    left: list[Path] = []
-    for path in sorted(directory.iterdir()):
-        mode = path.lstat().st_mode
-        if stat.S_ISDIR(mode):
-            left += _remove_own_files(path)
-        elif stat.S_ISREG(mode) and not mode & 0o077:
-            path.unlink()
-        else:
-            left.append(path)
-    if not any(directory.iterdir()):
-        directory.rmdir()
-    return left
+    """Remove the files of carpool, and their directories if these are empty then. Returns what is left."""
+    files = [*own_files(directory)]
+    for path in files:
+        path.unlink()
+    for path in (*{path.parent for path in files} - {directory}, directory):
+        with contextlib.suppress(OSError):  # something else is in it
+            path.rmdir()
+    return sorted(path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())

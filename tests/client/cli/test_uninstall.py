@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from carpool.cli.uninstall import STATE_NAMES
+from carpool.setup.state_files import STATE_DIRECTORIES, STATE_FILES
 from tests.behaviours import behaviour
 from tests.client.cli.test_service import systemd
 from tests.kit.private_daemon import PrivateDaemon
@@ -80,17 +80,18 @@ def test_a_purge_removes_configuration_and_state_and_nothing_of_others(
 
 
 @behaviour("start:uninstall")
+@pytest.mark.parametrize("mode", [0o644, 0o600])
 def test_a_purge_leaves_files_of_others_in_directories_of_carpools_names(
-    house: PrivateDaemon, tmp_path: Path
+    house: PrivateDaemon, tmp_path: Path, mode: int
 ) -> None:
     state = tmp_path / "work"
     (state / "log" / "of-mine").mkdir(parents=True)
     (state / "log").chmod(0o700)
     (state / "setup").mkdir()
-    mine = [state / "log" / "of-mine" / "thesis.txt", state / "setup" / "install.sh"]
+    mine = [state / "log" / "of-mine" / "broker.log", state / "setup" / "install.sh"]
     for each in mine:
         each.write_text("x")
-        each.chmod(0o644)
+        each.chmod(mode)
     (state / "catalogs").symlink_to(state / "setup")
     house.environ["CARPOOL_STATE_DIR"] = str(state)
     assert house.run("up", "--detach").returncode == 0
@@ -141,4 +142,4 @@ def test_a_purge_knows_each_name_of_the_page_of_files() -> None:
     table = page.partition("## In the state directory")[2].partition("\n## ")[0]
     rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
     names = {name.partition("/")[0] for row in rows for name in re.findall(r"`([^`]+)`", row)}
-    assert names == set(STATE_NAMES)
+    assert names == {*STATE_FILES, *STATE_DIRECTORIES}

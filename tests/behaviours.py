@@ -1507,6 +1507,9 @@ _CONFIG: Final = {
     "metrics:names": Behaviour(
         "docs/metrics.md", "`/metrics` has the metrics that the page lists, summed from the counters."
     ),
+    "metrics:alerts": Behaviour(
+        "docs/metrics.md", "The alert rules use metrics that exist, and fire in the cases that they name."
+    ),
     "metrics:access": Behaviour(
         "docs/metrics.md", "Metrics are only for a client that may see every server."
     ),

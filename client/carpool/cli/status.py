@@ -32,6 +32,7 @@ from carpool.cli.status_filter import (
 )
 from carpool.control.control_client import ControlClientError
 from carpool.control.place import runtime_place
+from carpool.control.verdict import is_door_closed, is_well, with_verdict
 from carpool.launcher.http_door import HttpDoorStatus, read_door_status
 from carpool.terminal import display
 from carpool.terminal.table import Colour
@@ -118,19 +119,6 @@ def with_door(facts: Facts, door: HttpDoorStatus | None) -> Facts:
     return {**facts, "door": None if door is None else door._asdict()}
 
 
-def with_verdict(facts: Facts) -> Facts:
-    """Return the facts with the verdict on the HTTP door.
-
-    A closed door outranks a reason that leaves carpool healthy, and yields to one that does not.
-    """
-    worse = _is_closed(facts.get("door")) and facts["healthy"]
-    return {**facts, **({"healthy": False, "reason": DOOR_CLOSED} if worse else {})}
-
-
-def _is_closed(door: Facts | None) -> bool:
-    return door is not None and not door["url"]
-
-
 @click.command()
 @filter_options(INSTANCE_STATES)
 @json_option
@@ -189,7 +177,6 @@ def processes(facts: Facts) -> list[Facts]:
     return rows
 
 
-DOOR_CLOSED: Final = "door_closed"
 LOST = "a project cannot be read, so its servers are not there: "
 
 
@@ -314,8 +301,7 @@ DOCTOR: Final = "`carpool doctor` says how to repair what is wrong here"
 def _has_trouble(facts: Facts) -> bool:
     """True if anything that doctor knows of may be wrong: the verdict, the door or a server's last error."""
     servers: Facts = facts.get("servers") or {}
-    is_unwell = facts.get("reason") != "ok" or _is_closed(facts.get("door"))
-    return is_unwell or any(each.get("last_error") for each in servers.values())
+    return not is_well(facts) or any(each.get("last_error") for each in servers.values())
 
 
 def _no_server(facts: Facts) -> str:
@@ -410,7 +396,7 @@ def _door_line(door: Facts | None) -> str:
 def _health_line(facts: Facts) -> str:
     """Return the sentence for the broker's `reason`."""
     match facts.get("reason"):
-        case "ok" if _is_closed(facts.get("door")):
+        case "ok" if is_door_closed(facts):
             return "serving agents on the socket; the HTTP door is not open"
         case "ok":
             return "all is well"
@@ -444,7 +430,7 @@ def _health_line(facts: Facts) -> str:
 def _health_colour(facts: Facts) -> Colour:
     """Return green where all is well, yellow where carpool serves, red where it cannot."""
     if with_verdict(facts).get("healthy"):
-        return "green" if facts.get("reason") == "ok" else "yellow"
+        return "green" if is_well(facts) else "yellow"
     return "red"
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from carpool import launcher_lock
-from carpool.cli.status import status_page, with_door, with_verdict
+from carpool.cli.status import status_page, with_door
+from carpool.control.verdict import with_verdict
 from carpool.http.core.access import AccessRules
 from carpool.http.server import write_url
 from carpool.launcher.http_address import split_address

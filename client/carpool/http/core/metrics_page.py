@@ -5,7 +5,8 @@ those of the Prometheus client library, which is imported with this module: the 
 first scrape. Labels are bounded, because rows of counters are (docs/counters.md). Histograms are by server
 only: by tool they would be some hundred thousand series.
 
-Knows nothing of: who may read the page (`core`), how the facts were fetched (`own_requests`).
+Knows nothing of: who may read the page (`core`), how the facts were fetched (`own_requests`), when all is
+well (`control.verdict`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from carpool.control.verdict import is_well
 from carpool_protocol.counters.call_counts import CallCounts
 from carpool_protocol.counters.histogram import BUCKETS_S, DurationHistogram
 from carpool_protocol.counters.snapshot import CountersSnapshot
@@ -86,6 +88,9 @@ LEASE_WAITS: Final = MetricDefinition(
     "carpool_server_lease_waits", ("server",), "Calls that waited because other sessions held all instances."
 )
 HEALTHY: Final = MetricDefinition("carpool_healthy", (), "1 if `carpool status` says that all is well.")
+REASON: Final = MetricDefinition(
+    "carpool_status", ("reason",), "1 for the present `reason` of `carpool status --json`."
+)
 INFO: Final = MetricDefinition(
     "carpool_info", ("version", "run"), "1; the version, and the broker that counts."
 )
@@ -107,7 +112,7 @@ COUNTERS: Final = (
 )  # fmt: skip
 HISTOGRAMS: Final = (DURATION,)
 GAUGES: Final = (
-    HEALTHY, INFO, UPTIME, SESSIONS, IN_FLIGHT, WAITING, INSTANCES, MEMORY, STATE,
+    HEALTHY, REASON, INFO, UPTIME, SESSIONS, IN_FLIGHT, WAITING, INSTANCES, MEMORY, STATE,
 )  # fmt: skip
 
 _OF_TOOLS: Final = (
@@ -177,7 +182,8 @@ def _state_metrics(facts: MetricFacts) -> Iterator[Metric]:
     status = facts.status
     broker: Mapping[str, Any] = status.get("broker") or {}
     servers: Mapping[str, Any] = status.get("servers") or {}
-    yield _gauge(HEALTHY, [((), float(bool(status.get("healthy"))))])
+    yield _gauge(HEALTHY, [((), float(is_well(status)))])
+    yield _gauge(REASON, [((str(status.get("reason", "")),), 1.0)])
     yield _gauge(INFO, [((str(broker.get("version", "")), facts.counters.run), 1.0)])
     yield _gauge(UPTIME, [((), float(broker.get("uptime_s", 0.0)))])
     yield _gauge(SESSIONS, [((), float(len(status.get("sessions") or ())))])

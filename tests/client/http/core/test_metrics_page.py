@@ -9,6 +9,8 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from carpool.cli.status import NOTHING as STATUS_NOTHING
+from carpool.cli.status import status_page
 from carpool.http.core import metrics_page as page
 from carpool_protocol.counters.call_counts import CallCounts
 from carpool_protocol.counters.snapshot import CountedAgent, CounterRow, CountersSnapshot, ServerCounts
@@ -17,6 +19,10 @@ from tests.behaviours import behaviour
 DOCS = Path(__file__).parents[4] / "docs"
 PLANNER = CountedAgent("planner", "", "ci", "http")
 CODER = CountedAgent('co"der\n', "p", "", "shim")
+FAILING = {
+    "state": "given_up", "well": False, "last_error": "", "instances": [], "sharing": "auto", "waiting": 0,
+    "restarts": 0, "tools": 0,
+}  # fmt: skip
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
@@ -35,6 +41,7 @@ def facts(*rows: CounterRow) -> page.MetricFacts:
     )  # fmt: skip
     status = {
         "healthy": True,
+        "reason": "ok",
         "broker": {"version": "0.1.0", "uptime_s": 7.0},
         "sessions": [{}, {}],
         "servers": {
@@ -92,6 +99,23 @@ def test_durations_are_cumulative_histograms_by_server() -> None:
     assert (bucket("total", "0.0025"), bucket("total", "0.005"), bucket("total", "+Inf")) == (0, 5, 5)
     assert (bucket("server", "1800.0"), bucket("server", "+Inf")) == (0, 5)
     assert found["carpool_call_duration_seconds_count", (("part", "total"), ("server", "git"))] == 5
+
+
+REASONS: dict[str, dict[str, Any]] = {
+    "ok": {}, "supervisor_away": {"healthy": False}, "supervisor_silent": {"healthy": False},
+    "config_broken": {"config": {"problem": "line 1"}},
+    "servers_failing": {"servers": {**STATUS_NOTHING["servers"], "git": FAILING}},
+    "calls_failing": {"counters": {"recent": {"window_s": 120.0, "servers": {}}}},
+}  # fmt: skip
+
+
+@behaviour("metrics:names")
+@pytest.mark.parametrize("reason", REASONS)
+def test_carpool_is_healthy_where_its_status_says_that_all_is_well(reason: str) -> None:
+    status = {**STATUS_NOTHING, "healthy": True, "broker": {}, "reason": reason, **REASONS[reason]}
+    found = read(page.MetricFacts(facts().counters, status))
+    assert found["carpool_healthy", ()] == ("all is well" in status_page(status)) == (reason == "ok")
+    assert found["carpool_status", (("reason", reason),)] == 1
 
 
 def test_openmetrics_is_given_to_a_scraper_that_accepts_it() -> None:

@@ -1,0 +1,32 @@
+"""The verdict on a running carpool, which `carpool status`, its colours and the metrics share.
+
+Owns what "all is well" means, and the place of a closed HTTP door among the reasons of the broker
+(`admin.status`). Refuses to know: how the facts were fetched, the sentence for a reason.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+Facts = Mapping[str, Any]
+
+DOOR_CLOSED: Final = "door_closed"
+
+
+def with_verdict(facts: Facts) -> dict[str, Any]:
+    """Return the facts of `carpool/status` with the verdict on the HTTP door (key `door`).
+
+    A closed door outranks a reason that leaves carpool healthy, and yields to one that does not.
+    """
+    worse = is_door_closed(facts) and facts.get("healthy")
+    return {**facts, **({"healthy": False, "reason": DOOR_CLOSED} if worse else {})}
+
+
+def is_well(facts: Facts) -> bool:
+    """True if all is well. A carpool that serves although something fails is healthy, and not well."""
+    return with_verdict(facts).get("reason") == "ok"
+
+
+def is_door_closed(facts: Facts) -> bool:
+    """True if an HTTP door is wanted and not open."""
+    door = facts.get("door")
+    return door is not None and not door["url"]

@@ -4,12 +4,12 @@ Works when the daemon is dead: then it is needed most. Refuses to know the forma
 """
 
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator
 
 FOLLOW_S = 0.2
 """Seconds between two looks at a file that is followed."""
-_TAIL_BYTES_PER_LINE = 400
+_BLOCK_BYTES = 64 * 1024
+"""Bytes that are read at once from the end of a file."""
 _LONGEST_LINE_BYTES = 64 * 1024
 
 
@@ -26,16 +26,16 @@ class LogTail:
         self._half = b""
 
     def last_lines(self, count: int) -> list[str]:
-        """Return the last `count` lines, some from the rotated file if the current one is short."""
-        lines: deque[bytes] = deque(maxlen=count)
-        length = _length(self._path)
-        self._position = max(0, length - max(1, count) * _TAIL_BYTES_PER_LINE)
-        if not self._position:
-            lines.extend(_end_of(self._path + ".1", count))
+        """Return the last `count` lines, those before the current file's from its rotated ones."""
+        self._position = _start_of_last(self._path, count)
         cut = self._position > 0
         found = self._rest()
-        lines.extend(found[1:] if cut else found)
-        return decoded(lines)
+        lines = found[1:] if cut else found
+        for older in rotated_files(self._path):
+            if len(lines) >= count:
+                break
+            lines = _last_lines_of(older, count - len(lines)) + lines
+        return decoded(lines[-count:] if count else [])
 
     def new_lines(self) -> list[str]:
         """Return the lines that were finished since the last look."""
@@ -73,28 +73,47 @@ class LogTail:
         return b""
 
 
-def _length(path: str) -> int:
+def _start_of_last(path: str, count: int) -> int:
+    """Return a position before the last `count` lines of a file, found by reading it from its end: 0 if it
+    has fewer.
+    """
     try:
-        return os.path.getsize(path)
+        with open(path, "rb") as file:
+            position = os.fstat(file.fileno()).st_size
+            ends = 0
+            while position > 0 and 0 < count >= ends:  # one more end than lines: the first line may be cut
+                size = min(position, _BLOCK_BYTES)
+                position -= size
+                file.seek(position)
+                ends += file.read(size).count(b"\n")
+            return position
     except OSError:
         return 0
 
 
-def _end_of(path: str, count: int) -> list[bytes]:
+def _last_lines_of(path: str, count: int) -> list[bytes]:
+    """Return the last lines of a file that is no longer written."""
+    start = _start_of_last(path, count)
     try:
         with open(path, "rb") as file:
-            file.seek(max(0, os.path.getsize(path) - max(1, count) * _TAIL_BYTES_PER_LINE))
-            return file.read().split(b"\n")[1:-1]
+            file.seek(start)
+            lines = file.read().removesuffix(b"\n").split(b"\n")
     except OSError:
         return []
+    return lines[1:][-count:] if start else [line for line in lines[-count:] if line]
+
+
+def rotated_files(path: str) -> Iterator[str]:
+    """Yield the rotated files of a log, the newest first."""
+    rotated = 1
+    while os.path.exists(f"{path}.{rotated}"):
+        yield f"{path}.{rotated}"
+        rotated += 1
 
 
 def all_lines(path: str) -> Iterator[str]:
     """Yield every line of the file and of its rotated ones, the oldest first; none of a missing file."""
-    rotated = 1
-    while os.path.exists(f"{path}.{rotated}"):
-        rotated += 1
-    for each in (*(f"{path}.{number}" for number in range(rotated - 1, 0, -1)), path):
+    for each in (*reversed([*rotated_files(path)]), path):
         try:
             with open(each, encoding="utf-8", errors="replace", newline="\n") as file:
                 yield from (line.removesuffix("\n").removesuffix("\r") for line in file)

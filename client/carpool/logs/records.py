@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from heapq import merge
-from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -21,6 +20,8 @@ from carpool_protocol.files.log_format import LEVELS
 FIELDS = ("server", "instance", "session", "call", "stream")
 _AT = r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)"
 _IS_AT = re.compile(_AT)
+COPY_S = 1.0
+"""The supervisor writes the two lines about one event within this time."""
 _DAEMON_TEXT = re.compile(rf"{_AT} (DEBUG|INFO|WARNING|ERROR|CRITICAL) \S+ (.*)", re.DOTALL)
 _SERVER_TEXT = re.compile(rf"{_AT} #(\d{{1,9}}) (.*)", re.DOTALL)
 _DOOR_TEXT = re.compile(rf"{_AT} (?:http|launcher): (.*)", re.DOTALL)
@@ -126,12 +127,35 @@ class LogFilter:
 def merged(streams: Iterable[Iterable[LogRecord]], count: int | None) -> Iterable[LogRecord]:
     """The records of all logs by time, the last `count` of them. `None`: all.
 
-    A line that stands in two of the logs comes once: that of the supervisor goes first.
+    A line of the supervisor that stands in its own log and in that of a server comes once.
     """
-    several = [*streams]
-    ordered = merge(*several, key=attrgetter("at"))
-    once = ordered if len(several) == 1 else (record for record in ordered if not record.is_about_server)
+    # The supervisor writes its own log first.
+    ordered = merge(*streams, key=lambda record: (record.at, record.is_about_server))
+    once = _without_copies(ordered)
     return once if count is None else deque(once, maxlen=count)
+
+
+def _without_copies(ordered: Iterable[LogRecord]) -> Iterator[LogRecord]:
+    """Yield the records without those in logs of servers that the supervisor's own log has as well.
+
+    Its own log may lack one: each log is bounded by itself.
+    """
+    written: dict[str, str] = {}
+    for record in ordered:
+        if not record.process.startswith("supervisor"):
+            yield record
+            continue
+        message = " ".join(record.message.split())
+        if not record.is_about_server:
+            if record.at:
+                written[message] = record.at
+            yield record
+        elif message not in written or _seconds_between(written[message], record.at) > COPY_S:
+            yield record
+
+
+def _seconds_between(earlier: str, later: str) -> float:
+    return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()
 
 
 def _utc(local: str) -> str:

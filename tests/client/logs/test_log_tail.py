@@ -24,6 +24,15 @@ def test_a_short_file_is_completed_from_the_one_before(tmp_path: Path) -> None:
     assert LogTail(str(log)).last_lines(0) == []
 
 
+def test_lines_of_any_length_come_in_the_count_that_was_asked_for(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    lines = [f"{number} {'x' * (number * 37 % 5000)}" for number in range(300)]
+    for name, part in (("a.log.2", lines[:100]), ("a.log.1", lines[100:298]), ("a.log", lines[298:])):
+        (tmp_path / name).write_text("".join(line + "\n" for line in part))
+    for count in (1, 2, 3, 150, 200, 201, 300, 400):
+        assert LogTail(str(log)).last_lines(count) == lines[-count:]
+
+
 def test_following_goes_on_over_a_rotation_and_a_file_that_comes_late(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     tail = LogTail(str(log))

@@ -103,6 +103,17 @@ def test_all_logs_come_by_time_and_a_line_of_two_logs_once() -> None:
     assert [each.message for each in merged([server], None)] == ["git #1 starts", "hello"]
 
 
+def test_a_line_about_a_server_that_the_log_of_the_supervisor_lacks_is_not_lost() -> None:
+    supervisor = read("supervisor-sup1", log_line(THREE, "info", "supervisor-sup1", "git #1 starts", {}))
+    server = read(
+        "server-git",
+        log_line(ONE, "info", "supervisor", "git #1 starts", {"server": "git"}),
+        log_line(THREE, "info", "supervisor", "git #1 starts", {"server": "git"}),
+    )
+    found = [(each.at, each.log) for each in merged([supervisor, server], None)]
+    assert found == [(ONE, "server-git"), (THREE, "supervisor-sup1")]
+
+
 @pytest.mark.parametrize(
     ("level", "since", "chosen"),
     [("", "", "abc"), ("info", "", "bc"), ("error", "", "c"), ("", TWO, "bc"), ("error", THREE, "")],

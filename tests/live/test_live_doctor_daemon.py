@@ -97,7 +97,7 @@ async def test_a_port_that_another_program_has_is_found(daemon: Make) -> None:
         one = daemon({"echo": kit("echo")}, up=False, http={"port": port})
         with trio.fail_after(LIMIT_S):
             code, _, said = await one.carpool("up", "--detach")
-            assert (code, "is another program there?" in said) == (1, True), "scripts see it"
+            assert (code, "end the program that listens there" in said) == (1, True), "scripts see it"
             (problem,) = await problems(one)
         assert problem["id"] == "door-closed"
         assert str(port) in problem["text"]

@@ -23,11 +23,11 @@ from carpool.terminal import display
 from carpool.terminal.verb_output import fail, print_json
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import find_config_file, load_config
+from carpool_protocol.faults.outcomes import ANSWERED
 
 Line = dict[str, Any]
 
 _decode = msgspec.json.Decoder(Line).decode
-_GOOD = ("ok", "kept", "task")
 
 
 @click.command()
@@ -38,9 +38,10 @@ _GOOD = ("ok", "kept", "task")
     "--outcome",
     default="",
     metavar="PATTERN",
-    help="What came of it: ok, error, tool_error, cancelled, a fault; `failed` means all but ok.",
+    help="What came of it: ok, error, tool_error, cancelled, a fault; `failed` means no result.",
 )
 @click.option("--since", default="", metavar="TIME", help="From then on: 2026-11-22T14:00, 14:00, 30m, 2d.")
+@click.option("--token", default="", metavar="PATTERN", help="Of this bearer token.")
 @click.option("--acts", is_flag=True, help="What operators did, and no calls.")
 @click.option(
     "--by",
@@ -64,6 +65,7 @@ def audit(
     tool: str,
     outcome: str,
     since: str,
+    token: str,
     acts: bool,
     by: Grouping | None,
     count: int,
@@ -79,7 +81,9 @@ def audit(
     if acts and by:
         raise click.UsageError("--by sums calls, --acts shows none")
     path = paths.audit_file(runtime_place().logs)
-    wanted = AuditFilter(agent, server, tool, outcome, typed_moment(since) if since else "", acts=acts)
+    wanted = AuditFilter(
+        agent, server, tool, outcome, typed_moment(since) if since else "", token=token, acts=acts
+    )
     if not follow and not os.path.exists(path):
         if as_json:
             print_json([])
@@ -177,9 +181,18 @@ class AuditFilter:
     """The choice of lines."""
 
     def __init__(
-        self, agent: str, server: str, tool: str, outcome: str, since: str, *, acts: bool = False
+        self,
+        agent: str,
+        server: str,
+        tool: str,
+        outcome: str,
+        since: str,
+        *,
+        token: str = "",
+        acts: bool = False,
     ) -> None:
         """`acts`: only acts of operators."""
+        self._token = token
         self._acts = acts
         self._agent = agent
         self._fields = {"server": server, "name": tool}
@@ -193,6 +206,8 @@ class AuditFilter:
         """
         if str(line.get("at", "")) < self._since:
             return False
+        if self._token and not _fits(self._token, line.get("principal")):
+            return False
         if "act" in line:
             return self._matches_act(line)
         if self._acts:
@@ -200,7 +215,7 @@ class AuditFilter:
         if self._agent and not _fits(self._agent, line.get("agent")) and self._agent != line.get("session"):
             return False
         if self._outcome == "failed":
-            if line.get("outcome", "ok") in _GOOD:
+            if line.get("outcome", "ok") in ANSWERED:
                 return False
         elif self._outcome and not _fits(self._outcome, line.get("outcome")):
             return False

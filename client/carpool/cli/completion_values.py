@@ -77,7 +77,7 @@ def _read(kind: Kind, directory: str, profile: str, workspace: str) -> Iterable[
             return _calls(ask)
         case "past call":
             status = ask("carpool/status", {"within_s": SUPERVISOR_S})
-            return [*_calls(ask), *_past_calls(status["audit"]["file"])]
+            return [*_calls(ask), *past_calls(status["audit"]["file"])]
         case "server":
             return _servers(ask, directory)
         case "profile" | "workspace":
@@ -106,16 +106,19 @@ def _calls(ask: Ask) -> Iterator[Named]:
         yield each["call"], f"{each['server']} {each['tool']} {each['state']}"
 
 
-def _past_calls(file: str) -> Iterator[Named]:
-    """Yield the calls at the end of the audit, the newest first."""
+def past_calls(file: str) -> Iterator[Named]:
+    """Yield the calls at the end of the audit, the newest first. Other lines are acts, or count lost ones."""
     if not file or not os.path.exists(file):
         return
     with open(file, "rb") as audit:
-        audit.seek(max(0, os.path.getsize(file) - PAST_BYTES))
-        lines = audit.read(PAST_BYTES).split(b"\n")[1:]
+        start = max(0, os.path.getsize(file) - PAST_BYTES)
+        audit.seek(start)
+        lines = audit.read(PAST_BYTES).split(b"\n")[1 if start else 0 :]
     for line in reversed(lines):
         if line:
             call: dict[str, Any] = msgspec.json.decode(line)
+            if "id" not in call:
+                continue
             yield call["id"], f"{call['server']} {call['name']} {call['outcome']}"
 
 

@@ -26,6 +26,7 @@ from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.release import RELEASE
 from carpool_protocol.config.schema.model import Config
 
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
 _LOG_LINES = 100
 _WARNINGS = LogFilter("warning")
 ANSWER_S = 5.0
@@ -84,15 +85,17 @@ def _waiting(found: CheckedLayers) -> str:
 
 
 def _ask_broker(directory: str) -> _BrokerFacts:
-    """Ask once, with a bound: a broker that is stopped must not hold up the rest."""
+    """Ask once, with a bound: a broker that is stopped must not hold up the rest. The status alone tells that
+    it answers; its tools may take too long.
+    """
+    status: dict[str, Any] | None = None
+    tools: dict[str, Any] = {}
     try:
         with ControlClient(directory, control=True, attach_s=ANSWER_S) as client:
-            status = msgspec.json.decode(client.request("carpool/status", {}, ANSWER_S))
-            tools = msgspec.json.decode(client.request("carpool/tools", {"offline": True}, ANSWER_S))
+            status = _decode(client.request("carpool/status", {}, ANSWER_S))
+            tools = _decode(client.request("carpool/tools", {"offline": True}, ANSWER_S))
     except (ControlClientError, AnsweredError, msgspec.MsgspecError, UnicodeDecodeError):
-        return _BrokerFacts(None, [])
-    if not isinstance(status, dict) or not isinstance(tools, dict):
-        return _BrokerFacts(None, [])
+        pass
     return _BrokerFacts(status, tools.get("tools") or [])
 
 
@@ -110,7 +113,7 @@ def _search_path(status: dict[str, Any] | None) -> Callable[[Config], Sequence[s
 
 
 def _last_warnings(logs: str, status: dict[str, Any] | None) -> dict[str, str]:
-    """Return the last warning in the log of each server whose calls mostly fail.
+    """Return the last warning in the log of each server whose calls fail.
 
     The status of a server of a project has nothing of it any more once its agents have left.
     """

@@ -7,8 +7,8 @@ two snapshots. Refuses to know: what is counted (docs/counters.md), how rows are
 
 import json
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import click
 import msgspec
@@ -127,52 +127,64 @@ def _groups(sums: Mapping[str, CallCounts]) -> list[dict[str, Any]]:
 # --- for people -----------------------------------------------------------------------------------------
 
 
+class _Row(NamedTuple):
+    """A row of the tables: a group of calls, or the sum of all."""
+
+    name: str
+    counts: CallCounts
+    in_flight: int
+    is_total: bool = False
+
+
 def stats_page(snapshot: CountersSnapshot, by: str) -> str:
     """Return the counts, the times and the codes since counting began."""
-    sums = _with_total(sum_by(snapshot.rows, by))
+    sums = sum_by(snapshot.rows, by)
+    rows = _with_total([_Row(name, counts, counts.in_flight) for name, counts in sums.items()])
     head = f"since {snapshot.since} ({display.duration(snapshot.age_s)}), run {snapshot.run}"
-    if not sums:
+    if not rows:
         return f"{head}: no calls"
-    return "\n\n".join(
-        part for part in (head, _counts_table(sums, by), times_table(sums, by), _codes(sums)) if part
-    )
+    return _page(head, _counts_table(rows, by), rows, by)
 
 
 def interval_page(later: CountersSnapshot, earlier: CountersSnapshot, by: str) -> str:
     """Return the rates and the times of one interval."""
     interval_s = seconds_between(later, earlier)
     new = "" if later.run == earlier.run else f"; another broker counts since {later.since}"
-    came = {name: counts for name, counts in changes(later, earlier, by).items() if counts != CallCounts()}
+    open_now = {name: counts.in_flight for name, counts in sum_by(later.rows, by).items()}
+    came = [
+        _Row(name, counts, open_now.get(name, 0))
+        for name, counts in changes(later, earlier, by).items()
+        if counts != CallCounts()
+    ]
     head = f"in {interval_s:.1f} s{new}"
     if not came or not interval_s:
         return f"{head}: no calls"
-    in_flight = {name: counts.in_flight for name, counts in sum_by(later.rows, by).items()}
-    in_flight[ALL] = sum(in_flight.values())
-    sums = _with_total(came)
-    return "\n\n".join(
-        part
-        for part in (head, _rates_table(sums, in_flight, interval_s, by), times_table(sums, by), _codes(sums))
-        if part
-    )
+    rows = _with_total(came, sum(open_now.values()))
+    return _page(head, _rates_table(rows, interval_s, by), rows, by)
 
 
-def _with_total(sums: dict[str, CallCounts]) -> dict[str, CallCounts]:
-    """Return the groups with their sum as the last one, if there are several."""
-    if len(sums) < 2:
-        return sums
+def _page(head: str, table: str, rows: Sequence[_Row], by: str) -> str:
+    return "\n\n".join(part for part in (head, table, times_table(rows, by), _codes(rows)) if part)
+
+
+def _with_total(rows: list[_Row], in_flight: int | None = None) -> list[_Row]:
+    """Return the rows with their sum as the last one, if there are several. `in_flight`: that of the sum."""
+    if len(rows) < 2:
+        return rows
     total = CallCounts()
-    for counts in sums.values():
-        total.merge(counts)
-    return {**sums, ALL: total}
+    for row in rows:
+        total.merge(row.counts)
+    in_all = total.in_flight if in_flight is None else in_flight
+    return [*rows, _Row(ALL, total, in_all, is_total=True)]
 
 
-def _counts_table(sums: Mapping[str, CallCounts], by: str) -> str:
+def _counts_table(groups: Sequence[_Row], by: str) -> str:
     heads = ["CALLS", "IN FLIGHT", "ANSWERS", "TOOL ERRORS", "ERRORS", "REFUSED", "CANCELLED", "IN", "OUT"]
     rows = [
         [
             name or "-",
             counts.calls,
-            counts.in_flight,
+            in_flight,
             counts.answers,
             counts.tool_errors,
             sum(counts.errors.values()),
@@ -181,19 +193,17 @@ def _counts_table(sums: Mapping[str, CallCounts], by: str) -> str:
             display.size(counts.bytes_in),
             display.size(counts.bytes_out),
         ]
-        for name, counts in sums.items()
+        for name, counts, in_flight, _ in groups
     ]
     return display.columns([by.upper(), *heads], rows, right=set(heads))
 
 
-def _rates_table(
-    sums: Mapping[str, CallCounts], in_flight: Mapping[str, int], interval_s: float, by: str
-) -> str:
+def _rates_table(groups: Sequence[_Row], interval_s: float, by: str) -> str:
     heads = ["IN FLIGHT", "CALLS/S", "ANSWERS/S", "ERRORS/S", "REFUSED/S", "IN/S", "OUT/S"]
     rows = [
         [
             name or "-",
-            in_flight.get(name, 0),
+            in_flight,
             *(
                 f"{count / interval_s:.1f}"
                 for count in (
@@ -206,12 +216,12 @@ def _rates_table(
             display.size(counts.bytes_in / interval_s),
             display.size(counts.bytes_out / interval_s),
         ]
-        for name, counts in sums.items()
+        for name, counts, in_flight, _ in groups
     ]
     return display.columns([by.upper(), *heads], rows, right=set(heads))
 
 
-def times_table(sums: Mapping[str, CallCounts], by: str) -> str:
+def times_table(groups: Sequence[_Row], by: str) -> str:
     """Return the percentiles of the three times, for groups that have any."""
     heads = [
         at if number else f"{name.upper()} {at}"
@@ -220,7 +230,7 @@ def times_table(sums: Mapping[str, CallCounts], by: str) -> str:
     ]
     rows = [
         [name or "-", *(cell for each in HISTOGRAMS for cell in _percentiles(getattr(counts, each)))]
-        for name, counts in sums.items()
+        for name, counts, *_ in groups
         if any(getattr(counts, each).count for each in HISTOGRAMS)
     ]
     return display.columns([by.upper(), *heads], rows, right=set(heads))
@@ -240,12 +250,12 @@ def short_duration(seconds: float) -> str:
     return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
 
 
-def _codes(sums: Mapping[str, CallCounts]) -> str:
+def _codes(groups: Sequence[_Row]) -> str:
     """Return a line for each group with errors or refusals: how often which code."""
     lines = []
-    for name, counts in sums.items():
+    for name, counts, _, is_total in groups:
         for what, codes in (("errors", counts.errors), ("refusals", counts.refusals)):
-            if codes and name != ALL:
+            if codes and not is_total:
                 ordered = sorted(codes.items(), key=lambda each: (-each[1], each[0]))
                 lines.append(f"{what} of {name or '-'}: {', '.join(f'{code} {n}' for code, n in ordered)}")
     return "\n".join(map(display.printable, lines))

@@ -68,14 +68,14 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Servers that others replace, and project files that others hide."""
     open_files: tuple[OpenFile, ...] = ()
     door: str = ""
-    """Why the HTTP door cannot open."""
+    """Why the HTTP door cannot open; and after the last `; ` what to do."""
     names_cut: tuple[str, ...] = ()
     not_private: tuple[NotPrivate, ...] = ()
     places: tuple[WrittenDirectory, ...] = ()
     status: Mapping[str, Any] | None = None
     """The answer to `carpool/status`; None if carpool does not run, or does not answer."""
     last_warnings: Mapping[str, str] = {}
-    """By server whose calls mostly fail: the last warning in its log."""
+    """By server whose calls fail: the last warning in its log."""
     held: bool = False
     """True if a process holds the lock of the runtime directory."""
     socket: bool = False
@@ -140,8 +140,8 @@ def _of_configuration(facts: Facts) -> Iterator[Problem]:
     if facts.waiting:
         yield _problem("project-untrusted", facts.waiting, "Run `carpool trust` here.")
     if facts.door:
-        repair = "End that program, or choose another address in `http`."
-        yield _problem("door-closed", facts.door, repair)
+        text, _, repair = facts.door.rpartition("; ")
+        yield _problem("door-closed", f"{text[:1].upper()}{text[1:]}.", f"{repair[:1].upper()}{repair[1:]}.")
     for text in facts.shadowed:
         yield _problem("shadowed", text, _UNSHADOW)
     yield from map(_of_open_file, facts.open_files)
@@ -180,9 +180,13 @@ def _of_daemon(facts: Facts) -> Iterator[Problem]:
 
 
 def failing_calls(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the latest calls of each server whose calls mostly fail: `{ended, failed}`."""
+    """Return the latest calls of each server of which at least half failed: `{ended, failed}`.
+
+    `status` calls such a server failing only after some failures. Who asks the doctor wants to know of one.
+    """
     recent = (status.get("counters") or {}).get("recent") or {}
-    return {name: each for name, each in (recent.get("servers") or {}).items() if each["mostly_failed"]}
+    servers: Mapping[str, Mapping[str, Any]] = recent.get("servers") or {}
+    return {name: each for name, each in servers.items() if 0 < each["failed"] >= each["ended"] / 2}
 
 
 _SERVER_REPAIRS: Final = {

@@ -98,10 +98,11 @@ KINDS: Final[dict[str, ProblemKind]] = {
         ProblemKind(
             "calls-failing",
             "server",
-            "Most calls for a server fail",
-            "At least half of the calls that ended in the last minutes ended with an error or were "
-            "refused. `carpool stats --by tool` shows the tools and the codes, `carpool docs "
-            "errors` explains the codes.",
+            "Calls for a server fail",
+            "At least half of the calls that ended in the last minutes failed: because of the server or "
+            "of carpool, not because of the agent (`carpool docs counters`, *Failing servers*). It may be "
+            "one call. `carpool stats --by tool` shows the tools and the codes, `carpool docs errors` "
+            "explains the codes.",
         ),
         ProblemKind(
             "old-daemon",

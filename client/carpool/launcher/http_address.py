@@ -41,9 +41,9 @@ def cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> str:
     why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no name of a machine"
     match getattr(error, "errno", None):
         case errno.EADDRINUSE:
-            advice = "is another program there? Change http.port or --http"
+            advice = "end the program that listens there, or change http.port or --http"
         case errno.EACCES:
             advice = "take a port above 1023 in http.port or --http"
         case _:
-            advice = "is it an address of this machine? Change http.host or --http"
+            advice = "choose an address of this machine in http.host or --http"
     return f"the HTTP door cannot listen on {host}:{port} ({why}); {advice}"

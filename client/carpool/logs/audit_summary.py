@@ -8,15 +8,13 @@ a summary is shown.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from math import ceil
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from carpool_protocol.faults.kinds import KINDS
+from carpool_protocol.faults.outcomes import ANSWERED
 
 Line = Mapping[str, Any]
 Grouping = Literal["agent", "tool", "outcome"]
-
-ANSWERS: Final = frozenset({"ok", "kept", "task", "input_required"})
-"""Outcomes that are a result for the agent."""
 
 
 class CallGroup:
@@ -82,7 +80,7 @@ def group_key(line: Line, by: Grouping) -> dict[str, str]:
 
 def count_of(outcome: str) -> str:
     """Return the count that an outcome belongs to."""
-    if outcome in ANSWERS:
+    if outcome in ANSWERED:
         return "answers"
     if outcome == "tool_error":
         return "tool_errors"

@@ -11,6 +11,8 @@ from msgspec import Struct, field
 
 from carpool_protocol.counters.histogram import DurationHistogram
 
+UNKNOWN: Final = "(unknown)"
+"""The server or tool of a call that no server was found for."""
 OTHER: Final = "(other)"
 """Stands for all that a bound leaves no room for."""
 MAX_CODES: Final = 32

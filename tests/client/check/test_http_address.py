@@ -61,9 +61,9 @@ def test_a_port_in_use_is_found_and_left_as_it_was() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        assert "is another program there?" in why_not_bound("127.0.0.1", port)
+        assert "end the program that listens there" in why_not_bound("127.0.0.1", port)
     assert why_not_bound("127.0.0.1", 0) == ""
-    assert "Change http.host" in why_not_bound(f"{'a' * 64}.example", 1)
+    assert "http.host" in why_not_bound(f"{'a' * 64}.example", 1)
 
 
 @behaviour("http:check")
@@ -75,9 +75,9 @@ def test_check_tells_faults_of_the_door(house: PrivateDaemon) -> None:
         file.write_text(json.dumps({"http": {"port": other.getsockname()[1]}}))
         done = house.run("check", "--config", str(file))
         assert (done.returncode, "not all right: the HTTP door cannot open now" in done.stdout) == (1, True)
-        assert "is another program there?" in done.stderr
+        assert "end the program that listens there" in done.stderr
         told = json.loads(house.run("check", "--config", str(file), "--json").stdout)
-        assert (told["ok"], "is another program" in told["door"]) == (False, True)
+        assert (told["ok"], "end the program" in told["door"]) == (False, True)
     file.write_text('{"http": {"host": "0.0.0.0"}}')
     done = house.run("check", "--config", str(file))
     assert (done.returncode, "without tokens" in done.stderr) == (2, True)

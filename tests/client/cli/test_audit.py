@@ -50,6 +50,20 @@ def test_an_act_is_chosen_by_its_targets_session_outcome_and_time(
 
 
 @behaviour("operate:audited")
+@pytest.mark.parametrize("line", [ACT, LINE], ids=["act", "call"])
+def test_acts_and_calls_are_chosen_by_the_name_of_their_token(line: dict[str, Any]) -> None:
+    of_token = {**line, "principal": "ops"}
+    assert means(of_token, token="o*")
+    assert not means(of_token, token="other")
+    assert not means({**line, "principal": ""}, token="o*")
+
+
+def test_a_question_of_a_server_is_no_failure() -> None:
+    assert not means({**LINE, "outcome": "input_required"}, outcome="failed")
+    assert means({**LINE, "outcome": "tool_error"}, outcome="failed")
+
+
+@behaviour("operate:audited")
 def test_a_filter_for_acts_takes_no_calls() -> None:
     assert not means(LINE, acts=True)
 

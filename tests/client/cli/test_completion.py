@@ -1,5 +1,6 @@
 """Completion: which names a shell is offered, by its own protocol, and that nothing is started for it."""
 
+import json
 import os
 import shlex
 import shutil
@@ -13,7 +14,7 @@ import click
 import pytest
 
 from carpool.cli import completion
-from carpool.cli.completion_values import known_names
+from carpool.cli.completion_values import known_names, past_calls
 from carpool.cli.main import VERBS, verbs
 from carpool.launcher.up import USAGE as UP_USAGE
 from carpool.shim.shim import USAGE
@@ -83,6 +84,15 @@ def test_names_come_from_the_carpool_that_runs(
     house: PrivateDaemon, broker: FakeBroker, words: tuple[str, ...], names: list[str]
 ) -> None:
     assert _offered(house, *words) == names
+
+
+@behaviour("cli:completion")
+def test_past_calls_are_offered_from_an_audit_that_holds_other_lines_too(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    call = {"id": "c3", "server": "git", "name": "log", "outcome": "ok"}
+    lines = [call, {"act": "stop", "targets": ["git"]}, {"missed": 4}, {**call, "id": "c4"}]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [name for name, _ in past_calls(str(file))] == ["c4", "c3"]
 
 
 @behaviour("cli:completion")

@@ -17,6 +17,7 @@ from carpool.doctor.diagnose import Facts, Problem, diagnose
 from carpool.terminal import screen
 from carpool_protocol.faults.kinds import KINDS
 from tests.behaviours import behaviour
+from tests.kit.fake_broker import FakeBroker
 from tests.kit.private_daemon import PrivateDaemon
 
 
@@ -39,6 +40,12 @@ def test_a_state_directory_that_cannot_be_examined_is_a_problem_and_no_traceback
     (problem,) = problems(house)
     assert problem["id"] == "not-writable"
     assert "CARPOOL_STATE_DIR" in problem["repair"]
+
+
+@behaviour("doctor:repair")
+def test_a_broker_that_gives_no_list_of_its_tools_is_not_silent(house: PrivateDaemon) -> None:
+    with FakeBroker(house.directory, dies_of="carpool/tools"):
+        assert "broker-silent" not in {each["id"] for each in problems(house)}
 
 
 def test_a_directory_below_one_that_cannot_be_searched_is_not_writable(

@@ -46,6 +46,15 @@ def test_the_page_has_counts_times_and_codes_of_each_group() -> None:
     assert codes.splitlines() == ["errors of git: timed_out 2, -32603 1", "refusals of time: breaker_open 4"]
 
 
+@behaviour("counters:stats")
+def test_a_server_with_the_name_of_the_sum_has_its_row_and_its_codes() -> None:
+    found = snapshot(("all", counts(answers=3, errors={"timed_out": 2})), ("git", counts(answers=4)))
+    page = stats.stats_page(found, "server")
+    rows = [line.split()[:2] for line in page.split("\n\n")[1].splitlines()[1:]]
+    assert rows == [["all", "6"], ["git", "5"], ["all", "11"]]
+    assert "errors of all: timed_out 2" in page
+
+
 def test_before_any_call_the_page_says_so() -> None:
     assert stats.stats_page(snapshot(), "server").endswith("no calls")
 

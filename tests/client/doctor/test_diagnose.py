@@ -61,7 +61,7 @@ def test_a_machine_in_order_has_no_problem() -> None:
         ),
         (failing("npm error 404 Not Found - GET https://r/nope"), "package-not-found", "name of the package"),
         ({"waiting": "the servers of /p wait for trust"}, "project-untrusted", "carpool trust"),
-        ({"door": "port 80 is taken"}, "door-closed", "`http`"),
+        ({"door": "the door cannot listen; choose an address"}, "door-closed", "Choose an address."),
         ({"names_cut": ("a__b is cut",)}, "names-cut", "tools_prefix"),
         ({"warnings": ("x has no effect",)}, "configuration-warning", "carpool check"),
         ({"installed": "1.1"}, "old-daemon", "carpool restart --all"),

@@ -17,20 +17,17 @@ from carpool_broker.core.counters.call_counters import CallCounters
 from carpool_broker.core.counters.counter_table import CounterTable
 from carpool_broker.core.model.session import AT_SERVER, OpenCall
 from carpool_broker.core.registry.builtin_tools import CARPOOL_SERVER
-from carpool_protocol.counters.call_counts import add_code
+from carpool_protocol.counters.call_counts import UNKNOWN, add_code
 from carpool_protocol.counters.histogram import BUCKETS_S
 from carpool_protocol.counters.snapshot import CounterRow
 from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.faults.kinds import KINDS
+from carpool_protocol.faults.outcomes import ANSWERED
 from carpool_protocol.ids import CallId, RawJson
 from carpool_protocol.wire.result_repair import is_failed_result
 
-UNKNOWN: Final = "(unknown)"
-"""The server or tool of a call that no server was found for."""
 BUILTIN: Final = "(built-in)"
 """The tool of a call that carpool itself has answered."""
-_ANSWERS: Final = frozenset({"ok", "kept", "task", "input_required"})
-"""The outcomes of an audit record that are a result for the agent."""
 _GOOD_END: Final = b'"isError":false}'
 """The end of most results: a search through them is not needed then."""
 _GOOD_END_BYTES: Final = len(_GOOD_END)
@@ -81,7 +78,7 @@ class CallCounting:
             self._count(open_call, outcome, body, now)
 
     def _count(self, open_call: OpenCall, outcome: str, body: RawJson, now: float) -> None:
-        is_answered = outcome in _ANSWERS
+        is_answered = outcome in ANSWERED
         counts = self._counters_of(open_call, is_answered=is_answered).rest
         is_resumed = open_call.call < self._before
         counts.resumed += is_resumed

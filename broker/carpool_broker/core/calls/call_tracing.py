@@ -22,6 +22,7 @@ from carpool_broker.core.model.effects import AnyEffect, ExportTrace
 from carpool_broker.core.model.session import OpenCall
 from carpool_broker.core.model.traces import UNSAMPLED, CallTrace, TracedSpan
 from carpool_protocol.faults.fault_answers import TOOLS_CALL
+from carpool_protocol.faults.outcomes import ANSWERED
 from carpool_protocol.ids import CallId, RawJson, call_name
 from carpool_protocol.link.messages import Call, CallTimed
 from carpool_protocol.wire.result_repair import is_failed_result
@@ -29,7 +30,7 @@ from carpool_protocol.wire.traceparent import parse_traceparent
 
 _SAMPLED: Final = 1
 """The bit of the flags by which the agent says that its trace is recorded."""
-_GOOD: Final = frozenset({"ok", "kept", "task", "input_required", "cancelled"})
+_GOOD: Final = ANSWERED | {"cancelled"}
 """Outcomes that are no error of a span."""
 _SUBJECTS: Final = {
     TOOLS_CALL: "gen_ai.tool.name",

@@ -1,7 +1,8 @@
 """The servers whose calls have mostly failed in the last minutes.
 
 Owns which ends of a call count as a failure of its server or of carpool, and the rule (docs/counters.md): of
-the calls to a server that have ended in the last two to four minutes at least half have failed. It compares
+the calls to a server that have ended in the last two to four minutes at least half, and at least three, have
+failed. It compares
 the sums of now with those of an earlier moment, so that it keeps two numbers for each server. Pure: time is a
 parameter. Refuses to know: what `status` makes of it.
 """
@@ -11,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from carpool_protocol.counters.call_counts import CallCounts
+from carpool_protocol.counters.call_counts import OTHER, UNKNOWN, CallCounts
 from carpool_protocol.counters.snapshot import CounterRow
 from carpool_protocol.faults.kinds import (
     INVALID_PARAMS,
@@ -24,6 +25,8 @@ from carpool_protocol.faults.kinds import (
 
 STEP_S: Final = 120.0
 """The age at which the newer of the two earlier moments takes the place of the older one."""
+
+FEWEST_FAILURES: Final = 3
 
 _BY_OTHERS: Final = frozenset(
     {
@@ -49,8 +52,8 @@ class RecentCalls(Struct, frozen=True):
 
     @property
     def mostly_failed(self) -> bool:
-        """True if at least half of the calls failed."""
-        return 0 < self.failed >= self.ended - self.failed
+        """True if at least half of the calls failed, and enough of them to tell."""
+        return self.failed >= max(FEWEST_FAILURES, self.ended - self.failed)
 
     def minus(self, earlier: "RecentCalls") -> "RecentCalls":
         """Return what came after an earlier moment."""
@@ -88,9 +91,11 @@ class RecentFailures:
 
 
 def sums_by_server(rows: Iterable[CounterRow]) -> dict[str, RecentCalls]:
-    """Return how many calls have ended and failed so far, by server."""
+    """Return how many calls have ended and failed so far, without rows of no server."""
     sums: dict[str, list[int]] = {}
     for row in rows:
+        if row.server in (UNKNOWN, OTHER):
+            continue
         failed = failures(row.counts)
         found = sums.setdefault(row.server, [0, 0])
         found[0] += row.counts.answers + failed

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from carpool_broker.core.calls.call_counting import UNKNOWN
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.bounds import SessionBounds
-from carpool_protocol.counters.call_counts import CallCounts
+from carpool_protocol.counters.call_counts import UNKNOWN, CallCounts
 from carpool_protocol.counters.snapshot import CountedAgent
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, RawJson, call_of
 from carpool_protocol.link.messages import CallAnswered, CallFailed, PoolChanged

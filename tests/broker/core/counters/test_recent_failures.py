@@ -11,7 +11,7 @@ from carpool_broker.core.counters.recent_failures import (
     failures,
     sums_by_server,
 )
-from carpool_protocol.counters.call_counts import CallCounts
+from carpool_protocol.counters.call_counts import OTHER, UNKNOWN, CallCounts
 from carpool_protocol.counters.snapshot import CountedAgent, CounterRow
 from tests.behaviours import behaviour
 
@@ -20,9 +20,18 @@ AGENT = CountedAgent("x", "", "", "shim")
 
 @behaviour("counters:failing")
 @pytest.mark.parametrize(
-    ("ended", "failed", "mostly"), [(0, 0, False), (1, 1, True), (7, 3, False), (7, 4, True), (8, 4, True)]
+    ("ended", "failed", "mostly"),
+    [
+        (0, 0, False),
+        (1, 1, False),
+        (2, 2, False),
+        (3, 3, True),
+        (6, 3, True),
+        (7, 3, False),
+        (8, 4, True),
+    ],
 )
-def test_calls_mostly_fail_when_at_least_half_of_those_that_ended_did(
+def test_calls_mostly_fail_when_at_least_half_and_three_of_those_that_ended_did(
     ended: int, failed: int, mostly: bool
 ) -> None:
     assert RecentCalls(ended, failed).mostly_failed is mostly
@@ -38,6 +47,12 @@ def test_time_outs_and_refusals_count_and_what_agents_and_operators_cause_does_n
     )
     assert failures(counts) == 8
     assert sums_by_server([CounterRow(AGENT, "git", "log", counts)]) == {"git": RecentCalls(17, 8)}
+
+
+@behaviour("counters:failing")
+def test_rows_of_no_single_server_are_no_server_that_fails() -> None:
+    bad = CallCounts(errors={"timed_out": 9})
+    assert sums_by_server([CounterRow(AGENT, name, "log", bad) for name in (UNKNOWN, OTHER)]) == {}
 
 
 @behaviour("counters:failing")

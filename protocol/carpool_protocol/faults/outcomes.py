@@ -1,0 +1,12 @@
+"""The outcomes of a call that are no fault, by the words of the audit, of counters and of traces.
+
+Owns which of them are a result for the agent. The other outcomes are `error` (the server answered with an
+error), `cancelled`, `unclaimed` and the codes of `kinds`.
+
+Refuses to know: who ends a call, the content of a result.
+"""
+
+from typing import Final
+
+ANSWERED: Final = frozenset({"ok", "kept", "task", "input_required"})
+"""The agent got a result: at once, after a reconnection, as a task, or as a question of the server."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -138,6 +139,28 @@ def test_the_page_on_metrics_lists_each_metric_with_its_labels() -> None:
         suffix = "_total" if each in page.COUNTERS else ""
         labels = ", ".join(f"`{label}`" for label in each.labels) or "-"
         assert f"| `{each.name}{suffix}` | {labels} | {each.help} |" in text
+
+
+def usual() -> page.MetricFacts:
+    """A carpool with 10 servers and 100 tools that one agent calls."""
+    servers = [f"server-{number}" for number in range(10)]
+    rows = [
+        CounterRow(PLANNER, server, f"tool-{number}", counts(1)) for server in servers for number in range(10)
+    ]
+    found = facts(*rows)
+    status = {**found.status, "servers": {server: {"state": "serving"} for server in servers}}
+    snapshot = msgspec.structs.replace(found.counters, servers=dict.fromkeys(servers, ServerCounts()))
+    return page.MetricFacts(snapshot, status)
+
+
+def test_the_page_on_metrics_says_how_many_series_there_are() -> None:
+    text = " ".join((DOCS / "metrics.md").read_text(encoding="utf-8").split())
+    one = [name for name, labels in read(facts(*ROWS)) if ("server", "git") in labels]
+    histograms = sum(name.startswith("carpool_call_duration_seconds") for name in one)
+    assert f"each server adds {histograms} for its histograms" in text
+    names = [name for name, _ in read(usual())]
+    created = sum(name.endswith("_created") for name in names)
+    assert f"about {round(len(names), -2):,} series, {round(created, -2)} of them `…_created`" in text
 
 
 @pytest.mark.parametrize("definition", [*page.COUNTERS, *page.HISTOGRAMS, *page.GAUGES])

@@ -25,7 +25,7 @@ class CallCounts(Struct, kw_only=True):
     calls: int = 0
     """Calls that are at the supervisor, or have ended."""
     resumed: int = 0
-    """Those of `calls` that an earlier broker had received. Their times are not known."""
+    """Calls that an earlier broker had sent, and that go on at this one. Their times are not known."""
     answers: int = 0
     """Calls that ended with a result. A tool's failure is such a result."""
     tool_errors: int = 0
@@ -35,7 +35,7 @@ class CallCounts(Struct, kw_only=True):
     refusals: dict[str, int] = field(default_factory=dict)
     """Calls that ended with an error of carpool and were not delivered, by code."""
     cancelled: int = 0
-    """Calls that the agent cancelled or left behind."""
+    """Calls that their agent cancelled or left behind."""
     bytes_in: int = 0
     """Bytes of the params of calls that have ended, without the name."""
     bytes_out: int = 0

@@ -40,13 +40,13 @@ class ServerCounts(Struct, kw_only=True):
     starts: int = 0
     """Processes that were started."""
     deaths: int = 0
-    """Processes that ended without being stopped, or could not be started."""
+    """Processes that ended by themselves, were ended as silent or broken, or could not be started."""
     restarts: int = 0
-    """Starts that followed a failure."""
+    """Starts that were planned after a failure."""
     asks: int = 0
-    """Asks to agents: sampling, elicitation and roots."""
+    """Asks that reached an agent: sampling, elicitation and roots."""
     lease_waits: int = 0
-    """Calls that waited because each instance was leased to another session."""
+    """Times that a session began to wait because no instance was free for it to lease."""
 
 
 class CountersSnapshot(Struct, frozen=True, kw_only=True):

@@ -59,12 +59,14 @@ REFUSALS: Final = MetricDefinition(
     "carpool_refusals", (*_TOOL, "code"), "Calls that were refused and never delivered, by code."
 )
 CANCELLED: Final = MetricDefinition(
-    "carpool_cancelled_calls", _TOOL, "Calls that their agent cancelled or left."
+    "carpool_cancelled_calls", _TOOL, "Calls that their agent cancelled or left behind."
 )
 BYTES_IN: Final = MetricDefinition(
     "carpool_received_bytes", _TOOL, "Bytes of the params of calls that have ended."
 )
-BYTES_OUT: Final = MetricDefinition("carpool_sent_bytes", _TOOL, "Bytes of results and errors of calls.")
+BYTES_OUT: Final = MetricDefinition(
+    "carpool_sent_bytes", _TOOL, "Bytes of the results and errors in which calls ended."
+)
 AGENT_CALLS: Final = MetricDefinition(
     "carpool_agent_calls", _AGENT, "Calls by kind of agent: its name, profile, token and door."
 )
@@ -76,16 +78,20 @@ DURATION: Final = MetricDefinition(
     ("server", "part"),
     "Time of calls: until they were sent (waiting), until the answer (server), from begin to end (total).",
 )
-STARTS: Final = MetricDefinition(
-    "carpool_server_starts", ("server",), "Processes of the server that were started."
-)
+STARTS: Final = MetricDefinition("carpool_server_starts", ("server",), "Processes that were started.")
 DEATHS: Final = MetricDefinition(
-    "carpool_server_deaths", ("server",), "Processes that ended unasked, or could not be started."
+    "carpool_server_deaths",
+    ("server",),
+    "Processes that ended by themselves, were ended as silent or broken, or could not be started.",
 )
-RESTARTS: Final = MetricDefinition("carpool_server_restarts", ("server",), "Starts that followed a failure.")
-ASKS: Final = MetricDefinition("carpool_server_asks", ("server",), "Requests of the server to agents.")
+RESTARTS: Final = MetricDefinition(
+    "carpool_server_restarts", ("server",), "Starts that were planned after a failure."
+)
+ASKS: Final = MetricDefinition("carpool_server_asks", ("server",), "Asks that reached an agent.")
 LEASE_WAITS: Final = MetricDefinition(
-    "carpool_server_lease_waits", ("server",), "Calls that waited because other sessions held all instances."
+    "carpool_server_lease_waits",
+    ("server",),
+    "Times that a session began to wait because no instance was free for it to lease.",
 )
 HEALTHY: Final = MetricDefinition("carpool_healthy", (), "1 if `carpool status` says that all is well.")
 REASON: Final = MetricDefinition(
@@ -115,11 +121,11 @@ GAUGES: Final = (
     HEALTHY, REASON, INFO, UPTIME, SESSIONS, IN_FLIGHT, WAITING, INSTANCES, MEMORY, STATE,
 )  # fmt: skip
 
-_OF_TOOLS: Final = (
+TOOL_FIELDS: Final = (
     (CALLS, "calls"), (RESUMED, "resumed"), (ANSWERS, "answers"), (TOOL_ERRORS, "tool_errors"),
     (CANCELLED, "cancelled"), (BYTES_IN, "bytes_in"), (BYTES_OUT, "bytes_out"),
 )  # fmt: skip
-_OF_SERVERS: Final = (
+SERVER_FIELDS: Final = (
     (STARTS, "starts"), (DEATHS, "deaths"), (RESTARTS, "restarts"), (ASKS, "asks"),
     (LEASE_WAITS, "lease_waits"),
 )  # fmt: skip
@@ -153,7 +159,7 @@ def _call_metrics(snapshot: CountersSnapshot) -> Iterator[Metric]:
         agent = row.agent
         key = (agent.agent, agent.profile, agent.token, agent.door)
         by_agent.setdefault(key, CallCounts()).merge(row.counts)
-    for definition, name in _OF_TOOLS:
+    for definition, name in TOOL_FIELDS:
         yield _counter(definition, ((key, getattr(each, name)) for key, each in by_tool.items()), since)
     for definition, name in ((ERRORS, "errors"), (REFUSALS, "refusals")):
         codes = (
@@ -173,7 +179,7 @@ def _call_metrics(snapshot: CountersSnapshot) -> Iterator[Metric]:
 
 
 def _server_metrics(snapshot: CountersSnapshot) -> Iterator[Metric]:
-    for definition, name in _OF_SERVERS:
+    for definition, name in SERVER_FIELDS:
         counts = (((server,), getattr(each, name)) for server, each in sorted(snapshot.servers.items()))
         yield _counter(definition, counts, None)
 

@@ -1,5 +1,6 @@
 """The metrics page: names, labels and sums, read back with the parsers of the Prometheus library."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,15 @@ def test_the_page_on_metrics_lists_each_metric_with_its_labels() -> None:
         suffix = "_total" if each in page.COUNTERS else ""
         labels = ", ".join(f"`{label}`" for label in each.labels) or "-"
         assert f"| `{each.name}{suffix}` | {labels} | {each.help} |" in text
+
+
+def test_the_pages_on_counters_and_on_metrics_define_each_count_with_the_same_words() -> None:
+    text = (DOCS / "counters.md").read_text(encoding="utf-8")
+    meanings = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE))
+    pairs = (*page.TOOL_FIELDS, *page.SERVER_FIELDS, (page.ERRORS, "errors"), (page.REFUSALS, "refusals"))
+    for definition, field in pairs:
+        words = definition.help.removesuffix(".")
+        assert meanings[field].startswith(words[0].lower() + words[1:]), field
 
 
 def usual() -> page.MetricFacts:

@@ -2,9 +2,8 @@
 
 Owns which ends of a call count as a failure of its server or of carpool, and the rule (docs/counters.md): of
 the calls to a server that have ended in the last two to four minutes at least half, and at least three, have
-failed. It compares
-the sums of now with those of an earlier moment, so that it keeps two numbers for each server. Pure: time is a
-parameter. Refuses to know: what `status` makes of it.
+failed. It compares the sums of now with those of an earlier moment, so that it keeps two numbers for each
+server. Pure: time is a parameter. Refuses to know: what `status` makes of it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,10 +27,11 @@ STEP_S: Final = 120.0
 
 FEWEST_FAILURES: Final = 3
 
-_BY_OTHERS: Final = frozenset(
+CAUSED_BY_OTHERS: Final = frozenset(
     {
-        "answer_denied", "closing", "cut_off", "disabled", "draining", "needs_url", "stopped",
-        "too_many_a_minute", "unread_answers", "url_declined",
+        "answer_denied", "closing", "cut_off", "disabled", "draining", "needs_url", "operator_cancelled",
+        "operator_cancelled_unsent", "paused", "stopped", "too_many_a_minute", "unread_answers",
+        "url_declined",
     }
 )  # fmt: skip
 """Faults that say nothing of a server: an operator, a limit of the agent's profile or the agent itself causes
@@ -113,4 +113,4 @@ def _is_failure(code: str) -> bool:
     kind = KINDS.get(code)
     if kind is None:
         return code not in _WRONG_REQUESTS
-    return kind.family != "refused" and code not in _BY_OTHERS
+    return kind.family != "refused" and code not in CAUSED_BY_OTHERS

@@ -1,10 +1,14 @@
 """The rule by which the calls of a server count as failing."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from carpool_broker.core.counters.recent_failures import (
+    CAUSED_BY_OTHERS,
     STEP_S,
     RecentCalls,
     RecentFailures,
@@ -13,6 +17,7 @@ from carpool_broker.core.counters.recent_failures import (
 )
 from carpool_protocol.counters.call_counts import OTHER, UNKNOWN, CallCounts
 from carpool_protocol.counters.snapshot import CountedAgent, CounterRow
+from carpool_protocol.faults.kinds import KINDS
 from tests.behaviours import behaviour
 
 AGENT = CountedAgent("x", "", "", "shim")
@@ -53,6 +58,18 @@ def test_time_outs_and_refusals_count_and_what_agents_and_operators_cause_does_n
 def test_rows_of_no_single_server_are_no_server_that_fails() -> None:
     bad = CallCounts(errors={"timed_out": 9})
     assert sums_by_server([CounterRow(AGENT, name, "log", bad) for name in (UNKNOWN, OTHER)]) == {}
+
+
+@behaviour("counters:failing")
+@pytest.mark.parametrize("code", ["paused", "operator_cancelled_unsent", "operator_cancelled"])
+def test_what_an_operator_does_to_calls_is_no_failure_of_their_server(code: str) -> None:
+    assert failures(CallCounts(errors={code: 1}, refusals={code: 1})) == 0
+
+
+def test_the_page_on_counters_names_the_codes_that_others_cause() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "counters.md").read_text(encoding="utf-8")
+    (part,) = re.findall(r"- Neither failed nor counted .*?\((`.*?)\)", text, re.DOTALL)
+    assert {*re.findall(r"`(\w+)`", part)} == CAUSED_BY_OTHERS <= KINDS.keys()
 
 
 @behaviour("counters:failing")

@@ -110,7 +110,7 @@ def _set_paused(servers: tuple[str, ...], *, paused: bool, as_json: bool) -> Non
 def restart(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Restart SERVERS. With --all also carpool itself: after an update, agents go on with the new one.
 
-    Calls that are at their servers are waited for then, up to half a minute.
+    Calls that are at their servers are waited for then, up to half a minute; those that still run are ended.
     """
     chosen = _chosen_servers(servers, everything)
     if chosen is not None:

@@ -21,7 +21,9 @@ NOTHING_FOUND = "nothing is wrong that carpool doctor knows of"
 
 
 @click.command()
-@click.option("--fix", "fixes", is_flag=True, help="Ask, and then repair what is safe to repair.")
+@click.option(
+    "--fix", "fixes", is_flag=True, help="Ask before each repair that carpool can do itself, and do it."
+)
 @click.option("--yes", is_flag=True, help="With --fix: do not ask.")
 @json_option
 def doctor(*, fixes: bool, yes: bool, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""The repairs of `carpool doctor --fix`: only what cannot lose or break anything.
+"""The repairs of `carpool doctor --fix`: each says before what it costs; all but the restart lose nothing.
 
 Owns what is done for each `Fix`, its question, and its result. Knows nothing of: how a problem is found.
 """
@@ -15,6 +15,7 @@ from msgspec import Struct
 from carpool import launcher_lock
 from carpool.control.place import runtime_place
 from carpool.doctor.diagnose import Fix, Problem
+from carpool.doctor.kinds import RESTART_COSTS
 from carpool_protocol.bootstrap import paths
 
 
@@ -32,7 +33,7 @@ class RepairResult(Struct, frozen=True):
 def question(problem: Problem) -> str:
     """Return the question before the repair of a problem."""
     return {
-        "restart": "Restart carpool now with the installed version?",
+        "restart": f"Restart carpool now with the installed version? {RESTART_COSTS}",
         "remove_socket": "Remove the sockets on which nothing listens?",
         "restrict": f"Take the rights of other users away from {problem.path}?",
     }[problem.fix]

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from carpool.check.open_files import OpenFile
 from carpool.check.programs import MissingProgram
-from carpool.doctor.kinds import KINDS
+from carpool.doctor.kinds import KINDS, RESTART_COSTS
 from carpool.doctor.symptoms import stdout_noise, symptom
 
 FREE_BYTES: Final = 50 * 1024 * 1024
@@ -164,7 +164,7 @@ def _of_daemon(facts: Facts) -> Iterator[Problem]:
     running = str((status.get("broker") or {}).get("version", ""))
     if running and running != facts.installed:
         text = f"carpool {running} is running, and {facts.installed} is installed."
-        yield _problem("old-daemon", text, "Run `carpool restart --all`.", fix="restart")
+        yield _problem("old-daemon", text, f"Run `carpool restart --all`. {RESTART_COSTS}", fix="restart")
     servers: Mapping[str, Mapping[str, Any]] = status.get("servers") or {}
     told = {*facts.absent, *facts.misconfigured}
     for name, server in servers.items():

@@ -5,6 +5,8 @@ Owns their ids, which stay the same between releases. Refuses to know how a prob
 
 from typing import Final, Literal, NamedTuple
 
+from carpool_protocol.machine.stop_commands import DRAIN_S
+
 Fault = Literal["machine", "configuration", "server", "carpool"]
 """Whose fault a problem is."""
 
@@ -17,6 +19,11 @@ class ProblemKind(NamedTuple):
     title: str
     explanation: str
 
+
+RESTART_COSTS: Final = (
+    f"Calls that still run after {DRAIN_S:g} s are ended, and servers lose what they keep in memory."
+)
+"""What everybody is told before carpool is restarted."""
 
 KINDS: Final[dict[str, ProblemKind]] = {
     kind.id: kind
@@ -109,8 +116,8 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "carpool",
             "An older carpool is still running",
             "carpool was updated, and the processes that serve agents are those from before. `carpool"
-            " restart --all` replaces them: agents notice a pause, and open calls are waited for up to half "
-            "a minute. `--fix` does the same.",
+            f" restart --all` replaces them, and agents notice a pause. {RESTART_COSTS} `--fix` does the "
+            "same.",
         ),
         ProblemKind(
             "socket-stale",

@@ -25,12 +25,12 @@ for each the line that repairs it. It starts no part of carpool and no server, a
 makes the runtime directory, as every verb does. To know the PATH of servers it may ask your login shell. Its
 exit code is 1 if something is wrong.
 
-`carpool doctor --fix` asks on the terminal before each of its three repairs: it restarts carpool
-([old-daemon](#old-daemon)), removes a socket on which nothing listens ([socket-stale](#socket-stale)), and
-takes the rights of other users away ([not-private](#not-private),
+`carpool doctor --fix` asks on the terminal before each of its three repairs: it restarts carpool, which
+ends calls that run for long ([old-daemon](#old-daemon)), removes a socket on which nothing listens
+([socket-stale](#socket-stale)), and takes the rights of other users away ([not-private](#not-private),
 [secrets-readable](#secrets-readable)). All other problems are yours to repair.
-Then it looks again, and the exit code is about what is still wrong. `--fix --yes` does not ask. Without a
-terminal, and with `--json`, nothing is repaired unless `--yes` is there.
+Then it looks again, and the exit code is about what is still wrong. `--fix --yes` does not ask, also not
+before the restart. Without a terminal, and with `--json`, nothing is repaired unless `--yes` is there.
 
 | id | problem | lies in |
 |---|---|---|

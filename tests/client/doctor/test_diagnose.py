@@ -6,8 +6,10 @@ import pytest
 
 from carpool.check.open_files import OpenFile
 from carpool.check.programs import MissingProgram
+from carpool.cli.doctor_repairs import question
 from carpool.doctor.diagnose import FREE_BYTES, Facts, NotPrivate, Problem, WrittenDirectory, diagnose
 from carpool.doctor.kinds import KINDS
+from carpool_protocol.machine.stop_commands import DRAIN_S
 from carpool_protocol.wire.jsonrpc import NOT_A_MESSAGE
 from tests.behaviours import behaviour
 
@@ -106,6 +108,14 @@ def test_a_server_whose_program_is_missing_is_reported_once_and_serious_problems
         "program-missing",
         "configuration-warning",
     ]
+
+
+def test_the_repair_that_restarts_carpool_says_which_calls_it_ends() -> None:
+    problem = only(facts(installed="1.1"))
+    cost = f"Calls that still run after {DRAIN_S:g} s are ended"
+    assert cost in problem.repair
+    assert cost in KINDS["old-daemon"].explanation
+    assert cost in question(problem)
 
 
 def test_only_what_is_safe_to_repair_has_a_fix_and_a_path_only_where_the_fix_needs_one() -> None:

@@ -53,6 +53,8 @@ class OperateParams(Struct):
 
     verb: OperateVerb
     servers: list[str] | None = None
+    within_s: float = OPERATE_TIMEOUT_S
+    """The longest wait for the result. What has begun goes on."""
 
 
 class ExplainParams(Struct):
@@ -105,9 +107,10 @@ class PoolCommands:
             else sorted({*pools, *(self._unstartable() if params.verb == "start" else ())})
         )
         answers: dict[PoolKey, tuple[bool, str]] = {}
+        limit_s = max(0.0, min(params.within_s, OPERATE_TIMEOUT_S))
 
         async def operate_pool(key: PoolKey) -> None:
-            answers[key] = await self._operate_pool(key, params.verb)
+            answers[key] = await self._operate_pool(key, params.verb, limit_s)
 
         async with trio.open_nursery() as nursery:
             for key in {key for name in names for key in pools.get(name, [])}:
@@ -127,16 +130,14 @@ class PoolCommands:
         problems = self._core.sources.problems()
         return {*problems.misconfigured} - {*problems.untrusted}
 
-    async def _operate_pool(self, key: PoolKey, verb: OperateVerb) -> tuple[bool, str]:
+    async def _operate_pool(self, key: PoolKey, verb: OperateVerb, limit_s: float) -> tuple[bool, str]:
         """Run a verb on one pool. Returns whether it succeeded, and what the operator reads."""
-        answer = await self._supervisor_queries.query(
-            lambda token: Operate(token, key, verb), OPERATE_TIMEOUT_S
-        )
+        answer = await self._supervisor_queries.query(lambda token: Operate(token, key, verb), limit_s)
         if isinstance(answer, OperationEnded):
             return answer.ok, answer.text
         if answer == "lost":
             return False, _SUPERVISOR_LOST
-        return False, f"{_NOT_DONE[verb]} after {OPERATE_TIMEOUT_S:g} s; see `carpool status`"
+        return False, f"{_NOT_DONE[verb]} after {limit_s:g} s; see `carpool status`"
 
     def _without_pool(self, name: ServerName) -> str:
         slug, text = self._why_no_pool(name) or ("", no_such_server(name, self._known_servers()))

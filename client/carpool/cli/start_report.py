@@ -31,15 +31,16 @@ class ServerStart(Struct, frozen=True):
     repair: str = ""
 
 
-STARTING: Final = "starting each server once; the first start of one may take minutes"
-"""Printed before a wait that may take as long as `first_start_s`."""
+TRIAL_S: Final = 60.0
+"""The longest wait for the servers. A first start may take longer, and goes on."""
+STARTING: Final = f"starting each server once, which may take {TRIAL_S:g} s"
 _SET: Final = "Set the variable where the agent starts, or put it into the `env_file`."
 _LOOK: Final = "See `carpool logs {0}`, then run `carpool start {0}`."
 
 
 def start_every_server(client: ControlClient, found: CheckedLayers) -> list[ServerStart]:
     """Start all servers and wait for them. `found`: the configuration, which tells the problems of some."""
-    answer = request_operation(client, {"verb": "start", "servers": None})
+    answer = request_operation(client, {"verb": "start", "servers": None, "within_s": TRIAL_S})
     status = broker_request_or_fail(client, "carpool/status", {})
     return server_starts(answer.get("results") or [], status, found)
 
@@ -55,13 +56,16 @@ def server_starts(
     starts = []
     for result in results:
         server, ok, text = result["server"], bool(result["ok"]), str(result["text"])
+        row = (status.get("servers") or {}).get(server) or {}
+        error = str(row.get("last_error") or "")
+        text += "" if ok or not error or error in text else f" (its last error: {error})"
         problem = problems.get(server)
         if problem is not None:
             starts.append(ServerStart(server, ok, text, problem.id, problem.repair))
         elif ok:
             starts.append(ServerStart(server, ok, text))
         else:
-            state = ((status.get("servers") or {}).get(server) or {}).get("state")
+            state = row.get("state")
             kind, repair = ("variable-unset", _SET) if state == "unset" else ("server-failing", _LOOK)
             starts.append(ServerStart(server, ok, text, kind, repair.format(server)))
     return starts

@@ -236,7 +236,6 @@ async def test_start_of_all_names_servers_that_are_unset_or_misconfigured(
     assert {each["server"]: each["ok"] for each in stopped} == {"git": True, "time": True}
 
 
-@behaviour("modes:probe")
 async def test_a_verb_runs_on_all_pools_of_a_server_at_once_and_fails_if_one_does(tmp_path: Path) -> None:
     rig = ControlRig(tmp_path)
     (pool,) = [spec for spec in rig.core.sources.wanted_pools().pools if spec.server == "git"]
@@ -270,6 +269,13 @@ async def test_a_verb_ends_for_all_servers_when_the_supervisor_dies_and_says_so(
     assert len(rig.sent) == 1, "nothing is asked of a supervisor that is gone"
 
 
+async def test_an_operator_waits_no_longer_than_it_says(tmp_path: Path) -> None:
+    rig = ControlRig(tmp_path)
+    (row,) = (await rig.ask("carpool/operate", verb="start", servers=["git"], within_s=0))["results"]
+    assert (row["ok"], row["text"]) == (False, "it has not started after 0 s; see `carpool status`")
+
+
+@behaviour("modes:probe")
 async def test_a_probe_result_is_sent_to_the_supervisor(tmp_path: Path) -> None:
     rig = ControlRig(tmp_path)
     said = await rig.ask("carpool/testify", server="git", kind="probe_diverged", detail="x" * 9000)

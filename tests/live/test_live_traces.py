@@ -1,6 +1,7 @@
 """Traces with real processes: one for each call, from the agent through carpool to a server on the SDK."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,10 +145,13 @@ async def test_a_collector_that_refuses_loses_spans_and_no_call_and_status_says_
         async with made.shim() as agent:
             assert await agent.text("plain__echo", {"text": "a"}) == "a"
             facts = await made.until(lambda all_: all_["trace"]["dropped"], "they are lost")
-            assert facts["trace"]["problem"] == "the collector does not take them"
+            why = f"the collector at {collector.url.removeprefix('http://')} does not take them"
+            assert facts["trace"]["problem"] == why
             _, page, _ = await made.carpool("status")
-            assert "3 spans of traces are lost: the collector does not take them" in page
-            assert made.log("broker").count("traces are lost") == 1
+            assert f"3 spans of traces are lost: {why}" in " ".join(page.split())
+            messages = [json.loads(line)["message"] for line in made.log("broker").splitlines()]
+            assert [each for each in messages if why in each] == [f"traces are lost: {why}; calls go on"]
+            assert any(re.match("OpenTelemetry: .*code: 400", each) for each in messages)
             collector.status = 200
             assert await agent.text("plain__echo", {"text": "b"}) == "b"
             await made.until(lambda all_: all_["trace"]["exported"], "they are exported again")

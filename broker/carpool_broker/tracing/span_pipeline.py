@@ -4,7 +4,7 @@ Owns the only use of the SDK, the bound of spans that wait for the collector, an
 lost. The log says once that spans are lost, and once that they are exported again. Imported by
 `trace_exporter` when traces are turned on.
 
-Refuses to know: settings, calls.
+Refuses to know: settings, calls, the SDK's own log lines (`sdk_log`).
 """
 
 import logging
@@ -13,6 +13,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.environment_variables import (
+    OTEL_EXPORTER_OTLP_ENDPOINT,
+    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,
+)
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -21,12 +25,14 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from carpool_broker.core.model.effects import ExportTrace
 from carpool_broker.core.model.traces import TracedSpan
+from carpool_protocol.carrier.remote import host_of
 
 log = logging.getLogger("carpool.broker")
 
 MAX_WAITING_SPANS: Final = 4096
 """Spans that wait for the collector. Further ones are lost."""
 _PATH: Final = "/v1/traces"
+_DEFAULT_ENDPOINT: Final = "http://localhost:4318"
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _KINDS: Final = {"server": SpanKind.SERVER, "internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT}
 _GOOD: Final = Status()
@@ -35,12 +41,11 @@ _GOOD: Final = Status()
 class SpanPipeline:
     """The SDK's batch processor in front of one exporter."""
 
-    def __init__(self, exporter: SpanExporter, release: str) -> None:
-        # The SDK reports each batch that fails. `_CountingExporter` says it once.
-        logging.getLogger("opentelemetry").propagate = False
+    def __init__(self, exporter: SpanExporter, release: str, collector: str = "the collector") -> None:
+        """`collector`: names it in the log and in `status`."""
         self._resource = _resource(release)
         self._scope = InstrumentationScope("carpool", release)
-        self._counting = _CountingExporter(exporter)
+        self._counting = _CountingExporter(exporter, collector)
         counting: Any = self._counting
         self._processor = BatchSpanProcessor(counting, max_queue_size=MAX_WAITING_SPANS)
         self._added = self._refused = 0
@@ -97,8 +102,9 @@ class SpanPipeline:
 class _CountingExporter:
     """Counts what an exporter takes. Runs in the SDK's thread."""
 
-    def __init__(self, exporter: SpanExporter) -> None:
+    def __init__(self, exporter: SpanExporter, collector: str) -> None:
         self._exporter = exporter
+        self._collector = collector
         self.taken = self.exported = self.lost = 0
         self.problem = ""
 
@@ -106,9 +112,10 @@ class _CountingExporter:
         self.taken += len(spans)
         try:
             result = self._exporter.export(spans)
-            why = "" if result is SpanExportResult.SUCCESS else "the collector does not take them"
+            why = "" if result is SpanExportResult.SUCCESS else f"{self._collector} does not take them"
         except Exception as error:  # noqa: BLE001 - of the network, in the SDK's thread
-            result, why = SpanExportResult.FAILURE, f"they cannot be sent ({type(error).__name__})"
+            result = SpanExportResult.FAILURE
+            why = f"they cannot be sent to {self._collector} ({type(error).__name__})"
         if why:
             self.lost += len(spans)
         else:
@@ -117,7 +124,7 @@ class _CountingExporter:
         if why and not before:
             log.warning("traces are lost: %s; calls go on", why)
         elif before and not why:
-            log.info("traces are exported again; %d spans were lost", self.lost)
+            log.info("traces are exported to %s again; %d spans were lost", self._collector, self.lost)
         return result
 
     def shutdown(self) -> None:
@@ -125,6 +132,16 @@ class _CountingExporter:
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
         return bool(self._exporter.force_flush(timeout_millis))
+
+
+def collector_name(endpoint: str | None) -> str:
+    """Return what people read of a collector: host and port, without path, user and query.
+
+    None: the one that the variables of the SDK name.
+    """
+    variables = (OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT)
+    host = host_of(endpoint or next(filter(None, map(os.environ.get, variables)), _DEFAULT_ENDPOINT))
+    return f"the collector at {host}" if host else "the collector"
 
 
 def otlp_exporter(endpoint: str | None) -> SpanExporter:

@@ -4,7 +4,8 @@ Owns when the OpenTelemetry SDK is imported: when traces are turned on, and neve
 that the SDK sees: those of an explicit `carpool up`, never those of an agent's program.
 
 Invariant: no failure of the SDK or the collector reaches a caller or delays a call. Refuses to know: which
-calls are traced, which spans a call has (`call_tracing`), the form of spans (`span_pipeline`).
+calls are traced, which spans a call has (`call_tracing`), the form of spans (`span_pipeline`), what the SDK
+logs (`sdk_log`).
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from carpool_broker.core.model.effects import ExportTrace
+from carpool_broker.tracing.sdk_log import log_as_carpool
 from carpool_protocol.bootstrap.extras import install_command, is_installed
 from carpool_protocol.config.schema.model import TRACE_VARIABLES, TraceConfig
 
@@ -72,16 +74,18 @@ class TraceExporter:
         if not is_installed("otel"):
             self._fail(f"they need more than is installed: {install_command('otel')}")
             return
+        log_as_carpool()
         try:
             with _environment(self._variables):
-                from carpool_broker.tracing.span_pipeline import SpanPipeline, otlp_exporter
+                from carpool_broker.tracing.span_pipeline import SpanPipeline, collector_name, otlp_exporter
 
-                self._pipeline = SpanPipeline(otlp_exporter(config.endpoint), self._release)
+                collector = collector_name(config.endpoint)
+                self._pipeline = SpanPipeline(otlp_exporter(config.endpoint), self._release, collector)
         except Exception as error:  # noqa: BLE001 - whatever the SDK finds wrong with its variables
             self._fail(f"the OpenTelemetry SDK does not start ({type(error).__name__})")
             return
         self._endpoint = config.endpoint
-        log.info("traces are exported to %s", config.endpoint or "the collector of the OTEL_ variables")
+        log.info("traces are exported to %s", collector)
 
     def add(self, ended: ExportTrace) -> None:
         """Export the spans of a call that ends now."""

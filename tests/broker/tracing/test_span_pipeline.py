@@ -1,8 +1,9 @@
 """Spans in the SDK's form: what its own exporter in memory sees, and what is lost and counted."""
 
 import logging
+import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from carpool_broker.core.model.effects import ExportTrace
 from carpool_broker.core.model.traces import TracedSpan
 from carpool_broker.tracing import span_pipeline
-from carpool_broker.tracing.span_pipeline import SpanPipeline, otlp_exporter
+from carpool_broker.tracing.span_pipeline import SpanPipeline, collector_name, otlp_exporter
 from tests.behaviours import behaviour
 
 TRACE, ROOT, CHILD, AGENT = (
@@ -61,11 +62,9 @@ def memory() -> InMemorySpanExporter:
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
     monkeypatch.delenv("OTEL_SERVICE_NAME", raising=False)
-    yield
-    logging.getLogger("opentelemetry").propagate = True
 
 
 @behaviour("traces:one")
@@ -113,7 +112,7 @@ def test_a_collector_that_fails_is_said_once_and_without_its_words(
     exporter: Any = Reluctant()
     exporter.may.set()
     exporter.outcome = outcome
-    pipeline = SpanPipeline(exporter, "1")
+    pipeline = SpanPipeline(exporter, "1", "the collector at h:1")
     for _ in range(3):
         exporter.is_taking.clear()
         pipeline.add(ENDED, NOW_NS)
@@ -121,9 +120,31 @@ def test_a_collector_that_fails_is_said_once_and_without_its_words(
     exporter.outcome = SpanExportResult.SUCCESS
     pipeline.shut_down()
     said = [each.getMessage() for each in caplog.records]
-    assert len([each for each in said if each.startswith("traces are lost: ")]) == 1
+    assert len([each for each in said if re.match("traces are lost: .*the collector at h:1", each)]) == 1
     assert "secret" not in caplog.text
     assert pipeline.dropped == 6
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "variables", "name"),
+    [
+        ("http://me:secret@h:1/secret?key=secret", {}, "the collector at h:1"),
+        (None, {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://me:secret@h/x"}, "the collector at h"),
+        (
+            None,
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://g", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://h:2"},
+            "the collector at h:2",
+        ),
+        (None, {}, "the collector at localhost:4318"),
+        ("http://[secret", {}, "the collector"),
+    ],
+)
+def test_the_name_of_a_collector_has_no_credentials(
+    endpoint: str | None, variables: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, text in variables.items():
+        monkeypatch.setenv(variable, text)
+    assert collector_name(endpoint) == name
 
 
 def test_an_endpoint_is_the_base_or_the_whole_url() -> None:

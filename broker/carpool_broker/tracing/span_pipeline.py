@@ -49,6 +49,7 @@ class SpanPipeline:
         counting: Any = self._counting
         self._processor = BatchSpanProcessor(counting, max_queue_size=MAX_WAITING_SPANS)
         self._added = self._refused = 0
+        self._is_shut_down = False
 
     @property
     def problem(self) -> str:
@@ -62,8 +63,17 @@ class SpanPipeline:
 
     @property
     def dropped(self) -> int:
-        """The number of spans that are lost: there was no room, or the collector did not take them."""
-        return self._refused + self._counting.lost
+        """The number of spans that are lost: there was no room, the collector did not take them, or they
+        still waited when the export ended.
+        """
+        left = self._added - self._counting.taken if self._is_shut_down else 0
+        return self._refused + self._counting.lost + left
+
+    @property
+    def is_settled(self) -> bool:
+        """True if the export has ended and no span is on its way, so that the counts stay."""
+        counting = self._counting
+        return self._is_shut_down and counting.taken == counting.exported + counting.lost
 
     def add(self, ended: ExportTrace, now_ns: int) -> None:
         """Hand over the spans of a call that ended at `now_ns`, or count them as lost."""
@@ -79,6 +89,7 @@ class SpanPipeline:
         """Export what waits, and end the thread. Blocks until the collector has answered or timed out."""
         processor: Any = self._processor
         processor.shutdown()
+        self._is_shut_down = True
 
     def _readable(self, trace: int, span: TracedSpan, ended: ExportTrace, now_ns: int) -> ReadableSpan:
         parent = None

@@ -41,8 +41,10 @@ class TraceExporter:
         self._endpoint: str | None = None
         self._pipeline: SpanPipeline | None = None
         self._problem = ""
+        self._ending: list[SpanPipeline] = []
+        """Earlier pipelines, of which spans may still be on their way."""
         self._exported = self._dropped = 0
-        """Spans of earlier pipelines."""
+        """Spans of pipelines that have ended."""
 
     @property
     def is_on(self) -> bool:
@@ -52,17 +54,20 @@ class TraceExporter:
     def facts(self) -> dict[str, Any]:
         """Return what `status` says of the export. `problem`: why nothing is exported although it is on."""
         pipeline = self._pipeline
+        self._settle()
+        counted = [*self._ending, *([pipeline] if pipeline else [])]
         return {
             "on": self.is_on,
             "problem": self._problem or (pipeline.problem if pipeline else ""),
-            "exported": self._exported + (pipeline.exported if pipeline else 0),
-            "dropped": self._dropped + (pipeline.dropped if pipeline else 0),
+            "exported": self._exported + sum(each.exported for each in counted),
+            "dropped": self._dropped + sum(each.dropped for each in counted),
         }
 
     def configure(self, config: TraceConfig) -> None:
         """Turn the export on or off."""
         if self._pipeline is not None and config.on and config.endpoint == self._endpoint:
             return
+        self._settle()
         if (old := self._take()) is not None:
             # The collector may be slow, and the loop must not wait for it.
             threading.Thread(target=old.shut_down, daemon=True).start()
@@ -101,9 +106,15 @@ class TraceExporter:
     def _take(self) -> "SpanPipeline | None":
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None:
+            self._ending.append(pipeline)
+        return pipeline
+
+    def _settle(self) -> None:
+        """Keep only the counts of pipelines that have ended."""
+        for pipeline in [each for each in self._ending if each.is_settled]:
+            self._ending.remove(pipeline)
             self._exported += pipeline.exported
             self._dropped += pipeline.dropped
-        return pipeline
 
     def _fail(self, why: str) -> None:
         self._problem = why

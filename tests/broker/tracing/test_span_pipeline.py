@@ -104,6 +104,23 @@ def test_spans_without_room_are_counted_and_delay_no_call(monkeypatch: pytest.Mo
 
 
 @behaviour("traces:no-harm")
+def test_spans_that_nobody_has_taken_when_the_export_ends_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter: Any = Reluctant()
+    pipeline = SpanPipeline(exporter, "1")
+    pipeline.add(ENDED, NOW_NS)
+    assert exporter.is_taking.wait(20)
+    pipeline.add(ENDED, NOW_NS)
+    processor: Any = vars(pipeline)["_processor"]
+    with monkeypatch.context() as patch:  # the SDK waits for 30 s, and then leaves the spans where they are
+        patch.setattr(processor, "shutdown", lambda: None)
+        pipeline.shut_down()
+    assert (pipeline.exported, pipeline.dropped, pipeline.is_settled) == (0, 2, False)
+    exporter.may.set()
+    processor.shutdown()
+    assert pipeline.is_settled
+
+
+@behaviour("traces:no-harm")
 @pytest.mark.parametrize("outcome", [SpanExportResult.FAILURE, ConnectionError("http://secret@host")])
 def test_a_collector_that_fails_is_said_once_and_without_its_words(
     outcome: SpanExportResult | Exception, caplog: pytest.LogCaptureFixture

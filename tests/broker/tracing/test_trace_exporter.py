@@ -3,17 +3,22 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
+import trio
 
 from carpool_broker.core.model.effects import ExportTrace
+from carpool_broker.core.model.traces import TracedSpan
 from carpool_broker.tracing import trace_exporter
 from carpool_broker.tracing.trace_exporter import TraceExporter
 from carpool_protocol.config.schema.model import TraceConfig
 from tests.behaviours import behaviour
+from tests.kit.waits import until
 
 OFF = TraceConfig(on=False, sample=1.0, endpoint=None)
 ON = TraceConfig(on=True, sample=1.0, endpoint="http://127.0.0.1:9")
+ENDED = ExportTrace("a" * 32, (TracedSpan("tools/call x", "server", "b" * 16, "", 2.0, 0.0, {}, ""),))
 NOTHING = {"on": False, "problem": "", "exported": 0, "dropped": 0}
 
 
@@ -71,6 +76,48 @@ async def test_the_sdk_sees_the_variables_that_up_brought_and_no_others(
     assert len(seen) == 1, "nothing has changed"
     await exporter.close()
     assert exporter.facts() == NOTHING
+
+
+class HeldExporter:
+    """An exporter that loses what it is given once it may, and that knows when it is asked."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.may = threading.Event(), threading.Event()
+
+    def export(self, _: object) -> object:
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        self.is_asked.set()
+        assert self.may.wait(20)
+        return SpanExportResult.FAILURE
+
+    def shutdown(self) -> None:
+        pass
+
+
+@behaviour("traces:no-harm")
+@pytest.mark.parametrize("after", [TraceConfig(on=True, sample=1.0, endpoint="http://127.0.0.1:10"), OFF])
+async def test_spans_that_are_lost_after_the_endpoint_has_changed_are_counted(
+    after: TraceConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
+    from carpool_broker.tracing import span_pipeline
+
+    held = HeldExporter()
+    monkeypatch.setattr(span_pipeline, "otlp_exporter", lambda _: held)
+    exporter = TraceExporter("1", {"OTEL_BSP_SCHEDULE_DELAY": "10"})
+    exporter.configure(ON)
+    exporter.add(ENDED)
+    assert await trio.to_thread.run_sync(held.is_asked.wait, 20)
+    exporter.add(ENDED)
+    exporter.configure(after)
+    assert exporter.facts()["dropped"] == 0
+    held.may.set()
+    await until(lambda: exporter.facts()["dropped"] == 2, "both spans are lost")
+    for _ in range(3):
+        exporter.configure(after)
+    assert exporter.facts()["dropped"] == 2
+    await exporter.close()
 
 
 async def test_variables_that_the_sdk_refuses_are_a_problem_and_no_end(

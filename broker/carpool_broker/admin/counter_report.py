@@ -40,7 +40,11 @@ class CounterReport:
         self._run = run
         self._clock = clock
         self._began_at = clock()
-        self._since_of: tuple[CallCounting | None, str] = (None, "")
+        self._seen = core.call_table.counting
+        """The counts that were reported last, or those of the beginning."""
+        self._switched = 0
+        """How often other counts were found than before."""
+        self._since = ""
         self._recent = RecentFailures(self._began_at)
         self._counted_by = core.call_table.counting
 
@@ -54,20 +58,24 @@ class CounterReport:
                 enabled=False, run="", since="", age_s=0.0, rows=[], servers_run=servers_run, servers=servers
             )
         began_at = counting.began_at or self._began_at
+        self._note_counts(counting, began_at)
         return CountersSnapshot(
             enabled=True,
-            run=self._run if not counting.began_at else f"{self._run}-{counting.began_at:.0f}",
-            since=self._since(counting, began_at),
+            run=f"{self._run}-{self._switched}" if self._switched else self._run,
+            since=self._since,
             age_s=round(self._clock() - began_at, 3),
             rows=counting.snapshot(),
             servers_run=servers_run,
             servers=servers,
         )
 
-    def _since(self, counting: CallCounting, began_at: float) -> str:
-        if self._since_of[0] is not counting:
-            self._since_of = counting, utc_text(unix_s() - (self._clock() - began_at))
-        return self._since_of[1]
+    def _note_counts(self, counting: CallCounting, began_at: float) -> None:
+        """Give counts that began anew a number and a time of their own."""
+        if counting is not self._seen:
+            self._seen = counting
+            self._switched += 1
+            self._since = ""
+        self._since = self._since or utc_text(unix_s() - (self._clock() - began_at))
 
     def facts(self, surveyed: Surveyed | None) -> CounterFacts:
         """Return what `status` says of the counters."""

@@ -91,6 +91,18 @@ def test_counters_that_were_switched_off_and_on_have_another_run() -> None:
     assert again.run != "r.0"
 
 
+def test_counters_that_are_switched_off_and_on_again_and_again_never_have_an_earlier_run() -> None:
+    rig = CounterRig()
+    runs = [rig.report.snapshot().run]
+    for _ in range(4):
+        rig.now += 0.2
+        rig.feed(ev.LimitsRead(SessionBounds(), 10.0, counts=False))
+        rig.feed(ev.LimitsRead(SessionBounds(), 10.0))
+        runs += [rig.report.snapshot().run, rig.report.snapshot().run]
+    assert len(set(runs)) == 5
+    assert runs[1::2] == runs[2::2]
+
+
 @behaviour("counters:servers")
 async def test_the_snapshot_has_the_counts_that_the_supervisor_reports(tmp_path: Path) -> None:
     rig = ControlRig(tmp_path)

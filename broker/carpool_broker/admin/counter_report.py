@@ -15,7 +15,7 @@ from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.calls.call_counting import CallCounting
 from carpool_broker.core.counters.recent_failures import RecentCalls, RecentFailures, sums_by_server
 from carpool_protocol.counters.call_counts import CallCounts
-from carpool_protocol.counters.snapshot import CountersSnapshot, ServerCounts
+from carpool_protocol.counters.snapshot import CountersSnapshot, ServerCounts, ServersProblem
 from carpool_protocol.counters.summary import shown_counts, sum_all, sum_by
 from carpool_protocol.link.messages import Surveyed
 from carpool_protocol.runtime.wallclock import unix_s, utc_text
@@ -48,14 +48,23 @@ class CounterReport:
         self._recent = RecentFailures(self._began_at)
         self._counted_by = core.call_table.counting
 
-    def snapshot(self, surveyed: Surveyed | None = None) -> CountersSnapshot:
-        """Return all counters. `surveyed`: the supervisor's answer, if there is one."""
+    def snapshot(
+        self, surveyed: Surveyed | None = None, servers_problem: ServersProblem = ""
+    ) -> CountersSnapshot:
+        """Return all counters. `surveyed`: the supervisor's answer; `servers_problem`: why there is none."""
         counting = self._core.call_table.counting
         servers = {} if surveyed is None else {str(name): each for name, each in surveyed.counts.items()}
         servers_run = "" if surveyed is None else self._core.recovery.epoch
         if counting is None:
             return CountersSnapshot(
-                enabled=False, run="", since="", age_s=0.0, rows=[], servers_run=servers_run, servers=servers
+                enabled=False,
+                run="",
+                since="",
+                age_s=0.0,
+                rows=[],
+                servers_run=servers_run,
+                servers=servers,
+                servers_problem=servers_problem,
             )
         began_at = counting.began_at or self._began_at
         self._note_counts(counting, began_at)
@@ -67,6 +76,7 @@ class CounterReport:
             rows=counting.snapshot(),
             servers_run=servers_run,
             servers=servers,
+            servers_problem=servers_problem,
         )
 
     def _note_counts(self, counting: CallCounting, began_at: float) -> None:

@@ -105,11 +105,17 @@ class StatusQuery:
         return status_page(self._facts(sessions, surveyed, silent_s))
 
     async def counters(self, params: StatusParams) -> CountersSnapshot:
-        """All counters, with those of the supervisor if its answer arrives in time."""
+        """All counters, with those of the supervisor if its answer arrives in time.
+
+        Without a supervisor the answer comes at once, and says that this part is missing.
+        """
         limit_s = max(0.0, min(params.within_s, SURVEY_TIMEOUT_S))
         found = await self._inquiries.query(lambda token: Survey(token, [], counts_only=True), limit_s)
-        surveyed = found if isinstance(found, Surveyed) else None
-        return self._counters.snapshot(surveyed)
+        if isinstance(found, Surveyed):
+            return self._counters.snapshot(found)
+        return self._counters.snapshot(
+            servers_problem="supervisor_silent" if found == "late" else "supervisor_away"
+        )
 
     def _facts(
         self, sessions: list[Session], surveyed: Surveyed | None, silent_s: float | None

@@ -102,6 +102,7 @@ def stats_document(snapshot: CountersSnapshot, by: str) -> dict[str, Any]:
         "total": shown_counts(sum_all(snapshot.rows), buckets=True),
         "groups": _groups(sum_by(snapshot.rows, by)),
         "servers_run": snapshot.servers_run,
+        "servers_problem": snapshot.servers_problem,
         "servers": {name: asdict(counts) for name, counts in sorted(snapshot.servers.items())},
     }
 

@@ -5,6 +5,8 @@ reports. It is the answer to `carpool/counters`, and what `carpool stats` and `/
 know: how rows are summed (`summary`), how they are shown.
 """
 
+from typing import Literal
+
 from msgspec import Struct
 
 from carpool_protocol.counters.call_counts import CallCounts
@@ -49,6 +51,9 @@ class ServerCounts(Struct, kw_only=True):
     """Times that a session began to wait because no instance was free for it to lease."""
 
 
+ServersProblem = Literal["", "supervisor_away", "supervisor_silent"]
+
+
 class CountersSnapshot(Struct, frozen=True, kw_only=True):
     """All counters of one broker at one moment."""
 
@@ -64,3 +69,5 @@ class CountersSnapshot(Struct, frozen=True, kw_only=True):
     servers_run: str = ""
     """The supervisor that has counted `servers`; empty: none has answered."""
     servers: dict[str, ServerCounts] = {}
+    servers_problem: ServersProblem = ""
+    """Why `servers` is missing; empty: it is the supervisor's answer."""

@@ -4,8 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
+import trio
+import trio.testing
 
 from carpool_broker.admin.counter_report import CounterReport
+from carpool_broker.admin.status_query import SURVEY_TIMEOUT_S
 from carpool_broker.core.counters.recent_failures import STEP_S
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.bounds import SessionBounds
@@ -13,7 +17,7 @@ from carpool_protocol.counters.snapshot import CountersSnapshot, ServerCounts
 from carpool_protocol.ids import CallId, RawJson, ServerName
 from carpool_protocol.link.messages import AnyMessage, CallAnswered, CallFailed, Survey, Surveyed
 from tests.behaviours import behaviour
-from tests.broker.admin.test_control import ControlRig
+from tests.broker.admin.test_control import ME, ControlRig
 from tests.broker.core.test_broker import TwoServersRig
 
 BODY = RawJson(b'{"content":[]}')
@@ -117,6 +121,7 @@ async def test_the_snapshot_has_the_counts_that_the_supervisor_reports(tmp_path:
     rig.answer = answer
     found = msgspec.convert(await rig.ask("carpool/counters"), CountersSnapshot)
     assert asked[0].counts_only, "no process is measured for it"
+    assert found.servers_problem == ""
     assert found.servers == {"git": counts[ServerName("git")]}
     status = await rig.ask("carpool/status")
     assert status["counters"]["servers"]["git"]["processes"] == {
@@ -124,7 +129,22 @@ async def test_the_snapshot_has_the_counts_that_the_supervisor_reports(tmp_path:
     }  # fmt: skip
 
 
-async def test_without_a_supervisor_the_snapshot_has_the_calls_all_the_same(tmp_path: Path) -> None:
-    rig = ControlRig(tmp_path, linked=False)
-    found = msgspec.convert(await rig.ask("carpool/counters", within_s=0.0), CountersSnapshot)
+@behaviour("counters:servers")
+@pytest.mark.parametrize(
+    ("linked", "waited_s", "problem"),
+    [(False, 0.0, "supervisor_away"), (True, SURVEY_TIMEOUT_S, "supervisor_silent")],
+)
+async def test_without_an_answer_of_a_supervisor_the_snapshot_has_the_calls_and_says_what_is_missing(
+    linked: bool,
+    waited_s: float,
+    problem: str,
+    tmp_path: Path,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    rig = ControlRig(tmp_path, linked=linked)
+    began = trio.current_time()
+    body = await rig.control.answer(ME, "carpool/counters", RawJson(b"{}"))
+    assert trio.current_time() - began == pytest.approx(waited_s)
+    found = msgspec.json.decode(body, type=CountersSnapshot)
     assert (found.enabled, found.servers, found.servers_run) == (True, {}, "")
+    assert found.servers_problem == problem

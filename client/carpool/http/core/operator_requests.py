@@ -7,8 +7,9 @@ page in a browser cannot send one to another origin without being asked for perm
 Knows nothing of: tokens (`access`), what a verb does (the broker's `admin`).
 """
 
+import re
 from collections.abc import Callable
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -182,14 +183,37 @@ def _read(request: HttpRequest, verb: _Verb) -> Struct:
             query = dict(parse_qsl(request.query, keep_blank_values=True, max_num_fields=100))
             form = msgspec.convert(query, verb.form)
     except (*UNREADABLE, ValueError) as error:
-        text = str(error) if isinstance(error, msgspec.ValidationError) else "it cannot be read"
-        raise ValueError(f"the request is not as this verb needs it: {text}") from None
+        raise ValueError(f"the request is not as this verb needs it: {_problem(error, verb.form)}") from None
     if isinstance(form, SomeOrAllServers) and form.all is (form.servers is not None):
         raise ValueError('name the servers, or say {"all": true}')
-    names = getattr(form, "servers", None) or ()
-    if len(names) > MAX_NAMES:
+    names: list[str] | None = getattr(form, "servers", None)
+    if names is not None and not names:
+        raise ValueError("it names no server, so nothing was done")
+    if names is not None and len(names) > MAX_NAMES:
         raise ValueError(f"it names more than {MAX_NAMES} servers")
     return form
+
+
+_PLAIN_PROBLEM: Final = re.compile(
+    r"(?:Object missing required field `\w+`|Expected `[\w |]+`, got `\w+`)(?: - at `\$[\w.\[\]]*`)?"
+)
+"""The texts of `msgspec` that name only fields and types of a form. Others repeat what was sent."""
+
+
+def _problem(error: Exception, form: type[Struct]) -> str:
+    """Return what is wrong with a request, without anything of it."""
+    if not isinstance(error, msgspec.ValidationError):
+        return "it cannot be read"
+    if _PLAIN_PROBLEM.fullmatch(str(error)):
+        return str(error)
+    fields = ", ".join(map(_described, msgspec.structs.fields(form)))
+    return f"it has a field or a value that is not known; it may have {fields or 'no field'}"
+
+
+def _described(field: msgspec.structs.FieldInfo) -> str:
+    """Return the name of a field, and the values that it may have if they are few."""
+    values = ", ".join(filter(None, get_args(field.type))) if get_origin(field.type) is Literal else ""
+    return f"`{field.name}` ({values})" if values else f"`{field.name}`"
 
 
 def _page(x: int, answer: dict[str, Any]) -> Respond:

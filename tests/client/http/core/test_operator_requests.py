@@ -108,10 +108,16 @@ def test_a_page_of_another_origin_may_not_act_even_with_the_token() -> None:
     [
         ("cancel", {}, "missing required field `call`"),
         ("cancel", {"call": 1}, "Expected `str`, got `int`"),
-        ("cancel", {"call": "c1", "more": 1}, "unknown field `more`"),
+        ("cancel", {"call": "c1", "more": 1}, "a field or a value that is not known; it may have `call`"),
+        ("stop", {"more": 1}, "it may have `servers`, `all`"),
+        ("stop", {"servers": [1]}, "Expected `str`, got `int` - at `$.servers[0]`"),
         ("cancel", [], "Expected `object`, got `array`"),
         ("stop", {}, 'name the servers, or say {"all": true}'),
         ("stop", {"servers": ["a"], "all": True}, 'name the servers, or say {"all": true}'),
+        ("stop", {"servers": []}, "names no server"),
+        ("stop", {"servers": [], "all": True}, 'name the servers, or say {"all": true}'),
+        ("pause", {"servers": []}, "names no server"),
+        ("resume", {"servers": []}, "names no server"),
         ("pause", {"servers": ["a"] * 1001}, "more than 1000"),
     ],
 )
@@ -123,6 +129,38 @@ def test_a_body_in_another_form_is_refused_before_the_broker_is_asked(
     assert (door.status(x), door.code(x)) == (400, -32602)
     assert text in door.body(x)["error"]["message"]
     assert not door.told
+
+
+SECRET = "hunter2"
+
+
+@behaviour("operate:http")
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [
+        *((verb, body) for verb in ACTS for body in (
+            SECRET, {SECRET: 1}, {**BODIES[verb], SECRET: SECRET}, {"call": [SECRET]}, {"servers": SECRET},
+            {"servers": {SECRET: SECRET}}, {"servers": [[SECRET]]}, {"session": {SECRET: 1}}, {"all": SECRET},
+        )),
+        *((f"{verb}?{SECRET}={SECRET}", None) for verb in READS),
+        (f"calls?state={SECRET}", None),
+        (f"calls?server=a&{SECRET}", None),
+        (SECRET, {}),
+    ],
+)  # fmt: skip
+def test_no_error_repeats_anything_of_the_request(verb: str, body: Any) -> None:
+    door = rig()
+    x = send(door, verb, "full", body)
+    assert door.status(x) in {400, 404}
+    assert SECRET not in door.answers[x].body.decode()
+    assert not door.told
+
+
+@behaviour("operate:http")
+def test_a_state_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    door = rig()
+    x = send(door, "calls?state=odd", "reader")
+    assert "`state` (waiting, running, asking)" in door.body(x)["error"]["message"]
 
 
 @behaviour("operate:http")

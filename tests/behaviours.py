@@ -1553,6 +1553,10 @@ _CONFIG: Final = {
         "docs/operating.md, docs/decisions/0045",
         "Over HTTP only an operator's token may read about all agents, and only a full one may act.",
     ),
+    "http:tokens:verbs": Behaviour(
+        "docs/http.md",
+        "`carpool token` adds, lists and revokes tokens in the file; the door ends those that have expired.",
+    ),
     "operate:stop-all": Behaviour("docs/operating.md", "`carpool stop --all` stops every server."),
     "switch:live": Behaviour(
         "docs/json.md, rule 18",

@@ -11,7 +11,7 @@ import trio
 from carpool.http.core.access import hash_of
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, fault_of
-from tests.kit.live import Daemon, observer
+from tests.kit.live import Daemon, Make, observer
 from tests.live.conftest import shared_daemon
 from tests.live.test_live_http import HttpReply, ask, door
 
@@ -111,14 +111,39 @@ def test_tokens_of_agents_and_of_readers_change_nothing(shared: Daemon) -> None:
     assert operator(shared, "counters", token="read").json["rows"] is not None
 
 
-@behaviour("operate:http")
-async def test_the_verb_token_makes_an_operators_token_that_works(shared: Daemon) -> None:
-    for right, key in (("full", True), ("read", "read")):
-        code, out, _ = await shared.carpool("token", "new", "--operator", right)
-        assert code == 0
-        entry = json.loads("{" + out.split("for carpool.json:")[1] + "}")["http"]["tokens"]["new"]
-        assert entry["operator"] == key
-        told = json.loads((await shared.carpool("token", "new", "--operator", right, "--json"))[1])
-        assert told["operator"] == right
-    code, _, said = await shared.carpool("token", "new", "--operator", "full", "--profile", "p")
-    assert (code, "for agents" in said) == (2, True)
+@behaviour("operate:http", "http:tokens:verbs")
+async def test_a_token_of_an_operator_works_as_soon_as_the_verb_has_added_it(daemon: Make) -> None:
+    one = daemon({"good": observer()}, http={"port": 0, "tokens": TOKENS})
+    with trio.fail_after(LIMIT_S):
+        code, out, said = await one.carpool("token", "add", "new", "--operator", "full", "--json")
+        assert code == 0, said
+        token = json.loads(out)["token"]
+        while True:
+            reply = await trio.to_thread.run_sync(operator, one, "status", None, token)
+            if reply.status == 200:
+                break
+            await trio.sleep(0.05)
+        assert (await one.carpool("token", "revoke", "new"))[0] == 0
+        while reply.status != 401:
+            reply = await trio.to_thread.run_sync(operator, one, "status", None, token)
+            await trio.sleep(0.05)
+
+
+@behaviour("http:tokens:verbs")
+async def test_a_token_that_expires_is_shut_out_and_the_door_does_not_open_for_everybody(
+    daemon: Make,
+) -> None:
+    one = daemon({"good": observer()}, http={"port": 0, "tokens": {"ann": hash_of("agent")}})
+    with trio.fail_after(LIMIT_S):
+        (code, out, said) = await one.carpool("token", "add", "bob", "--expires", "2s", "--json")
+        assert code == 0, said
+        token = json.loads(out)["token"]
+        assert (await one.carpool("token", "revoke", "ann"))[0] == 0
+        while True:
+            reply = await trio.to_thread.run_sync(operator, one, "status", None, token)
+            if reply.status == 401:
+                break
+            await trio.sleep(0.1)
+        assert "has not expired" in reply.json["error"]["message"]
+        without = await trio.to_thread.run_sync(ask, door(one)[0].removesuffix("/mcp"), "GET", "/metrics")
+        assert without.status == 401

@@ -6,7 +6,7 @@ through the running daemon; `--probe` is a separate task (`probe`). Values of `e
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -30,6 +30,7 @@ from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.pages.describe import SettingRow, describe
 from carpool_protocol.config.schema.model import Config
 from carpool_protocol.files.overrides_file import read_overrides
+from carpool_protocol.runtime.wallclock import unix_s, utc_text
 
 ALL_RIGHT = "all right"
 
@@ -212,6 +213,7 @@ def _check_http_address(found: CheckedLayers, *, alone: bool) -> None:
     """
     if found.config is None:
         return
+    found.warnings += _expired_tokens(found.config)
     directory = paths.runtime_dir(os.environ, os.getuid())
     held = launcher_lock.holder(directory)
     listen = os.environ.get("CARPOOL_HTTP", "") if held is None else held.http
@@ -223,6 +225,14 @@ def _check_http_address(found: CheckedLayers, *, alone: bool) -> None:
     if faults.now:
         found.door = faults.now
         found.warnings.append(faults.now)
+
+
+def _expired_tokens(config: Config) -> Iterator[str]:
+    """Yield a warning for each token that the HTTP door refuses by now."""
+    for name, each in config.http.tokens.items():
+        if each.is_expired(unix_s()):
+            when = utc_text(each.expires)
+            yield f"the token {name} expired at {when}; `carpool token revoke {name}` takes it out"
 
 
 def _profile_report(config: Config) -> list[dict[str, Any]]:

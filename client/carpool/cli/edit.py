@@ -126,12 +126,12 @@ def add(
         cwd = working_directory() or None
     server |= {"env": env} if env else {}
     server |= {"cwd": cwd} if cwd is not None else {}
-    config = _in_force(file)
+    config = config_in_force(file)
     if (there := _where(config, ServerName(name))) is not None:
         fail(f"there is a server {name} already in {there[0]}; `carpool remove {name}` takes it out")
 
     edit_file(config.file, lambda text: with_server(text, name, server, config.file))
-    _reload_running(name, config.file, "added to", as_json)
+    _tell_change(name, config.file, "added to", as_json)
     doubts = _start_warnings(name, command[0] if command else "", env, url, module)
     for text in (*doubts, *_profile_warning(name, config)):
         click.echo(f"carpool: {display.printable(text)}", err=True)
@@ -199,7 +199,7 @@ def _start_warnings(
 @json_option
 def remove(name: str, *, file: str | None, as_json: bool) -> None:
     """Take a server out of your own configuration. Its instances finish what is open and end."""
-    config = _in_force(file)
+    config = config_in_force(file)
     found = _where(config, ServerName(name))
     if found is None:
         fail(no_such_server(name, {*config.servers, *config.unusable}, f"in {config.file}"))
@@ -214,7 +214,7 @@ def remove(name: str, *, file: str | None, as_json: bool) -> None:
         return after
 
     edit_file(where, without_it)
-    _reload_running(name, where, "removed from", as_json)
+    _tell_change(name, where, "removed from", as_json)
 
 
 def _pairs(option: str, said: tuple[str, ...]) -> dict[str, str]:
@@ -227,7 +227,7 @@ def _pairs(option: str, said: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _in_force(named: str | None) -> Config:
+def config_in_force(named: str | None) -> Config:
     """Return the configuration to edit, which must be sound.
 
     The effect of an edit on a broken one is unknown.
@@ -300,20 +300,9 @@ def _changed(file: str, edit: Callable[[str], str], *, project: bool) -> bool:
     return True
 
 
-def _reload_running(name: str, file: str, what: str, as_json: bool) -> None:
-    """Ask a running carpool to read the file now. It would notice by itself a moment later."""
-    problems: list[str] = []
-    running = False
-    with contextlib.ExitStack() as stack:
-        try:
-            door = stack.enter_context(reach_broker(runtime_place(), control=True))
-            running = True
-            problems = [
-                str(each) for each in broker_request_or_fail(door, "carpool/reload", {}).get("problems") or []
-            ]
-        except ControlClientError as error:
-            if not error.no_broker:
-                fail_at(error)
+def _tell_change(name: str, file: str, what: str, as_json: bool) -> None:
+    """Have a running carpool read the file, and print what was done."""
+    running, problems = reload_running()
     if as_json:
         print_json({"server": name, "file": file, "running": running, "problems": problems})
     else:
@@ -322,3 +311,18 @@ def _reload_running(name: str, file: str, what: str, as_json: bool) -> None:
             click.echo(display.printable(each), err=True)
     if problems:
         raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def reload_running() -> tuple[bool, list[str]]:
+    """Ask a running carpool to read its files now; it would notice by itself a moment later. Returns whether
+    one runs, and the problems that it has with them.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            door = stack.enter_context(reach_broker(runtime_place(), control=True))
+            answer = broker_request_or_fail(door, "carpool/reload", {})
+        except ControlClientError as error:
+            if not error.no_broker:
+                fail_at(error)
+            return False, []
+    return True, [str(each) for each in answer.get("problems") or []]

@@ -85,7 +85,7 @@ VERB_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "login": ("carpool.cli.login:login", "Log in to a server that is reached over a URL."),
         "logout": ("carpool.cli.login:logout", "Forget the login to a server."),
         "pin": ("carpool.cli.pin:pin", "Show what has changed at pinned servers, and approve it."),
-        "token": ("carpool.cli.token:token", "Make a token for agents that come over HTTP."),
+        "token": ("carpool.cli.token:token", "Add, list and revoke tokens of the HTTP door."),
         "completion": (
             "carpool.cli.completion:completion",
             "Print the script by which a shell completes verbs and names.",

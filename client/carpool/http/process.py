@@ -13,7 +13,7 @@ import gc
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from carpool.bridge_mark import OwnBridges
@@ -28,7 +28,7 @@ from carpool.launcher.http_door import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.last_good import LastGoodReadings
 from carpool_protocol.config.reading.load import ConfigFile, find_config_file, load_config, load_layer
-from carpool_protocol.config.schema.model import Config, HttpConfig
+from carpool_protocol.config.schema.model import Config, HttpConfig, HttpToken
 from carpool_protocol.files.log_rotation import rotate_in_use
 from carpool_protocol.runtime import core_dumps
 from carpool_protocol.runtime.wallclock import unix_s
@@ -226,6 +226,7 @@ class _HttpDoor:
             rotate_in_use(self._log)
             stamp = _stamp(self._file.path)
             if stamp == seen:
+                self._end_expired_tokens()
                 continue
             seen = stamp
             try:
@@ -241,8 +242,15 @@ class _HttpDoor:
             self._settings = fresh
             self._server.set_gate(self._gate(fresh))
 
+    def _end_expired_tokens(self) -> None:
+        """Shut out tokens that have expired since the last look."""
+        if self._valid_tokens != _valid_tokens(self._settings, unix_s()).keys():
+            self._server.set_gate(self._gate(self._settings))
+
     def _gate(self, settings: HttpConfig) -> AccessRules:
-        return _gate(settings, self._own_bridges)
+        tokens = _valid_tokens(settings, unix_s())
+        self._valid_tokens = tokens.keys()
+        return _gate(settings, tokens, self._own_bridges)
 
 
 def _rules(settings: HttpConfig) -> HttpRules:
@@ -256,14 +264,21 @@ def _rules(settings: HttpConfig) -> HttpRules:
     )
 
 
-def _gate(settings: HttpConfig, own_bridges: OwnBridges) -> AccessRules:
+def _valid_tokens(settings: HttpConfig, now: float) -> dict[str, HttpToken]:
+    """Return the tokens that have not expired."""
+    return {name: token for name, token in settings.tokens.items() if not token.is_expired(now)}
+
+
+def _gate(settings: HttpConfig, valid: Mapping[str, HttpToken], own_bridges: OwnBridges) -> AccessRules:
     hosts = settings.hosts if is_loopback(host_name_of(settings.host)) else (*settings.hosts, settings.host)
-    tokens = settings.tokens.items()
-    profiles = {name: token.profile for name, token in tokens if token.profile}
-    hashes = {name: token.hash for name, token in tokens}
-    operators = {name: token.operator for name, token in tokens if token.operator}
     return AccessRules(
-        hosts, settings.origins, hashes, profiles, operators=operators, own_bridges=own_bridges
+        hosts,
+        settings.origins,
+        {name: token.hash for name, token in valid.items()},
+        {name: token.profile for name, token in valid.items() if token.profile},
+        operators={name: token.operator for name, token in valid.items() if token.operator},
+        needs_token=bool(settings.tokens),
+        own_bridges=own_bridges,
     )
 
 

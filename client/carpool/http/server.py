@@ -48,7 +48,7 @@ _MARGIN_S: Final = 0.01
 _TEXT: Final = "text/plain; charset=utf-8"
 _NOT_YOURS: Final = (
     b"this door has no tokens, so it serves the processes of its own user only; he can make a token with "
-    b"`carpool token NAME`"
+    b"`carpool token add NAME`"
 )
 _TOO_MANY: Final = Respond(
     0,

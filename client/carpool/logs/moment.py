@@ -18,3 +18,18 @@ def parse_moment(text: str, now: datetime) -> str:
     else:
         then = datetime.fromisoformat(text).astimezone(UTC)
     return f"{then:%Y-%m-%dT%H:%M:%S}.{then.microsecond // 1000:03d}Z"
+
+
+def parse_later_moment(text: str, now: datetime) -> str:
+    """Return a time to come, as the configuration has it: `30d` from now, or a date or time, by default UTC.
+
+    Raises `ValueError`.
+    """
+    if span := re.fullmatch(r"(\d{1,6})([smhdw])", text):
+        then = now + timedelta(seconds=int(span[1]) * _UNITS[span[2]])
+    else:
+        then = datetime.fromisoformat(text)
+        then = then.replace(tzinfo=then.tzinfo or UTC).astimezone(UTC)
+    if then <= now:
+        raise ValueError("it is over")
+    return f"{then:%Y-%m-%dT%H:%M:%SZ}"

@@ -92,13 +92,13 @@ def test_a_door_that_lives_tells_its_url_and_a_dead_one_does_not(tmp_path: Path)
 
 
 def test_a_token_comes_in_by_the_hash_that_is_printed_with_it(house: PrivateDaemon) -> None:
-    one, two = (json.loads(house.run("token", "ann", "--json").stdout) for _ in range(2))
+    one, two = (json.loads(house.run("token", "add", name, "--json").stdout) for name in ("ann", "bob"))
     assert one["token"] != two["token"]
     gate = AccessRules(tokens={"ann": one["hash"]})
     assert gate.principal(f"Bearer {one['token']}") == "ann"
     assert gate.principal(f"Bearer {two['token']}") is None
     assert one["token"] not in one["hash"]
-    assert house.run("token", "\n").returncode == 2
+    assert house.run("token", "add", "\n").returncode == 2
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ VERBS = (
     ("--help",),
     ("schema",),
     ("check", "--json"),
-    ("token", "ann"),
+    ("token", "list"),
     ("tools", "--json"),
     ("up", "--help"),
     ("connect", "--help"),

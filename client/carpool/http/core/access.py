@@ -36,7 +36,8 @@ class AccessRules:
     """The rules of one door. `hosts` and `origins`: allowed beside those of loopback.
 
     `tokens`: the name of a principal → `sha256:` and 64 hex digits. Without tokens everybody is
-    nobody in particular: the principal is empty. `profiles`: of principals that have one, whatever the URL.
+    nobody in particular: the principal is empty. `needs_token`: tokens are needed though none is valid, as
+    when all have expired. `profiles`: of principals that have one, whatever the URL.
     `operators`: the rights of principals that are operators; they are no agents.
     `own_bridges`: the values of `bridge_mark.HEADER` that bridges of this carpool send.
     """
@@ -49,6 +50,7 @@ class AccessRules:
         profiles: Mapping[str, str] | None = None,
         *,
         operators: Mapping[str, OperatorRight] | None = None,
+        needs_token: bool = False,
         own_bridges: Container[str] = (),
     ) -> None:
         self._hosts = {each.lower() for each in hosts}
@@ -56,16 +58,13 @@ class AccessRules:
         self._tokens = {
             name: bytes.fromhex(each[len(HASH_PREFIX) :]) for name, each in (tokens or {}).items()
         }
+        self.is_open = not self._tokens and not needs_token
+        """True if no token is needed."""
         self._profiles = dict(profiles or {})
         self._operators = dict(operators or {})
         self._own_bridges = own_bridges
         self._good_hosts: set[str] = set()
         """Values that were found valid: agents send the same ones again."""
-
-    @property
-    def is_open(self) -> bool:
-        """True if no token is needed."""
-        return not self._tokens
 
     @property
     def principals(self) -> int:
@@ -112,7 +111,7 @@ class AccessRules:
         """Return the principal of this token; None if the token is unknown, or missing where
         one is needed.
         """
-        if not self._tokens:
+        if self.is_open:
             return ANY_PRINCIPAL
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer":
@@ -126,7 +125,7 @@ class AccessRules:
 
     def access_key(self, principal: str) -> bytes | None:
         """Return the key to what this principal may reach; None if it may reach nothing."""
-        if not self._tokens:
+        if self.is_open:
             return None if principal else b""
         key = self._tokens.get(principal)
         if key is None:
@@ -182,5 +181,5 @@ def why_without_tokens(host: str, *, has_tokens: bool) -> str:
         return ""
     return (
         f"the HTTP door does not listen on {host} without tokens: anybody could use every "
-        "server; make one with `carpool token NAME`, or listen on 127.0.0.1"
+        "server; make one with `carpool token add NAME`, or listen on 127.0.0.1"
     )

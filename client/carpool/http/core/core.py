@@ -60,7 +60,7 @@ _NO_SESSION: Final = "Bad Request: Mcp-Session-Id is missing; initialize first, 
 _FOR_OPERATORS: Final = "this token is an operator's; agents need a token without `operator`"
 _METRICS_NEED: Final = (
     "metrics are about all agents, so they need an operator's token; "
-    "`carpool token NAME --operator read` makes one"
+    "`carpool token add NAME --operator read` makes one"
 )
 _NO_META: Final = (
     "Invalid params: params._meta must have io.modelcontextprotocol/protocolVersion (text) and "
@@ -194,12 +194,15 @@ class HttpCore:
         if self.gate.is_open and any(name in headers for name in _FORWARDED):
             text = (
                 "this door has no tokens, so it serves local processes only, and this request came through a "
-                "proxy; make a token with `carpool token NAME`"
+                "proxy; make a token with `carpool token add NAME`"
             )
             return refusal(x, 403, INVALID_REQUEST, text)
         principal = self.gate.principal(headers.get("authorization"))
         if principal is None and path != HEALTH:
-            text = "a bearer token that this door knows is needed; `carpool token NAME` makes one"
+            text = (
+                "a bearer token is needed that this door knows and that has not expired; `carpool token add "
+                "NAME` makes one"
+            )
             return refusal(x, 401, INVALID_REQUEST, text, WWW_Authenticate='Bearer realm="carpool"')
         return NO_PRINCIPAL if principal is None else principal
 

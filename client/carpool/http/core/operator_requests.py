@@ -106,11 +106,11 @@ VERBS: Final[dict[str, _Verb]] = {
 """Every verb by its name in the path."""
 
 _NEEDS_OPERATOR: Final = (
-    "this needs an operator's token; `carpool token NAME --operator full` makes one, and "
+    "this needs an operator's token; `carpool token add NAME --operator full` makes one, and "
     "`carpool docs operating` says where it goes"
 )
 _NEEDS_FULL: Final = (
-    "this token may read and not change anything; `carpool token NAME --operator full` makes one that may"
+    "this token may read and not change anything; `carpool token add NAME --operator full` makes one that may"
 )
 _UNKNOWN: Final = "there is no such verb; those are: " + ", ".join(sorted(VERBS))
 _UNKNOWN_OUTCOME: Final = (

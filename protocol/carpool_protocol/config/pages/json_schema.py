@@ -145,6 +145,7 @@ def _kind(setting: Setting) -> Schema:
                 "hash": digest,
                 "profile": {"type": "string", "minLength": 1},
                 "operator": {"enum": [True, False, "read"]},
+                "expires": {"type": "string"},
             }
             token = {"type": "object", "properties": keys, "required": ["hash"]}
             return {

@@ -30,7 +30,7 @@ _KINDS = {
     "templates": "list of texts with `${VAR}`",
     "template map": "object of texts with `${VAR}`",
     "seconds map": "object of seconds",
-    "token map": "object of hashes, or of `{hash, profile}`",
+    "token map": "object of hashes, or of `{hash, profile, operator, expires}`",
     "url": "URL with `${VAR}`",
     "secret": "text with `${VAR}`",
     "header map": "object of texts with `${VAR}`",

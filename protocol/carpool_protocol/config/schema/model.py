@@ -64,6 +64,12 @@ class HttpToken(Struct, frozen=True):
     """The profile of agents with this token; empty: no limits."""
     operator: OperatorRight = ""
     """Not empty: the token is an operator's, and no agent's."""
+    expires: float = 0.0
+    """The time from which it is refused, in seconds since 1970; 0: never."""
+
+    def is_expired(self, now: float) -> bool:
+        """True if it is refused by now."""
+        return 0.0 < self.expires <= now
 
 
 class HttpConfig(Struct, frozen=True, kw_only=True):

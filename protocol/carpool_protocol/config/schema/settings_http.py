@@ -78,11 +78,12 @@ HTTP_SETTINGS: Final[tuple[Setting, ...]] = (
         key="http.tokens",
         field="http.tokens",
         kind="token map",
-        text="Bearer tokens that are accepted: a name and the hash of the token, both from `carpool token "
-        'NAME`. With `{"hash": …, "profile": NAME}` in place of the hash, agents with that token have that '
-        'profile. With `{"hash": …, "operator": true}` the token is an operator\'s and no agent\'s; with '
-        '`"read"` for `true` it only reads ([operating.md](operating.md)). If there is at least '
-        "one token, requests without one are refused.",
+        text="Bearer tokens that are accepted: a name and the hash of the token. `carpool token add NAME` "
+        'writes both. With `{"hash": …, "profile": NAME}` in place of the hash, agents with that token have '
+        'that profile. With `{"hash": …, "operator": true}` the token is an operator\'s and no agent\'s; '
+        'with `"read"` for `true` it only reads ([operating.md](operating.md)). With `"expires": '
+        '"2027-01-31T00:00:00Z"` it is refused from then on. If there is at least one token, requests '
+        "without one are refused.",
     ),
     Setting(
         key="http.hosts",

@@ -9,13 +9,14 @@ Knows nothing of: files, lines, existing settings.
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from msgspec import Struct
 
 from carpool_protocol.carrier.remote import check_header_name, check_url
 from carpool_protocol.config.schema.expand import BadTemplate, read_template
-from carpool_protocol.config.schema.model import HttpToken
+from carpool_protocol.config.schema.model import HttpToken, OperatorRight
 from carpool_protocol.config.schema.settings import Setting
 from carpool_protocol.config.text.jsonc import JsonValue
 from carpool_protocol.config.text.problems import KeyPath, did_you_mean
@@ -46,7 +47,7 @@ IGNORED_KEYS: Final = frozenset({"$schema"})
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_NAME: Final = 64
-_TOKEN_KEYS: Final = frozenset({"hash", "operator", "profile"})
+_TOKEN_KEYS: Final = frozenset({"expires", "hash", "operator", "profile"})
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Legal names. Shells read other names as functions to define: `BASH_FUNC_echo%%` replaces `echo`."""
 
@@ -224,16 +225,30 @@ def _token(name: str, item: JsonValue, refuse: Callable[[ValueProblem], None]) -
     digest, profile, operator = written.get("hash"), written.get("profile", ""), written.get("operator")
     if not isinstance(digest, str) or not _HASH.fullmatch(digest):
         at = (name, "hash") if "hash" in written and written is item else (name,)
-        refuse(ValueProblem(at, "must be `sha256:` and 64 hex digits; `carpool token NAME` prints one"))
+        refuse(ValueProblem(at, "must be `sha256:` and 64 hex digits; `carpool token add NAME` writes one"))
     elif not isinstance(profile, str) or ("profile" in written and not profile):
         refuse(ValueProblem((name, "profile"), "must be the name of a profile"))
     elif "operator" in written and not isinstance(operator, bool) and operator != "read":
         refuse(ValueProblem((name, "operator"), 'must be true, false or "read"'))
     elif operator and profile:
         refuse(ValueProblem((name, "operator"), "has no effect together with `profile`, which is for agents"))
+    elif (expires := _expiry(written.get("expires"))) is None:
+        refuse(ValueProblem((name, "expires"), "must be a date or time in UTC, such as 2027-01-31T00:00:00Z"))
     else:
-        return HttpToken(digest, profile, "read" if operator == "read" else "full" if operator else "")
+        right: OperatorRight = "read" if operator == "read" else "full" if operator else ""
+        return HttpToken(digest, profile, right, expires)
     return None
+
+
+def _expiry(value: JsonValue) -> float | None:
+    """The time of an ISO 8601 text in seconds since 1970; 0 if there is none; None if it cannot be read."""
+    if value is None:
+        return 0.0
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
+        return None if moment is None else moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def kind_of(value: JsonValue) -> str:

@@ -97,6 +97,30 @@ def test_a_token_may_have_a_profile_that_there_is(token: Any, said: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("expires", "seconds"),
+    [
+        ("2027-01-31T00:00:00Z", 1801353600.0),
+        ("2027-01-31", 1801353600.0),
+        ("2027-01-31T01:00+01:00", 1801353600.0),
+    ],
+)
+@behaviour("http:tokens:verbs")
+def test_a_token_may_have_an_end(expires: str, seconds: float) -> None:
+    loaded = read_config(json.dumps({"http": {"tokens": {"ann": {"hash": HASH, "expires": expires}}}}), "f")
+    assert loaded.config is not None
+    token = loaded.config.http.tokens["ann"]
+    assert token.expires == seconds
+    assert (token.is_expired(seconds - 1), token.is_expired(seconds)) == (False, True)
+
+
+@pytest.mark.parametrize("expires", ["soon", 7, True, "2027-13-01", ""])
+def test_an_end_that_is_no_time_is_refused(expires: Any) -> None:
+    loaded = read_config(json.dumps({"http": {"tokens": {"ann": {"hash": HASH, "expires": expires}}}}), "f")
+    (problem,) = loaded.problems
+    assert "must be a date or time in UTC" in problem.render()
+
+
+@pytest.mark.parametrize(
     ("token", "right"),
     [
         ({"hash": HASH, "operator": True}, "full"),

@@ -95,7 +95,12 @@ class PoolCommands:
             lambda params: Act(params.verb, [ALL_SERVERS] if params.servers is None else params.servers),
         )
         methods.add("carpool/why", ExplainParams, lambda _, params: self.explain(params))
-        methods.add("carpool/testify", ReportProbeParams, lambda _, params: self.report_probe(params))
+        methods.add(
+            "carpool/testify",
+            ReportProbeParams,
+            lambda _, params: self.report_probe(params),
+            lambda params: Act("probe", [params.server]),
+        )
 
     async def operate(self, params: OperateParams) -> dict[str, Any]:
         """Run a verb. Returns `{"results": [{"server", "ok", "text"}]}`, in the order of the request."""

@@ -19,6 +19,7 @@ from carpool_broker.admin.supervisor_queries import SupervisorQueries
 from carpool_broker.config.configuration import DEFAULT_SOURCE
 from carpool_broker.core.model.events import SessionClosed, SessionOpened
 from carpool_broker.storage.approval_store import ApprovalStore
+from carpool_broker.storage.audit_log import AuditLog
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach_line import Attach
 from carpool_protocol.config.reading.load import ConfigFile
@@ -55,7 +56,13 @@ class ControlRig:
     """
 
     def __init__(
-        self, place: Path, *, linked: bool = True, more: dict[str, Any] | None = None, **others: Any
+        self,
+        place: Path,
+        *,
+        linked: bool = True,
+        more: dict[str, Any] | None = None,
+        audit: AuditLog | None = None,
+        **others: Any,
     ) -> None:
         file = place / "carpool.json"
         servers = {"git": {"command": "git", "tags": ["code"]}, "time": {"command": "time"}}
@@ -85,7 +92,7 @@ class ControlRig:
             core,
             configuration,
             self.inquiries,
-            Process(release="1", hooks=lambda: self.hooks, carriers=lambda: self.doors),
+            Process(release="1", hooks=lambda: self.hooks, carriers=lambda: self.doors, audit=audit),
             reload=self.reload,
             follow=self.follow,
             approvals=ApprovalStore(""),
@@ -285,6 +292,24 @@ async def test_a_probe_result_is_sent_to_the_supervisor(tmp_path: Path) -> None:
     assert (sent.kind, sent.key.startswith("git")) == ("probe_diverged", True)
     assert len(sent.detail) <= 500
     assert (await rig.refused("carpool/testify", server="git", kind="hearsay")).slug == "bad_params"
+
+
+@behaviour("operate:audited")
+async def test_a_probe_result_is_an_act_in_the_audit_because_it_changes_how_a_server_is_shared(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log" / "audit.jsonl"
+    audit = AuditLog(str(path), run="r1", max_bytes=1 << 20, whereabouts=lambda _: "")
+    audit.set_enabled(on=True)
+    rig = ControlRig(tmp_path, audit=audit)
+    await rig.ask("carpool/testify", server="git", kind="probe_diverged")
+    assert (await rig.refused("carpool/testify", server="x", kind="probe_agreed")).slug == "not_found"
+    audit.flush()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(each["act"], each["targets"], each["outcome"]) for each in lines] == [
+        ("probe", ["git"], "done"),
+        ("probe", ["x"], "not_found"),
+    ]
 
 
 @behaviour("call:dry-run", "switch:live")

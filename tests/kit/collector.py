@@ -66,6 +66,9 @@ class Collector:
                 self.spans += [CollectedSpan(named.get("service.name", ""), span) for span in scope.spans]
 
     def close(self) -> None:
+        """End it. Doing it again changes nothing."""
+        if not self._thread.is_alive():
+            return
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -157,6 +157,27 @@ async def test_a_collector_that_refuses_loses_spans_and_no_call_and_status_says_
             await made.until(lambda all_: all_["trace"]["exported"], "they are exported again")
 
 
+@behaviour("traces:no-harm", "traces:variables")
+async def test_a_dead_collector_leaves_only_lines_of_carpool_in_the_log_and_no_credentials(
+    daemon: Make, collector: Collector
+) -> None:
+    collector.close()
+    dead = collector.url.replace("//", "//me:hunter2@") + "/?key=hunter2"
+    made = daemon({"plain": observer()}, up=False, trace={"on": True, "endpoint": dead})
+    made.environ |= {"OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+    made.up()
+    with trio.fail_after(LIMIT_S):
+        async with made.shim() as agent:
+            assert await agent.text("plain__echo", {"text": "a"}) == "a"
+            await made.until(lambda all_: all_["trace"]["dropped"] == 3, "all spans are lost")
+    log = made.log("broker")
+    messages = [json.loads(line)["message"] for line in log.splitlines()]
+    at = collector.url.removeprefix("http://")
+    assert f"traces are lost: the collector at {at} does not take them; calls go on" in messages
+    assert any(each.startswith("OpenTelemetry: ") for each in messages)
+    assert "hunter2" not in log
+
+
 async def test_traces_are_turned_on_and_off_while_carpool_runs(daemon: Make, collector: Collector) -> None:
     made = daemon({"plain": observer()})
     with trio.fail_after(LIMIT_S):

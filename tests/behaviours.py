@@ -1749,6 +1749,10 @@ _HOOKS: Final = {
 }
 
 _START: Final = {
+    "start:idle": Behaviour(
+        "docs/settings.md",
+        "A carpool that an agent started ends `idle_exit_s` after the last session, if it may.",
+    ),
     "start:uninstall": Behaviour(
         "docs/start.md",
         "`carpool uninstall` undoes, ends and removes what is carpool's, and says what stays.",

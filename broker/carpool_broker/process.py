@@ -26,6 +26,7 @@ from carpool_broker.config.watcher import EVERYTHING, ConfigWatcher
 from carpool_broker.config.workspace_moves import WorkspaceMoves
 from carpool_broker.config.workspaces import WatchedFiles
 from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.idle_exit import IdleExit
 from carpool_broker.core.model import effects, events
 from carpool_broker.hooks.runner import HookRunner
 from carpool_broker.hooks.spec import rule_of
@@ -127,6 +128,7 @@ class BrokerShell:
         self._unflushed = 0
         """Messages sent since the link was flushed."""
         self._reported_losses: set[CallId] = set()
+        self._idle_exit = IdleExit()
         """Calls with `state_lost` whose answer has not been written yet."""
         epoch = Epoch(f"{os.getpid():x}-{os.urandom(6).hex()}")
         self._ready = ReadySet()
@@ -447,6 +449,20 @@ class BrokerShell:
                 self._control_methods.override_commands.sessions_known(self.core.sessions)
                 if self._lifeline is not None:
                     self._lifeline.end_return_period()
+            self._check_idle()
+
+    def _check_idle(self) -> None:
+        """Tell the launcher if nobody has used carpool for `idle_exit_s`."""
+        config = self._configuration.config
+        is_used = (
+            bool(self.core.sessions)
+            or not self.core.recovery.everybody
+            or config.http_wanted
+            or self._configuration.layers.has_servers_that_stay()
+        )
+        due = self._idle_exit.is_due(trio.current_time(), config.idle_exit_s, is_used=is_used)
+        if due and self._lifeline is not None:
+            self._lifeline.idle()
 
     # --- configuration ---------------------------------------------------------------------------------
 

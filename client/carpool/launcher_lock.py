@@ -1,7 +1,7 @@
 """The single-instance lock of a runtime directory, and its holder.
 
 Owns the lock file: locked (flock) by the launcher for its whole life, its text
-says `pid=…`, `config=…` and `http=…` for people and for `carpool down`. The lock is the truth,
+says `pid=…`, `config=…`, `http=…` and `idle=…` for people and for `carpool down`. The lock is the truth,
 the text only its description: a pid is believed only while the lock is held. A launcher that ends takes its
 text with it; one that was killed leaves it, for whoever brings carpool back before the machine starts anew
 (`boot=…`): after that nobody is left who knew it.
@@ -30,16 +30,20 @@ launcher.
 class LockHolder:
     """The launcher that runs here: its pid, and the configuration (empty: the default one) and the address
     of an HTTP door (empty: that of the configuration) it was given. `boot`: when the machine was started.
+    `ends_idle`: it ends when nobody has used carpool for a while.
     """
 
-    def __init__(self, pid: int, config: str, http: str = "", boot: str = "") -> None:
+    def __init__(
+        self, pid: int, config: str, http: str = "", boot: str = "", *, ends_idle: bool = False
+    ) -> None:
         self.pid = pid
         self.config = config
         self.http = http
         self.boot = boot
+        self.ends_idle = ends_idle
 
 
-def take_lock(directory: str, config: str, http: str = "") -> int | None:
+def take_lock(directory: str, config: str, http: str = "", *, ends_idle: bool = False) -> int | None:
     """Lock `directory` for this process. Returns the descriptor that holds the lock; `None` if another
     process has it. Raises `OSError` if the file cannot be written: a lock without a text could not be found.
     """
@@ -52,8 +56,8 @@ def take_lock(directory: str, config: str, http: str = "") -> int | None:
         else:
             try:
                 os.ftruncate(fd, 0)
-                text = f"pid={os.getpid()}\nconfig={config}\nhttp={http}\nboot={this_boot()}\n"
-                data = text.encode("utf-8", "surrogateescape")
+                text = f"pid={os.getpid()}\nconfig={config}\nhttp={http}\nidle={ends_idle:d}\n"
+                data = f"{text}boot={this_boot()}\n".encode("utf-8", "surrogateescape")
                 if os.pwrite(fd, data, 0) < len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # noqa: TRY301 - closed below
             except OSError:
@@ -161,4 +165,10 @@ def _read(fd: int) -> LockHolder:
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     pid = values.get("pid", "")
     number = int(pid) if pid.isdecimal() and len(pid) <= _PID_DIGITS else 0
-    return LockHolder(number, values.get("config", ""), values.get("http", ""), values.get("boot", ""))
+    return LockHolder(
+        number,
+        values.get("config", ""),
+        values.get("http", ""),
+        values.get("boot", ""),
+        ends_idle=values.get("idle") == "1",
+    )

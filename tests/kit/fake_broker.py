@@ -4,7 +4,8 @@ Standard library only. In a test's own process: `with FakeBroker(directory): …
 for the modules `carpool_broker` and `carpool_supervisor` (see `fake_packages`), and then does what the file
 `behave-NAME` in the runtime directory says, one word a line: `refuse` (print a config error, exit 2), `crash`
 (exit 1 at once), `spawner` (once: leave a child behind), `mute` (never a word), `alone` (says so), `note`
-(says something to whoever starts it), `deaf` (ignores every word that ends it).
+(says something to whoever starts it), `idle` (says so while it lives), `deaf` (ignores every word that ends
+it).
 What the launcher tells it goes to `heard-NAME`, each of its lives to `lives-NAME`.
 """
 
@@ -401,7 +402,7 @@ def main(package: str) -> None:
         try:
             data = lifeline.recv(4096)
         except TimeoutError:
-            lifeline.sendall(b"alive\n")
+            lifeline.sendall(b"idle\n" if "idle" in words else b"alive\n")
             continue
         with (directory / f"heard-{name}").open("ab") as heard:
             heard.write(data)

@@ -174,6 +174,11 @@ class EffectiveLayers:
             servers |= each.servers
         return servers
 
+    def has_servers_that_stay(self) -> bool:
+        """True if a server runs also while no agent is there."""
+        policies = (each.policy for each in self.configured_servers().values() if not each.disabled)
+        return any(policy.auto_connect or policy.min_instances for policy in policies)
+
     def server_names(self) -> set[ServerName]:
         """Names of all configured servers, also of those that cannot be run as written."""
         return {*self.configured_servers(), *(name for each in self._all_configs() for name in each.unusable)}

@@ -130,7 +130,13 @@ def restart_daemon() -> None:
     config = before.config if before else requested_config()
     _refuse_broken(config)
     end_daemon(place, DRAINED_S + DOWN_S, RESTART)
-    code, text = bring_up(place, config, http=before.http if before else None, explicit=True)
+    code, text = bring_up(
+        place,
+        config,
+        http=before.http if before else None,
+        explicit=True,
+        ends_idle=before is not None and before.ends_idle,
+    )
     if code:
         fail(text, code if code == EXIT_USAGE else EXIT_FAILED)
     if text:

@@ -85,11 +85,14 @@ class Launcher:
         place: RuntimeDirWatch | None = None,
         variables: bytes = b"",
         needs_door: bool = False,
+        ends_idle: bool = False,
     ) -> None:
         """`variables` are the operator's, which every broker gets and no other process. `needs_door`:
-        without the door the start has failed.
+        without the door the start has failed. `ends_idle`: it ends when the broker says that nobody has used
+        carpool for a while.
         """
         self._needs_door = needs_door
+        self._ends_idle = ends_idle
         self._runtime_dir = place
         self._place_said = ""
         """The reason why the directory cannot be restored, as it was told last."""
@@ -215,6 +218,9 @@ class Launcher:
                 child.ready = True
             elif word == "alone":
                 self._since = self._life
+            elif word == "idle" and self._ends_idle and self._stop_by is None:
+                # As for a restart: agents that come now, and the next one, start carpool again.
+                self._stop("nobody has used carpool for `idle_exit_s`", STOP_FOR_RESTART)
             elif word.startswith("note "):
                 self._broker_note = word[5:]
         status = child.exit_status()

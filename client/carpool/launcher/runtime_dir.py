@@ -23,11 +23,14 @@ DirState = Literal["kept", "put back", "taken", "gone"]
 class RuntimeDirWatch:
     """One launcher's hold on its runtime directory; `held` is what `launcher_lock.take_lock` returned."""
 
-    def __init__(self, directory: str, logs: str, config: str, http: str, held: int) -> None:
+    def __init__(
+        self, directory: str, logs: str, config: str, http: str, held: int, *, ends_idle: bool = False
+    ) -> None:
         self._directory = directory
         self._logs = logs
         self._config = config
         self._http = http
+        self._ends_idle = ends_idle
         self._held = held
         self._is_taken = False
         self.why = ""
@@ -44,7 +47,9 @@ class RuntimeDirWatch:
             paths.ensure_private(self._logs, paths.STATE_VARIABLE)
             if launcher_lock.is_in_place(self._held, self._directory):
                 return "put back"
-            held = launcher_lock.take_lock(self._directory, self._config, self._http)
+            held = launcher_lock.take_lock(
+                self._directory, self._config, self._http, ends_idle=self._ends_idle
+            )
         except paths.NotPrivateError as error:
             self.why = str(error)
             return "gone"

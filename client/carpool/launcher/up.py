@@ -30,6 +30,10 @@ START_S = 60.0
 _POLL_S = 0.05
 _CHECKED = {"--stay", "--checked"}
 """Options of carpool's own processes that have checked the environment themselves (`trusted_places`)."""
+_STARTED_BY_AGENT = (
+    "carpool runs already; an agent has started it, so it ends when nobody has used it for `idle_exit_s`; "
+    "`carpool down` first to keep it up"
+)
 _OUR_PACKAGES = ("carpool", "carpool_protocol", "carpool_broker", "carpool_supervisor")
 
 USAGE = """usage: carpool up [--detach] [--config FILE] [--http HOST:PORT]
@@ -72,7 +76,8 @@ def up(arguments: list[str]) -> int:
         for name in ("CARPOOL_HTTP", "CARPOOL_PROFILE"):
             os.environ.pop(name, None)
     if "--stay" in values:
-        return _stay(place, config, int(values.get("--ready-fd", "-1")), http, _handed_variables(values))
+        ready_fd, ends_idle = int(values.get("--ready-fd", "-1")), "--ends-idle" in values
+        return _stay(place, config, ready_fd, http, _handed_variables(values), ends_idle=ends_idle)
     http = http or os.environ.get("CARPOOL_HTTP", "")
     if why := _why_no_address(http):
         _say(why)
@@ -158,13 +163,15 @@ def bring_up(
     http: str | None = None,
     *,
     explicit: bool = False,
+    ends_idle: bool | None = None,
 ) -> tuple[int, str]:
     """Have carpool run in the background: (0, "") when sessions are taken, else a code and the reason.
 
     With code 0 a text is a warning. `config`, and `http`, where its HTTP door is to be; None: as the launcher
     had it that was killed here, so that sessions go on with the same servers and rights, else as
     CARPOOL_CONFIG and CARPOOL_HTTP say. `explicit`: a person or a service says so, and servers with
-    `auto_connect` get their variables from this environment.
+    `auto_connect` get their variables from this environment. `ends_idle`: it ends once nobody has used it for
+    a while; None: as the killed launcher, else unless it is explicit.
     """
     deadline = time.monotonic() + wait_s
     while True:
@@ -177,10 +184,12 @@ def bring_up(
         wished = before[0] if config is None else config
         door = before[1] if http is None else http
         if accepts(place.directory):
-            return EXIT_OK, _other_config(place, wished, door)
+            return EXIT_OK, _other_config(place, wished, door, explicit=explicit)
         if launcher_lock.holder(place.directory) is None:
             variables = _of_operator(wished) if explicit else b""
-            code, text = _start(place, wished, door, deadline, variables)
+            if ends_idle is None:
+                ends_idle = killed.ends_idle if killed and not explicit else not explicit
+            code, text = _start(place, wished, door, deadline, variables, ends_idle=ends_idle)
             if code is not None:
                 return code, text
         if time.monotonic() >= deadline:
@@ -248,7 +257,9 @@ def _pipe_with(variables: bytes) -> int:
         return -1
 
 
-def _stay(place: RuntimePlace, config: str, ready_fd: int, http: str, variables: bytes) -> int:
+def _stay(
+    place: RuntimePlace, config: str, ready_fd: int, http: str, variables: bytes, *, ends_idle: bool
+) -> int:
     """Become the launcher, in the environment that `daemon_environment` made."""
     try:
         paths.ensure_private(place.logs, paths.STATE_VARIABLE)
@@ -256,7 +267,7 @@ def _stay(place: RuntimePlace, config: str, ready_fd: int, http: str, variables:
         _say(str(error))
         return EXIT_USAGE
     try:
-        held = launcher_lock.take_lock(place.directory, config, http)
+        held = launcher_lock.take_lock(place.directory, config, http, ends_idle=ends_idle)
     except OSError as error:
         text = f"cannot write {paths.lock_file(place.directory)}: {error.strerror}"
         _say(text)
@@ -268,7 +279,7 @@ def _stay(place: RuntimePlace, config: str, ready_fd: int, http: str, variables:
         who = f"pid {holder.pid}" if holder and holder.pid else "another process"
         _say(f"carpool already runs in {place.directory} ({who}); `carpool down` ends it")
         return EXIT_USAGE
-    watch = RuntimeDirWatch(place.directory, place.logs, config, http, held)
+    watch = RuntimeDirWatch(place.directory, place.logs, config, http, held, ends_idle=ends_idle)
     try:
         environ = dict(os.environ)
         environ[paths.DAEMON_MARK] = paths.runtime_id(place.directory)
@@ -280,6 +291,7 @@ def _stay(place: RuntimePlace, config: str, ready_fd: int, http: str, variables:
             http=http,
             place=watch,
             variables=variables,
+            ends_idle=ends_idle,
             needs_door=bool(http) and ready_fd < 0,  # on somebody's terminal, or under a service manager
         ).run()
     finally:
@@ -287,7 +299,7 @@ def _stay(place: RuntimePlace, config: str, ready_fd: int, http: str, variables:
 
 
 def _start(
-    place: RuntimePlace, config: str, http: str, deadline: float, variables: bytes
+    place: RuntimePlace, config: str, http: str, deadline: float, variables: bytes, *, ends_idle: bool
 ) -> tuple[int | None, str]:
     """Start a launcher and return its outcome. Code `None`: another one was faster."""
     try:
@@ -314,6 +326,7 @@ def _start(
                 str(tell),
             ]
             command += ["--variables-fd", str(handed)] if handed >= 0 else []
+            command += ["--ends-idle"] if ends_idle else []
             process = subprocess.Popen(
                 [*command, *(["--config", config] if config else []), *(["--http", http] if http else [])],
                 stdin=subprocess.DEVNULL,
@@ -361,12 +374,13 @@ def _read_outcome(fd: int, deadline: float) -> str:
     return said.decode("utf-8", "replace")
 
 
-def _other_config(place: RuntimePlace, config: str, http: str) -> str:
+def _other_config(place: RuntimePlace, config: str, http: str, *, explicit: bool) -> str:
+    """Return what differs between the carpool that runs and the one that is asked for; empty if nothing."""
     holder = launcher_lock.holder(place.directory)
     if holder is not None and http and holder.http != http:
         return "carpool already runs without that HTTP door; `carpool down` first to open it"
     if not config or holder is None or holder.config == config:
-        return ""
+        return _STARTED_BY_AGENT if explicit and holder is not None and holder.ends_idle else ""
     return (
         f"carpool already runs with {holder.config or 'the default configuration'}, and keeps it; "
         f"`carpool down` first to use {config}"
@@ -384,7 +398,7 @@ def _parse(arguments: list[str]) -> tuple[dict[str, str], str]:
         name, equals, value = rest.pop(0).partition("=")
         if name in {"-h", "--help"}:
             return {"--help": ""}, ""
-        if name in {"--detach", "--quiet", "--stay", "--checked"} and not equals:
+        if name in {"--detach", "--quiet", "--stay", "--checked", "--ends-idle"} and not equals:
             values[name] = ""
         elif name in {"--config", "--ready-fd", "--variables-fd", "--http"}:
             if not equals and not rest:

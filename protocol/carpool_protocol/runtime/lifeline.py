@@ -2,9 +2,10 @@
 
 It carries text lines. To the launcher: `ready` once; before it perhaps `note TEXT` for the user who starts
 carpool; `alive` every second. A broker writes `alone` in place of `alive` once sessions of an earlier broker
-can no longer come back. From the launcher: `stop`, or `stop again` if carpool is started again at once; `gone
-NAME` (a supervisor has died); to a broker `heir …` before anything else (docs/decisions/0019). End of file
-means that the launcher is dead, and then this process ends as well: nothing is left running.
+can no longer come back, and `idle` when nobody has used carpool for `idle_exit_s`. From the launcher: `stop`,
+or `stop again` if carpool is started again at once; `gone NAME` (a supervisor has died); to a broker `heir …`
+before anything else (docs/decisions/0019). End of file means that the launcher is dead, and then this process
+ends as well: nothing is left running.
 
 The event loop itself sends `alive`, so a loop that hangs falls silent. A launcher that does not read (it may
 be stopped) never blocks this process: lines that do not fit are dropped.
@@ -69,6 +70,10 @@ class Lifeline:
         The line is repeated every second, so a launcher that does not read now still gets it.
         """
         self._alive = b"alone\n"
+
+    def idle(self) -> None:
+        """Tell the launcher that nobody has used carpool for the configured time."""
+        self._send(b"idle\n")
 
     async def run(self, on_stop: Callable[[], None], on_gone: Callable[[str], None]) -> None:
         """Serve the lifeline until the launcher is gone or the caller cancels.

@@ -430,3 +430,42 @@ def test_only_one_takes_the_lock_and_its_text_goes_with_it(house: PrivateDaemon)
     launcher_lock.release_lock(held)
     assert launcher_lock.holder(directory) is None
     assert house.text("lock") == ""
+
+
+@behaviour("start:idle")
+def test_a_carpool_that_an_agent_started_ends_when_it_is_idle_and_starts_with_the_next_agent(
+    house: PrivateDaemon,
+) -> None:
+    house.behave("broker", "idle")
+    for _ in range(2):
+        house.start("connect").communicate(timeout=20)
+        until(lambda: not house.launcher, "the launcher has ended")
+        assert not house.left()
+        assert not (house.directory / "down").exists(), "nobody ended it on purpose"
+    assert "nobody has used carpool" in (house.directory / "state/log/launcher.log").read_text()
+    assert len(house.lives("broker")) == 2
+
+
+@behaviour("start:idle")
+@pytest.mark.parametrize(("words", "ends_idle"), [((), False), (("--quiet",), True)])
+def test_only_a_carpool_that_an_agent_started_ends_idle_also_after_its_launcher_was_killed(
+    house: PrivateDaemon, words: tuple[str, ...], ends_idle: bool
+) -> None:
+    assert house.run("up", "--detach", *words).returncode == 0
+    for _ in range(2):
+        held = launcher_lock.holder(str(house.directory))
+        assert held is not None
+        assert held.ends_idle is ends_idle
+        os.kill(held.pid, signal.SIGKILL)
+        until(lambda: launcher_lock.holder(str(house.directory)) is None, "it is dead")
+        assert house.run("up", "--detach", "--quiet").returncode == 0
+
+
+@behaviour("start:idle")
+def test_a_person_who_starts_what_an_agent_has_started_is_told_that_it_ends(house: PrivateDaemon) -> None:
+    house.run("up", "--detach", "--quiet")
+    done = house.run("up", "--detach")
+    assert (done.returncode, "`carpool down` first to keep it up" in done.stderr) == (0, True)
+    house.run("down")
+    house.run("up", "--detach")
+    assert house.run("up", "--detach").stderr == ""

@@ -109,3 +109,9 @@ async def test_a_launcher_that_does_not_read_blocks_nothing_and_gets_whole_lines
     said += launcher.recv(4096)
     assert len(said) < 20_000 * 6
     assert set(said.split(b"\n")) == {b"alive", b""}
+
+
+def test_that_nobody_uses_carpool_is_one_line(pair: Pair) -> None:
+    launcher, lifeline = pair
+    lifeline.idle()
+    assert launcher.recv(4096) == b"idle\n"

@@ -268,6 +268,7 @@ class Config(Struct, frozen=True, kw_only=True):
     max_instances: int
     max_greeting: int
     list_wait_s: float
+    idle_exit_s: float
     receive_budget_bytes: int
     argument_budget_bytes: int
     unread_budget_bytes: int

@@ -128,6 +128,15 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         10.0,
         "Longest time that a list of tools waits for servers that are starting.",
     ),
+    seconds(
+        "idle_exit_s",
+        "idle_exit_s",
+        3600.0,
+        "A carpool that an agent has started ends this long after the last session has ended, and the next "
+        "agent starts it again; 0: never. One that you started (`carpool up`, a service) goes on, and so "
+        "does any with an HTTP door or a server with `auto_connect` or `pool.min`.",
+        zero=True,
+    ),
     size(
         "receive_budget_bytes",
         "receive_budget_bytes",

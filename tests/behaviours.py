@@ -373,6 +373,10 @@ _SETUP: Final = {
         "docs/setup.md",
         "After `carpool setup` the entry in each program's file reaches the server they now share.",
     ),
+    "service:ready": Behaviour(
+        "docs/setup.md",
+        "A service manager is told when carpool is ready and that it is alive; a restart is its task.",
+    ),
     "service:unit": Behaviour(
         "README.md",
         "`carpool service` writes a unit of systemd or an agent of launchd, with no secret in it.",

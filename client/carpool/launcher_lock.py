@@ -30,20 +30,31 @@ launcher.
 class LockHolder:
     """The launcher that runs here: its pid, and the configuration (empty: the default one) and the address
     of an HTTP door (empty: that of the configuration) it was given. `boot`: when the machine was started.
-    `ends_idle`: it ends when nobody has used carpool for a while.
+    `ends_idle`: it ends when nobody has used carpool for a while. `is_service`: a service manager starts it
+    again after a restart.
     """
 
     def __init__(
-        self, pid: int, config: str, http: str = "", boot: str = "", *, ends_idle: bool = False
+        self,
+        pid: int,
+        config: str,
+        http: str = "",
+        boot: str = "",
+        *,
+        ends_idle: bool = False,
+        is_service: bool = False,
     ) -> None:
         self.pid = pid
         self.config = config
         self.http = http
         self.boot = boot
         self.ends_idle = ends_idle
+        self.is_service = is_service
 
 
-def take_lock(directory: str, config: str, http: str = "", *, ends_idle: bool = False) -> int | None:
+def take_lock(
+    directory: str, config: str, http: str = "", *, ends_idle: bool = False, is_service: bool = False
+) -> int | None:
     """Lock `directory` for this process. Returns the descriptor that holds the lock; `None` if another
     process has it. Raises `OSError` if the file cannot be written: a lock without a text could not be found.
     """
@@ -56,8 +67,9 @@ def take_lock(directory: str, config: str, http: str = "", *, ends_idle: bool = 
         else:
             try:
                 os.ftruncate(fd, 0)
-                text = f"pid={os.getpid()}\nconfig={config}\nhttp={http}\nidle={ends_idle:d}\n"
-                data = f"{text}boot={this_boot()}\n".encode("utf-8", "surrogateescape")
+                text = f"pid={os.getpid()}\nconfig={config}\nhttp={http}\n"
+                text += f"idle={ends_idle:d}\nservice={is_service:d}\nboot={this_boot()}\n"
+                data = text.encode("utf-8", "surrogateescape")
                 if os.pwrite(fd, data, 0) < len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # noqa: TRY301 - closed below
             except OSError:
@@ -171,4 +183,5 @@ def _read(fd: int) -> LockHolder:
         values.get("http", ""),
         values.get("boot", ""),
         ends_idle=values.get("idle") == "1",
+        is_service=values.get("service") == "1",
     )

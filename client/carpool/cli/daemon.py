@@ -28,9 +28,9 @@ from carpool.control.control_client import AnsweredError, ControlClient
 from carpool.control.place import runtime_place
 from carpool.launcher import processes
 from carpool.launcher.cleanup import CLEAR_S
-from carpool.launcher.launcher import DRAINED_S, RESTART, STOP_S
+from carpool.launcher.launcher import DRAINED_S, RESTART, STOP_S, accepts
 from carpool.launcher.runtime_place import RuntimePlace
-from carpool.launcher.up import bring_up, requested_config
+from carpool.launcher.up import START_S, bring_up, requested_config
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths
@@ -130,6 +130,8 @@ def restart_daemon() -> None:
     config = before.config if before else requested_config()
     _refuse_broken(config)
     end_daemon(place, DRAINED_S + DOWN_S, RESTART)
+    if before is not None and before.is_service and _is_back(place):
+        return
     code, text = bring_up(
         place,
         config,
@@ -141,6 +143,16 @@ def restart_daemon() -> None:
         fail(text, code if code == EXIT_USAGE else EXIT_FAILED)
     if text:
         click.echo(f"carpool: {display.printable(text)}", err=True)
+
+
+def _is_back(place: RuntimePlace) -> bool:
+    """Wait for the service manager to start carpool again. False if it does not."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if accepts(place.directory):
+            return True
+        time.sleep(_POLL_S)
+    return False
 
 
 @click.command()

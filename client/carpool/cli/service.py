@@ -1,110 +1,100 @@
-"""The verb `service`: runs carpool from login on, without a program that needs it first.
+"""The verb `service`: runs carpool from login on, or from the machine's start on, without a program that
+needs it first.
 
-Owns the units (one of systemd, one of launchd), their places, and the commands to systemd and launchd.
-Invariants: a unit holds nothing of the environment but places and PATH, so it holds no secret; a server that
-the kernel kills for its memory does not end carpool; `carpool down` ends it, and it stays down; a file of
-that name that is not carpool's is left alone. Knows nothing of: what `carpool up` does.
+Owns the places of units, and the commands to systemd and launchd. A file of that name that is not carpool's
+is left alone. Knows nothing of: the text of a unit (`launcher.service_units`), what `carpool up` does.
 """
 
 import os
-import plistlib
+import pwd
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
 import click
+from msgspec import Struct
 
 from carpool import launcher_lock
 from carpool.cli.main import json_option
 from carpool.control.place import runtime_place
 from carpool.launcher import own_command
+from carpool.launcher.service_units import (
+    MARK,
+    NAME,
+    SYSTEM_PLACES,
+    launchd_agent,
+    systemd_system_unit,
+    systemd_user_unit,
+)
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import home_of
 from carpool_protocol.files import private_files
 
-NAME: Final = "carpool"
-MARK: Final = "Made by `carpool service install`"
-PLACES: Final = (
-    *("PATH", "XDG_CONFIG_HOME", "XDG_STATE_HOME"),
-    *("CARPOOL_CONFIG", "CARPOOL_RUNTIME_DIR", "CARPOOL_STATE_DIR"),
-)
-"""The variables that a unit takes over, so that programs and files are found in their present places."""
-STOP_S: Final = 60
-"""Longer than the launcher takes to end everything politely."""
-_USAGE: Final = 2
-"""The exit code of `carpool up` for a broken configuration, and if carpool runs already: a retry would not
-help.
-"""
-
-
-def systemd_unit(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return a user unit. `command`: the absolute command that starts carpool."""
-    places = [f"Environment={_quoted(f'{name}={environ[name]}')}" for name in PLACES if environ.get(name)]
-    words = " ".join(_quoted(word.replace("$", "$$")) for word in (*command, "up"))
-    return "\n".join(
-        [
-            f"# {MARK}; `carpool service uninstall` takes it away.",
-            "[Unit]",
-            "Description=carpool: MCP servers that agents share",
-            "",
-            "[Service]",
-            "Type=exec",
-            f"ExecStart={words}",
-            *places,
-            "Restart=on-failure",
-            "RestartSec=2",
-            f"RestartPreventExitStatus={_USAGE}",
-            "# The launcher ends its servers itself.",
-            "KillMode=mixed",
-            f"TimeoutStopSec={STOP_S}",
-            "# One server too large is no reason to end the others.",
-            "OOMPolicy=continue",
-            "",
-            "[Install]",
-            "WantedBy=default.target",
-            "",
-        ]
-    )
-
-
-def _quoted(word: str) -> str:
-    """Quote a word of a unit, systemd.syntax(7)."""
-    plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("\n", "\\n")
-    return f'"{plain}"'
-
-
-def launchd_agent(command: Sequence[str], environ: Mapping[str, str], log: str) -> str:
-    """Return an agent of the user's, launchd.plist(5). `log`: the file for the output of `carpool up`."""
-    agent = {
-        "Label": NAME,
-        "ProgramArguments": [*command, "up"],
-        "EnvironmentVariables": {name: environ[name] for name in PLACES if environ.get(name)},
-        "RunAtLoad": True,
-        "KeepAlive": {"SuccessfulExit": False},
-        "ThrottleInterval": 30,
-        "ExitTimeOut": STOP_S,
-        "ProcessType": "Interactive",
-        "StandardErrorPath": log,
-    }
-    text = plistlib.dumps(agent, sort_keys=False).decode()
-    head, _, rest = text.partition("<plist")
-    return f"{head}<!-- {MARK} -->\n<plist{rest}"
-
-
 Kind = Literal["systemd", "launchd"]
 _HERE: Final[Kind] = "launchd" if sys.platform == "darwin" else "systemd"
 
 _UNIT: Final = f"{NAME}.service"
+_SYSTEM_UNITS: Final = Path("/etc/systemd/system")
 _WITHOUT: Final = (
     "carpool needs no service: it starts with the first program that connects; "
     "to have it run before that, let your login run `carpool up --detach`"
 )
+_NEXT: Final = {False: "your next login", True: "the next start of the machine"}
+_SYSTEM_PLACES_TEXT: Final = (
+    f"its configuration is {SYSTEM_PLACES['CARPOOL_CONFIG']}; programs of its user find it with "
+    f"{paths.RUNTIME_VARIABLE}={SYSTEM_PLACES[paths.RUNTIME_VARIABLE]}, others come over HTTP with a token"
+)
 _PATIENCE_S: Final = 90.0
+
+
+class _Unit(Struct, frozen=True):
+    """One unit. `user`: the user of a unit of the machine; empty: a unit of this user's login."""
+
+    kind: Kind
+    user: str = ""
+
+    @property
+    def file(self) -> Path:
+        """The path of its file."""
+        if self.user:
+            return _SYSTEM_UNITS / _UNIT
+        home = home_of(os.environ)
+        if self.kind == "launchd":
+            return Path(home) / "Library" / "LaunchAgents" / f"{NAME}.plist"
+        base = os.environ.get("XDG_CONFIG_HOME", "")
+        config = base if os.path.isabs(base) else os.path.join(home, ".config")
+        return Path(config) / "systemd" / "user" / _UNIT
+
+    @property
+    def runtime_dir(self) -> str:
+        """The runtime directory of its carpool."""
+        return SYSTEM_PLACES[paths.RUNTIME_VARIABLE] if self.user else runtime_place().directory
+
+    @property
+    def text(self) -> str:
+        """What its file holds by now."""
+        command = own_command.executable()
+        if self.user:
+            return systemd_system_unit(command, os.environ, self.user)
+        if self.kind == "systemd":
+            return systemd_user_unit(command, os.environ)
+        logs = paths.log_dir(os.environ, runtime_place().directory)
+        return launchd_agent(command, os.environ, paths.daemon_log(logs, "service"))
+
+    def is_ours(self) -> bool:
+        """True if the file is carpool's."""
+        try:
+            return MARK in self.file.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+
+    def systemctl(self, *words: str) -> tuple[str, ...]:
+        """Return the command that tells systemd about it."""
+        return ("systemctl", *(() if self.user else ("--user",)), *words)
 
 
 @click.command()
@@ -113,113 +103,114 @@ _PATIENCE_S: Final = 90.0
 @click.option(
     "--for", "kind", type=click.Choice(["systemd", "launchd"]), help="With --print: not for this system."
 )
+@click.option(
+    "--system", "user", metavar="USER", help="From the machine's start on, as this user (systemd; as root)."
+)
 @json_option
-def service(what: str, *, shown: bool, kind: Kind | None, as_json: bool) -> None:
+def service(what: str, *, shown: bool, kind: Kind | None, user: str | None, as_json: bool) -> None:
     """Have carpool run from your login on: `carpool service install`, and `uninstall`.
 
-    A user unit of systemd, or an agent of launchd. carpool starts by itself with the first program that
-    connects; with a service it is there before.
+    A user unit of systemd, or an agent of launchd; with --system a unit of the machine. carpool starts by
+    itself with the first program that connects; with a service it is there before.
     """
     if (shown and what != "install") or (kind is not None and not shown):
         raise click.UsageError("--print goes with install, and --for with --print")
+    if user is not None:
+        _refuse_user(user, kind)
+    unit = _Unit(kind or _HERE, user or "")
     if shown:
-        click.echo(_text(kind or _HERE), nl=False)
+        click.echo(unit.text, nl=False)
     elif what == "install":
-        _install(_HERE, as_json=as_json)
+        _install(unit, as_json=as_json)
     elif what == "uninstall":
-        _uninstall(as_json=as_json)
+        _uninstall(unit, as_json=as_json)
     else:
-        _status(_HERE, as_json=as_json)
+        _status(unit, as_json=as_json)
 
 
-def _text(kind: Kind) -> str:
-    command = own_command.executable()
-    if kind == "systemd":
-        return systemd_unit(command, os.environ)
-    logs = paths.log_dir(os.environ, runtime_place().directory)
-    return launchd_agent(command, os.environ, paths.daemon_log(logs, "service"))
-
-
-def _file(kind: Kind) -> Path:
-    home = home_of(os.environ)
-    if kind == "launchd":
-        return Path(home) / "Library" / "LaunchAgents" / f"{NAME}.plist"
-    base = os.environ.get("XDG_CONFIG_HOME", "")
-    return Path(base if os.path.isabs(base) else os.path.join(home, ".config")) / "systemd" / "user" / _UNIT
-
-
-def _is_ours(file: Path) -> bool:
+def _refuse_user(user: str, kind: Kind | None) -> None:
+    if (kind or _HERE) != "systemd":
+        raise click.UsageError("--system makes a unit of systemd")
     try:
-        return MARK in file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
+        pwd.getpwnam(user)
+    except KeyError:
+        raise click.UsageError(f"there is no user {display.printable(user)} on this machine") from None
 
 
-def _install(kind: Kind, *, as_json: bool) -> None:
-    _need(kind)
-    file = _file(kind)
-    if file.exists() and not _is_ours(file):
+def _install(unit: _Unit, *, as_json: bool) -> None:
+    _need(unit.kind)
+    file = unit.file
+    if file.exists() and not unit.is_ours():
         fail(f"{file} is not carpool's: look at it, and move it away", EXIT_USAGE)
-    runs = launcher_lock.holder(runtime_place().directory) is not None
+    runs = launcher_lock.holder(unit.runtime_dir) is not None
     was_there = file.exists()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        private_files.replace(str(file), _text(kind).encode(), 0o644)
+        private_files.replace(str(file), unit.text.encode(), 0o644)
     except OSError as error:
         fail(f"{file} cannot be written ({error.strerror})")
-    if problem := _activate(kind, file, runs=runs):
+    if problem := _activate(unit, runs=runs):
         if not was_there:
             file.unlink(missing_ok=True)  # else the next login might start what is told to have failed
         fail(f"{problem}; {_WITHOUT}")
     if as_json:
         print_json({"file": str(file), "started": not runs})
         return
-    click.echo(f"{display.printable(str(file))} is there: carpool runs from your login on")
+    since = "the machine's start" if unit.user else "your login"
+    click.echo(f"{display.printable(str(file))} is there: carpool runs from {since} on")
+    if unit.user:
+        click.echo(_SYSTEM_PLACES_TEXT)
     if runs:
-        click.echo("carpool runs already, and goes on; the service takes over with your next login")
+        click.echo(f"carpool runs already, and goes on; the service takes over with {_NEXT[bool(unit.user)]}")
 
 
-def _activate(kind: Kind, file: Path, *, runs: bool) -> str:
+def _activate(unit: _Unit, *, runs: bool) -> str:
     """Have systemd or launchd take the unit. Returns the problem, empty if there is none."""
-    if kind == "systemd":
+    if unit.kind == "systemd":
         now = [] if runs else ["--now"]
-        return _told("systemctl", "--user", "daemon-reload") or _told(
-            "systemctl", "--user", "enable", *now, _UNIT
-        )
-    return "" if runs else _told("launchctl", "bootstrap", _domain(), str(file))  # a login finds it by itself
+        return _told(*unit.systemctl("daemon-reload")) or _told(*unit.systemctl("enable", *now, _UNIT))
+    # A login finds it by itself.
+    return "" if runs else _told("launchctl", "bootstrap", _domain(), str(unit.file))
 
 
 def installed_unit() -> Path | None:
-    """Return the file of the service if it is there and carpool's."""
-    file = _file(_HERE)
-    return file if file.exists() and _is_ours(file) else None
+    """Return the file of this user's service if it is there and carpool's."""
+    unit = _Unit(_HERE)
+    return unit.file if unit.file.exists() and unit.is_ours() else None
 
 
-def remove_unit(file: Path) -> str:
+def remove_unit() -> str:
+    """End this user's service and remove its file, as `_remove`."""
+    return _remove(_Unit(_HERE))
+
+
+def _remove(unit: _Unit) -> str:
     """End the service and remove its file.
 
     Returns the problem that systemd has with it, empty if there is none. Raises `OSError` if the file stays.
     """
-    if _HERE == "launchd":
+    file = unit.file
+    if unit.kind == "launchd":
         _try("launchctl", "bootout", f"{_domain()}/{NAME}")
         file.unlink()
         return ""
-    problem = _told("systemctl", "--user", "disable", "--now", _UNIT)
+    problem = _told(*unit.systemctl("disable", "--now", _UNIT))
     file.unlink()
-    if problem:  # `disable` would have removed the link by which a login starts the unit
-        (file.parent / "default.target.wants" / _UNIT).unlink(missing_ok=True)
-    return problem or _told("systemctl", "--user", "daemon-reload")
+    if problem:  # `disable` would have removed the link by which systemd starts the unit
+        wants = "multi-user.target.wants" if unit.user else "default.target.wants"
+        (file.parent / wants / _UNIT).unlink(missing_ok=True)
+    return problem or _told(*unit.systemctl("daemon-reload"))
 
 
-def _uninstall(*, as_json: bool) -> None:
-    file = _file(_HERE)
+def _uninstall(unit: _Unit, *, as_json: bool) -> None:
+    file = unit.file
     there = file.exists()
-    if there and not _is_ours(file):
+    if there and not unit.is_ours():
         fail(f"{file} is not carpool's, and stays", EXIT_USAGE)
     problem = ""
     if there:
         try:
-            problem = remove_unit(file)
+            problem = _remove(unit)
         except OSError as error:
             fail(f"{file} cannot be removed ({error.strerror})")
     if problem:
@@ -230,25 +221,24 @@ def _uninstall(*, as_json: bool) -> None:
         click.echo(f"{display.printable(str(file))} is gone" if there else "there is no service of carpool")
 
 
-def _status(kind: Kind, *, as_json: bool) -> None:
-    file = _file(kind)
-    installed = file.exists() and _is_ours(file)
-    held = launcher_lock.holder(runtime_place().directory)
+def _status(unit: _Unit, *, as_json: bool) -> None:
+    installed = unit.file.exists() and unit.is_ours()
+    held = launcher_lock.holder(unit.runtime_dir)
     asked = (
-        _try("systemctl", "--user", "is-active", _UNIT)
-        if kind == "systemd"
+        _try(*unit.systemctl("is-active", _UNIT))
+        if unit.kind == "systemd"
         else _try("launchctl", "print", f"{_domain()}/{NAME}")
     )
     active = installed and asked is not None and asked.returncode == 0
-    current = installed and file.read_text(encoding="utf-8", errors="replace") == _text(kind)
+    current = installed and unit.file.read_text(encoding="utf-8", errors="replace") == unit.text
     if as_json:
-        facts = {"file": str(file), "installed": installed, "current": current, "active": active}
+        facts = {"file": str(unit.file), "installed": installed, "current": current, "active": active}
         print_json({**facts, "running": held is not None})
         return
     if not installed:
         click.echo("there is no service of carpool; `carpool service install` makes one")
     else:
-        click.echo(f"{display.printable(str(file))}: {'active' if active else 'not active'}")
+        click.echo(f"{display.printable(str(unit.file))}: {'active' if active else 'not active'}")
         if not current:
             click.echo("it is not what it would be by now: `carpool service install` writes it again")
     click.echo("carpool runs" if held is not None else "carpool does not run")

@@ -154,7 +154,7 @@ def _perform(found: Remains, *, purge: bool) -> None:
 
 def _remove_unit(file: Path) -> None:
     try:
-        problem = service.remove_unit(file)
+        problem = service.remove_unit()
     except OSError as error:
         fail(f"{file} cannot be removed ({error.strerror})")
     click.echo(f"{display.printable(str(file))} is gone")

@@ -30,6 +30,7 @@ from carpool.launcher.http_door import (
 from carpool.launcher.log import exit_status_text, log_line
 from carpool.launcher.restart_policy import SILENT_S, RestartPolicy
 from carpool.launcher.runtime_dir import RuntimeDirWatch
+from carpool.launcher.service_manager import RESTART_STATUS, ServiceManager
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.files.log_rotation import rotate_in_use
 from carpool_protocol.machine.stop_commands import DRAIN_S, STOP, STOP_FOR_RESTART, STOP_FOR_RESTART_NOW
@@ -86,6 +87,7 @@ class Launcher:
         variables: bytes = b"",
         needs_door: bool = False,
         ends_idle: bool = False,
+        service_manager: ServiceManager | None = None,
     ) -> None:
         """`variables` are the operator's, which every broker gets and no other process. `needs_door`:
         without the door the start has failed. `ends_idle`: it ends when the broker says that nobody has used
@@ -93,6 +95,7 @@ class Launcher:
         """
         self._needs_door = needs_door
         self._ends_idle = ends_idle
+        self._service_manager = service_manager or ServiceManager({})
         self._runtime_dir = place
         self._place_said = ""
         """The reason why the directory cannot be restored, as it was told last."""
@@ -153,7 +156,7 @@ class Launcher:
 
     def run(self) -> int:
         """Start, keep up, stop. Returns the exit code: 0, 1 if it does not start, 2 if the configuration is
-        refused.
+        refused, `RESTART_STATUS` if its service manager is to start it again.
         """
         self._catch_signals()
         processes.become_subreaper()
@@ -167,6 +170,7 @@ class Launcher:
             now = time.monotonic()
             if now - looked >= _TICK_S:
                 looked = now
+                self._service_manager.alive()
                 self._check_runtime_dir()
                 rotate_in_use(self._log)
             if now - then > _TICK_S * 5:  # we slept, or were stopped: nobody could be heard
@@ -188,7 +192,8 @@ class Launcher:
             self._leftovers.remove_until_down_files()
         self._report_to_starter(f"failed {EXIT_FAILED}\ncarpool was stopped while it started")
         log_line("stopped")
-        return self._exit
+        is_restarted = self._again and self._exit == EXIT_OK and self._service_manager.is_there
+        return RESTART_STATUS if is_restarted else self._exit
 
     def _check_runtime_dir(self) -> None:
         if self._runtime_dir is None:
@@ -328,6 +333,7 @@ class Launcher:
         if opening and not self._door_note and now < self._door_by:
             return
         self._was_ready = True
+        self._service_manager.ready()
         log_line(f"ready in {self._directory}")
         self._report_to_starter("\n".join(["ready", *filter(None, (self._broker_note, self._door_note))]))
 
@@ -339,6 +345,7 @@ class Launcher:
 
     def _stop(self, why: str, word: str = STOP) -> None:
         now = time.monotonic()
+        self._service_manager.stopping()
         self._again = word == STOP_FOR_RESTART
         if self._others_by is not None:
             log_line(f"draining no longer: {why}")

@@ -11,6 +11,7 @@ listens on them.
 """
 
 import os
+from collections.abc import Callable
 from typing import Literal
 
 from carpool import launcher_lock
@@ -21,16 +22,14 @@ DirState = Literal["kept", "put back", "taken", "gone"]
 
 
 class RuntimeDirWatch:
-    """One launcher's hold on its runtime directory; `held` is what `launcher_lock.take_lock` returned."""
+    """One launcher's hold on its runtime directory. `take` locks it (`launcher_lock.take_lock`); `held` is
+    what that returned first.
+    """
 
-    def __init__(
-        self, directory: str, logs: str, config: str, http: str, held: int, *, ends_idle: bool = False
-    ) -> None:
+    def __init__(self, directory: str, logs: str, take: Callable[[], int | None], held: int) -> None:
         self._directory = directory
         self._logs = logs
-        self._config = config
-        self._http = http
-        self._ends_idle = ends_idle
+        self._take = take
         self._held = held
         self._is_taken = False
         self.why = ""
@@ -47,9 +46,7 @@ class RuntimeDirWatch:
             paths.ensure_private(self._logs, paths.STATE_VARIABLE)
             if launcher_lock.is_in_place(self._held, self._directory):
                 return "put back"
-            held = launcher_lock.take_lock(
-                self._directory, self._config, self._http, ends_idle=self._ends_idle
-            )
+            held = self._take()
         except paths.NotPrivateError as error:
             self.why = str(error)
             return "gone"

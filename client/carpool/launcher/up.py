@@ -11,6 +11,7 @@ import select
 import subprocess
 import sys
 import time
+from functools import partial
 
 from carpool import import_path, launcher_lock
 from carpool.launcher.child import messages_at_end
@@ -19,6 +20,7 @@ from carpool.launcher.http_door import read_door_status
 from carpool.launcher.launcher import DOOR_S, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
 from carpool.launcher.runtime_dir import RuntimeDirWatch
 from carpool.launcher.runtime_place import RuntimePlace
+from carpool.launcher.service_manager import ServiceManager, keep_variables
 from carpool_protocol.bootstrap import paths, trusted_places
 from carpool_protocol.bootstrap.paths import project_around
 from carpool_protocol.files import private_files
@@ -88,7 +90,9 @@ def up(arguments: list[str]) -> int:
         command += ["--config", config] if config else []
         command += ["--http", http] if http else []
         command += _inherited(_pipe_with(_of_operator(config)))
-        os.execve(sys.executable, command, daemon_environment(place.directory))  # noqa: S606 - no shell wanted
+        environ = daemon_environment(place.directory)
+        keep_variables(os.environ, environ)
+        os.execve(sys.executable, command, environ)  # noqa: S606 - no shell wanted
     # Shims and clients say `--quiet`: they bring carpool back, or up, for their agent and choose nothing.
     if "--quiet" in values:
         code, text = bring_up(place)
@@ -261,13 +265,22 @@ def _stay(
     place: RuntimePlace, config: str, ready_fd: int, http: str, variables: bytes, *, ends_idle: bool
 ) -> int:
     """Become the launcher, in the environment that `daemon_environment` made."""
+    service_manager = ServiceManager(os.environ)
     try:
         paths.ensure_private(place.logs, paths.STATE_VARIABLE)
     except paths.NotPrivateError as error:
         _say(str(error))
         return EXIT_USAGE
+    take = partial(
+        launcher_lock.take_lock,
+        place.directory,
+        config,
+        http,
+        ends_idle=ends_idle,
+        is_service=service_manager.is_there,
+    )
     try:
-        held = launcher_lock.take_lock(place.directory, config, http, ends_idle=ends_idle)
+        held = take()
     except OSError as error:
         text = f"cannot write {paths.lock_file(place.directory)}: {error.strerror}"
         _say(text)
@@ -279,7 +292,7 @@ def _stay(
         who = f"pid {holder.pid}" if holder and holder.pid else "another process"
         _say(f"carpool already runs in {place.directory} ({who}); `carpool down` ends it")
         return EXIT_USAGE
-    watch = RuntimeDirWatch(place.directory, place.logs, config, http, held, ends_idle=ends_idle)
+    watch = RuntimeDirWatch(place.directory, place.logs, take, held)
     try:
         environ = dict(os.environ)
         environ[paths.DAEMON_MARK] = paths.runtime_id(place.directory)
@@ -292,6 +305,7 @@ def _stay(
             place=watch,
             variables=variables,
             ends_idle=ends_idle,
+            service_manager=service_manager,
             needs_door=bool(http) and ready_fd < 0,  # on somebody's terminal, or under a service manager
         ).run()
     finally:

@@ -1,75 +1,13 @@
 """The verb `service`: units that are sound, and what systemd is told."""
 
+import getpass
 import json
 import plistlib
-import shutil
 import stat
-import subprocess
 from pathlib import Path
 
-import pytest
-
-from carpool.cli.service import launchd_agent, systemd_unit
 from tests.behaviours import behaviour
 from tests.kit.private_daemon import PrivateDaemon
-
-SECRET = "canary-0123456789"
-ENVIRON = {
-    "PATH": "/a b:/c%d",
-    "CARPOOL_CONFIG": '/x "y"/c.json',
-    "API_KEY": SECRET,
-    "HTTPS_PROXY": f"http://u:{SECRET}@p",
-}
-
-
-@behaviour("service:unit")
-def test_the_unit_of_systemd_says_places_and_nothing_else_of_the_environment() -> None:
-    unit = systemd_unit(["/opt/my tools/$carpool"], ENVIRON)
-    assert 'ExecStart="/opt/my tools/$$carpool" "up"\n' in unit
-    assert 'Environment="PATH=/a b:/c%%d"\nEnvironment="CARPOOL_CONFIG=/x \\"y\\"/c.json"\n' in unit
-    assert SECRET not in unit
-    # Broken configuration, or it runs already: not again and again. A server too large: only that one.
-    assert {"Restart=on-failure", "RestartPreventExitStatus=2", "OOMPolicy=continue"} <= set(unit.split("\n"))
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
-def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
-    file = tmp_path / "carpool.service"
-    program = tmp_path / "my carpool"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    file.write_text(systemd_unit([str(program)], ENVIRON))
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(file)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert [line for line in done.stderr.splitlines() if "carpool" in line] == []
-    file.write_text("[Service]\nType=none\n")
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(file)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "carpool" in done.stderr
-
-
-@behaviour("service:unit")
-def test_the_agent_of_launchd_says_the_same() -> None:
-    text = launchd_agent(["/opt/carpool"], ENVIRON, "/log/service.log")
-    agent = plistlib.loads(text.encode())
-    assert agent["ProgramArguments"] == ["/opt/carpool", "up"]
-    assert agent["EnvironmentVariables"] == {name: ENVIRON[name] for name in ("PATH", "CARPOOL_CONFIG")}
-    assert (agent["Label"], agent["RunAtLoad"], agent["KeepAlive"]) == (
-        "carpool",
-        True,
-        {"SuccessfulExit": False},
-    )
-    assert SECRET not in text
 
 
 def systemd(house: PrivateDaemon, code: int = 0) -> Path:
@@ -160,3 +98,14 @@ def test_the_other_system_s_unit_can_be_shown(house: PrivateDaemon) -> None:
     text = house.run("service", "install", "--print", "--for", "launchd").stdout
     assert plistlib.loads(text.encode())["StandardErrorPath"].endswith("/log/service.log")
     assert house.run("service", "status", "--print").returncode == 2
+
+
+@behaviour("service:unit")
+def test_a_unit_of_the_machine_is_shown_for_a_user_that_there_is(house: PrivateDaemon) -> None:
+    user = getpass.getuser()
+    text = house.run("service", "install", "--print", "--for", "systemd", "--system", user).stdout
+    assert f"User={user}\n" in text
+    refused = house.run("service", "install", "--print", "--for", "systemd", "--system", "no-such-user")
+    assert (refused.returncode, "there is no user no-such-user" in refused.stderr) == (2, True)
+    refused = house.run("service", "install", "--print", "--for", "launchd", "--system", user)
+    assert (refused.returncode, "a unit of systemd" in refused.stderr) == (2, True)

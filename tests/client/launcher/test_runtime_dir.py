@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,10 @@ class Place:
         self.watch = self.taken_by("/a.json")
 
     def taken_by(self, config: str) -> RuntimeDirWatch:
-        held = launcher_lock.take_lock(str(self.directory), config)
+        take = partial(launcher_lock.take_lock, str(self.directory), config)
+        held = take()
         assert held is not None
-        return RuntimeDirWatch(str(self.directory), str(self.logs), config, "", held)
+        return RuntimeDirWatch(str(self.directory), str(self.logs), take, held)
 
     @property
     def holder(self) -> str:

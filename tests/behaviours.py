@@ -373,6 +373,12 @@ _SETUP: Final = {
         "docs/setup.md",
         "After `carpool setup` the entry in each program's file reaches the server they now share.",
     ),
+    "top:view": Behaviour(
+        "docs/top.md", "`carpool top` shows servers, agents, calls and tools live, and fits 80 columns."
+    ),
+    "top:keys": Behaviour(
+        "docs/top.md", "Keys of `carpool top` sort, filter, show a log, and act after a question."
+    ),
     "service:ready": Behaviour(
         "docs/setup.md",
         "A service manager is told when carpool is ready and that it is alive; a restart is its task.",

@@ -239,16 +239,7 @@ def times_table(groups: Sequence[_Row], by: str) -> str:
 
 def _percentiles(times: DurationHistogram) -> list[str]:
     found = (times.percentile(fraction) for _, fraction in PERCENTILES)
-    return ["-" if at is None else short_duration(at) for at in found]
-
-
-def short_duration(seconds: float) -> str:
-    """Return a duration with about two digits: `0.3ms`, `45ms`, `2.5s`, `90s`."""
-    if seconds < 0.01:
-        return f"{seconds * 1000:.1f}ms"
-    if seconds < 1:
-        return f"{seconds * 1000:.0f}ms"
-    return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
+    return ["-" if at is None else display.short_duration(at) for at in found]
 
 
 def _codes(groups: Sequence[_Row]) -> str:

@@ -267,7 +267,7 @@ def status_page(facts: Facts, wanted: StatusFilter = EVERYTHING) -> str:
     """Return all of `carpool status` for people; with a filter its head and what is asked for."""
     broker, shown = facts.get("broker") or {}, filtered(facts, wanted)
     up = display.duration(broker.get("uptime_s", 0))
-    health = display.coloured(_health_line(facts), _health_colour(facts))
+    health = display.coloured(health_line(facts), _health_colour(facts))
     version = display.printable(str(broker.get("version", "?")))
     parts = [f"carpool {version}, up {up}: {health}"]
     if version not in {RELEASE, "?"}:
@@ -393,7 +393,7 @@ def _door_line(door: Facts | None) -> str:
     return f"the HTTP door is not open: {display.printable(door['problem'])} ({again})"
 
 
-def _health_line(facts: Facts) -> str:
+def health_line(facts: Facts) -> str:
     """Return the sentence for the broker's `reason`."""
     match facts.get("reason"):
         case "ok" if is_door_closed(facts):

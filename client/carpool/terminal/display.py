@@ -157,3 +157,12 @@ def duration(seconds: float) -> str:
     if hours < 48:
         return f"{hours} h {minutes % 60} min"
     return f"{days} d {hours % 24} h"
+
+
+def short_duration(seconds: float) -> str:
+    """Return a duration with about two digits: `0.3ms`, `45ms`, `2.5s`, `90s`."""
+    if seconds < 0.01:
+        return f"{seconds * 1000:.1f}ms"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from carpool_protocol.bootstrap.install_method import add_packages_command
 
-Extra = Literal["demo", "http", "otel", "python", "remote"]
+Extra = Literal["demo", "http", "otel", "python", "remote", "top"]
 
 REQUIREMENTS: Final[dict[Extra, tuple[str, ...]]] = {
     "demo": ("mcp-server-time", "mcp-server-git"),
@@ -19,6 +19,7 @@ REQUIREMENTS: Final[dict[Extra, tuple[str, ...]]] = {
     "otel": ("opentelemetry-sdk>=1.30", "opentelemetry-exporter-otlp-proto-http>=1.30"),
     "python": ("mcp>=2.3,<3",),
     "remote": ("mcp>=2.3,<3",),
+    "top": ("textual>=8",),
 }
 _MODULES: Final[dict[Extra, str]] = {
     "demo": "mcp_server_git",
@@ -26,6 +27,7 @@ _MODULES: Final[dict[Extra, str]] = {
     "otel": "opentelemetry.exporter.otlp.proto.http",
     "python": "mcp",
     "remote": "mcp",
+    "top": "textual",
 }
 
 

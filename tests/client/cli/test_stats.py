@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from carpool.cli import stats
+from carpool.terminal import display
 from carpool_protocol.counters.call_counts import CallCounts
 from carpool_protocol.counters.snapshot import CountedAgent, CounterRow, CountersSnapshot
 from tests.behaviours import behaviour
@@ -101,4 +102,4 @@ def test_watching_compares_each_snapshot_with_the_one_before(monkeypatch: pytest
     ("seconds", "shown"), [(0.0003, "0.3ms"), (0.045, "45ms"), (2.54, "2.5s"), (90.2, "90s")]
 )
 def test_durations_are_short(seconds: float, shown: str) -> None:
-    assert stats.short_duration(seconds) == shown
+    assert display.short_duration(seconds) == shown

@@ -1,0 +1,321 @@
+"""What `carpool top` shows, made of the broker's last answers and of a short history.
+
+Owns the tables (their columns, rows and the order of rows), the rates between two readings, and the courses
+of the last minute. Pure: readings and times are parameters.
+
+Refuses to know: terminals, keys, where readings come from.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from msgspec import Struct
+
+from carpool.terminal import display
+from carpool_protocol.counters.call_counts import CallCounts
+from carpool_protocol.counters.histogram import DurationHistogram
+from carpool_protocol.counters.snapshot import CountersSnapshot
+from carpool_protocol.counters.summary import changes, seconds_between
+
+TableName = Literal["servers", "agents", "calls", "tools"]
+Facts = Mapping[str, Any]
+
+HISTORY: Final = 60
+"""Readings that are kept: a minute of them, if one comes each second."""
+COURSE_CHARS: Final = 10
+_BARS: Final = "▁▂▃▄▅▆▇█"
+_NONE: Final = CallCounts()
+
+
+class Reading(Struct, frozen=True):
+    """The broker's answers at one moment."""
+
+    at: float
+    status: Facts
+    counters: CountersSnapshot | None
+    """None: nothing is counted."""
+    calls: Sequence[Facts]
+    took_s: float = 0.0
+    """How long the broker took to answer."""
+
+
+class TableRow(NamedTuple):
+    """One row. `key` names what it is about; `values` are the cells as they are sorted."""
+
+    key: str
+    cells: tuple[str, ...]
+    values: tuple[float | str, ...]
+
+
+class Column(NamedTuple):
+    """One column of a table."""
+
+    title: str
+    width: int
+    is_number: bool = False
+
+
+COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
+    "servers": (
+        Column("SERVER", 13),
+        Column("STATE", 12),
+        Column("INST", 4, is_number=True),
+        Column("OPEN", 4, is_number=True),
+        Column("WAIT", 4, is_number=True),
+        Column("CALLS/S", 7, is_number=True),
+        Column("ERR/S", 5, is_number=True),
+        Column("P50", 5, is_number=True),
+        Column("P99", 5, is_number=True),
+        Column("LAST MIN", COURSE_CHARS),
+    ),
+    "agents": (
+        Column("SESSION", 8),
+        Column("AGENT", 18),
+        Column("VIA", 6),
+        Column("TOKEN", 10),
+        Column("PID", 7, is_number=True),
+        Column("OPEN", 4, is_number=True),
+        Column("CALLS", 7, is_number=True),
+        Column("LEASES", 12),
+    ),
+    "calls": (
+        Column("CALL", 9),
+        Column("STATE", 8),
+        Column("AGE", 7, is_number=True),
+        Column("TOOL", 24),
+        Column("SESSION", 8),
+        Column("AGENT", 12),
+        Column("ON", 5, is_number=True),
+    ),
+    "tools": (
+        Column("TOOL", 30),
+        Column("CALLS/S", 7, is_number=True),
+        Column("ERR/S", 5, is_number=True),
+        Column("TOOL ERR/S", 10, is_number=True),
+        Column("P50", 6, is_number=True),
+        Column("P99", 6, is_number=True),
+    ),
+}
+
+
+class LiveView:
+    """The readings of the last minute. Rates of servers are those since the last reading; times and tools are
+    those of all readings that are kept.
+    """
+
+    def __init__(self) -> None:
+        self._readings: deque[Reading] = deque(maxlen=HISTORY)
+        self._rates: dict[str, deque[float]] = {}
+
+    @property
+    def now(self) -> Reading | None:
+        """The last reading; None before the first one."""
+        return self._readings[-1] if self._readings else None
+
+    def add(self, reading: Reading) -> None:
+        """Take the next reading."""
+        self._readings.append(reading)
+        known = set(reading.status["servers"])
+        self._rates = {name: rates for name, rates in self._rates.items() if name in known}
+        came = self._changes("server", since=-2)
+        for name in known:
+            rate = came.per_s(came.counts.get(name, _NONE).calls)
+            self._rates.setdefault(name, deque(maxlen=HISTORY)).append(rate)
+
+    def rows(
+        self, table: TableName, *, sorted_by: int = 0, descending: bool = False, containing: str = ""
+    ) -> list[TableRow]:
+        """Return the rows of a table, in the order of one column. `containing`: only rows with this text."""
+        if self.now is None:
+            return []
+        made = _MAKERS[table](self)
+        wanted = containing.casefold()
+        rows = [row for row in made if any(wanted in cell.casefold() for cell in row.cells)]
+        return sorted(rows, key=lambda row: (row.values[sorted_by], row.key), reverse=descending)
+
+    def server_rows(self) -> Iterator[TableRow]:
+        """Yield the rows of all servers."""
+        assert self.now is not None
+        came, kept = self._changes("server", since=-2), self._changes("server")
+        for name, server in self.now.status["servers"].items():
+            counts = came.counts.get(name, _NONE)
+            times = kept.counts.get(name, _NONE).total
+            instances = server["instances"]
+            calls_s, errors_s = came.per_s(counts.calls), came.per_s(_failed(counts))
+            state = "paused" if server.get("paused") else str(server["state"])
+            open_calls = sum(each["in_flight"] for each in instances)
+            yield _row(
+                name,
+                (name, name),
+                (state, state),
+                (str(len(instances)), len(instances)),
+                (str(open_calls), open_calls),
+                (str(server["waiting"]), server["waiting"]),
+                (f"{calls_s:.1f}", calls_s),
+                (f"{errors_s:.1f}", errors_s),
+                _time(times, 0.5),
+                _time(times, 0.99),
+                (course(self._rates.get(name, ())), calls_s),
+            )
+
+    def agent_rows(self) -> Iterator[TableRow]:
+        """Yield the rows of all sessions."""
+        assert self.now is not None
+        leases = self._leases()
+        for each in self.now.status["sessions"]:
+            held = ", ".join(leases.get(each["id"], ()))
+            yield _row(
+                each["id"],
+                (each["id"], each["id"]),
+                (each["agent"] or "-", each["agent"]),
+                (each["carrier"], each["carrier"]),
+                (each["principal"] or "-", each["principal"]),
+                (str(each["pid"] or "-"), each["pid"]),
+                (str(each["in_flight"]), each["in_flight"]),
+                (str(each["calls"]), each["calls"]),
+                (held or "-", held),
+            )
+
+    def call_rows(self) -> Iterator[TableRow]:
+        """Yield the rows of all open calls."""
+        assert self.now is not None
+        for each in self.now.calls:
+            tool = f"{each['server']}/{each['tool']}"
+            instance = each["instance"]
+            yield _row(
+                each["call"],
+                (each["call"], each["call"]),
+                (each["state"], each["state"]),
+                (display.duration(each["age_s"]), each["age_s"]),
+                (tool, tool),
+                (each["session"], each["session"]),
+                (each["agent"] or "-", each["agent"]),
+                ("-" if instance is None else f"#{instance}", -1 if instance is None else instance),
+            )
+
+    def tool_rows(self) -> Iterator[TableRow]:
+        """Yield the rows of all tools that were called in the last minute."""
+        kept = self._changes("tool")
+        for name, counts in kept.counts.items():
+            if counts.ended or counts.in_flight:
+                rates = [kept.per_s(n) for n in (counts.calls, _failed(counts), counts.tool_errors)]
+                yield _row(
+                    name,
+                    (name, name),
+                    *((f"{rate:.1f}", rate) for rate in rates),
+                    _time(counts.total, 0.5),
+                    _time(counts.total, 0.99),
+                )
+
+    def head(self) -> str:
+        """Return the line about all of carpool."""
+        assert self.now is not None
+        totals, came = self.now.status["totals"], self._changes("server", since=-2)
+        rate = came.per_s(sum(counts.calls for counts in came.counts.values()))
+        saved = totals["memory_saved_bytes"]
+        agents = f"{totals['sessions']} agents, {totals['instances']} server processes"
+        memory = f"{'saves' if saved >= 0 else 'costs'} {display.size(abs(saved))}"
+        return f"{agents}, {totals['in_flight']} open calls, {rate:.1f} calls/s, {memory}"
+
+    def details(self, table: TableName, key: str) -> list[str]:
+        """Return lines about the thing that a row is about; none if it is gone."""
+        if self.now is None:
+            return []
+        status = self.now.status
+        if table == "servers" and key in status["servers"]:
+            return list(_server_details(key, status["servers"][key]))
+        if table == "agents":
+            return [_facts(each) for each in status["sessions"] if each["id"] == key]
+        if table == "calls":
+            return [_facts(each) for each in self.now.calls if each["call"] == key]
+        return []
+
+    def _leases(self) -> dict[str, list[str]]:
+        """Return the servers of which each session holds an instance."""
+        assert self.now is not None
+        held: dict[str, list[str]] = {}
+        for name, server in self.now.status["servers"].items():
+            for each in server["instances"]:
+                if each["holder"]:
+                    held.setdefault(each["holder"], []).append(name)
+        return held
+
+    def _changes(self, dimension: str, since: int = 0) -> "_Changes":
+        """Return what was counted between a reading and the last one. `since`: its place among those that
+        are kept.
+        """
+        if len(self._readings) >= 2:
+            later, earlier = self._readings[-1].counters, self._readings[since].counters
+            if later is not None and earlier is not None:
+                seconds = max(seconds_between(later, earlier), 0.001)
+                return _Changes(changes(later, earlier, dimension), seconds)
+        return _Changes({}, 1.0)
+
+
+class _Changes(NamedTuple):
+    """What was counted in so many seconds, by one dimension."""
+
+    counts: dict[str, CallCounts]
+    seconds: float
+
+    def per_s(self, count: int) -> float:
+        return count / self.seconds
+
+
+_MAKERS: Final[dict[TableName, Callable[[LiveView], Iterator[TableRow]]]] = {
+    "servers": LiveView.server_rows,
+    "agents": LiveView.agent_rows,
+    "calls": LiveView.call_rows,
+    "tools": LiveView.tool_rows,
+}
+
+
+def course(values: Iterable[float]) -> str:
+    """Return the course of values as bars, the last one on the right; the highest fills its place."""
+    found = list(values)
+    if not found or not max(found):
+        return ""
+    # As many neighbours share a bar as are needed to fit.
+    each = -(-len(found) // COURSE_CHARS)
+    start = len(found) % each
+    parts = [found[:start]] if start else []
+    parts += [found[at : at + each] for at in range(start, len(found), each)]
+    levels = [sum(part) / len(part) for part in parts]
+    highest = max(levels)
+    return "".join(_BARS[round(level / highest * (len(_BARS) - 1))] for level in levels)
+
+
+def _row(key: str, *cells: tuple[str, float | str]) -> TableRow:
+    return TableRow(
+        key, tuple(display.printable(text) for text, _ in cells), tuple(value for _, value in cells)
+    )
+
+
+def _failed(counts: CallCounts) -> int:
+    return sum(counts.errors.values()) + sum(counts.refusals.values())
+
+
+def _time(times: DurationHistogram, fraction: float) -> tuple[str, float]:
+    at = times.percentile(fraction)
+    return ("-", -1.0) if at is None else (display.short_duration(at), at)
+
+
+def _server_details(name: str, server: Facts) -> Iterator[str]:
+    restarts = server["restarts"]
+    yield f"{name}: {server['state']}, {server['sharing']}, {server['tools']} tools, {restarts} restarts"
+    for each in server["instances"]:
+        holder = f", leased to {each['holder']}" if each["holder"] else ""
+        memory, cpu = display.size(each["pss_bytes"] or 0), each["cpu_percent"] or 0
+        yield (
+            f"#{each['id']} pid {each['pid']} {each['state']}: {each['in_flight']} open, "
+            f"{each['calls']} calls, {memory}, {cpu:.0f} % CPU{holder}"
+        )
+    if server["last_error"]:
+        yield f"last error: {server['last_error']}"
+
+
+def _facts(about: Facts) -> str:
+    """Return the facts about a session or a call that say something."""
+    shown = {name: value for name, value in about.items() if value not in ("", None, {}, [], 0)}
+    return "  ".join(f"{name} {value}" for name, value in shown.items())

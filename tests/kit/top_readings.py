@@ -1,0 +1,120 @@
+"""Readings for tests and the picture of `carpool top`, as a broker with three servers answers.
+
+`python -m tests.kit.top_readings > docs/top.svg` makes the picture.
+"""
+
+import asyncio
+import re
+import sys
+from math import sin
+from typing import Any
+
+from carpool.top.app import TopApp
+from carpool.top.feed import BrokerFeed
+from carpool.top.live_view import Reading
+from carpool_protocol.counters.call_counts import CallCounts
+from carpool_protocol.counters.snapshot import CountedAgent, CounterRow, CountersSnapshot
+
+AGENT = CountedAgent("coder", "", "", "shim")
+
+
+def instance(number: int, **more: Any) -> dict[str, Any]:
+    found = {"id": number, "pid": 4700 + number, "state": "serving", "in_flight": 0, "calls": 7, "holder": ""}
+    return {**found, "pss_bytes": 30 << 20, "cpu_percent": 3.0, **more}
+
+
+def server(state: str, *instances: dict[str, Any], **more: Any) -> dict[str, Any]:
+    found = {
+        "state": state,
+        "sharing": "concurrent",
+        "tools": 5,
+        "restarts": 0,
+        "waiting": 0,
+        "paused": False,
+    }
+    return {**found, "last_error": "", "well": state == "serving", "instances": list(instances), **more}
+
+
+def session(name: str, **more: Any) -> dict[str, Any]:
+    found = {"id": name, "agent": "coder", "carrier": "shim", "principal": "", "pid": 99, "in_flight": 0}
+    return {**found, "calls": 12, **more}
+
+
+def status_of(**servers: dict[str, Any]) -> dict[str, Any]:
+    known = servers or {
+        "browser": server("serving", instance(3, holder="s2", in_flight=1), sharing="session"),
+        "git": server("serving", instance(1, in_flight=2), instance(2), waiting=1),
+        "jira": server("breaker_open", last_error="ended with exit code 1: JIRA_TOKEN is not set"),
+    }
+    return {
+        "servers": known,
+        "sessions": [session("s1", in_flight=2), session("s2", agent="tester", in_flight=1)],
+        "totals": {"sessions": 2, "instances": 3, "in_flight": 3, "memory_saved_bytes": 420 << 20},
+    }
+
+
+def counted(run: str, age_s: float, calls: dict[tuple[str, str], int], errors: int = 0) -> CountersSnapshot:
+    rows = []
+    for (name, tool), number in calls.items():
+        counts = CallCounts(calls=number, answers=number - errors, errors={"timed_out": errors})
+        for _ in range(counts.answers):
+            counts.total.observe(0.012)
+        rows.append(CounterRow(AGENT, name, tool, counts))
+    return CountersSnapshot(enabled=True, run=run, since="", age_s=age_s, rows=rows)
+
+
+def call(name: str, **more: Any) -> dict[str, Any]:
+    found = {"call": name, "state": "running", "age_s": 3.2, "server": "git", "tool": "log", "session": "s1"}
+    return {**found, "agent": "coder", "instance": 1, "waits_for": "", **more}
+
+
+def reading(
+    at: float,
+    calls: int,
+    *,
+    run: str = "r",
+    status: dict[str, Any] | None = None,
+    open_calls: list[dict[str, Any]] | None = None,
+) -> Reading:
+    """A reading at a time, after so many calls of one tool."""
+    counters = counted(run, at, {("git", "log"): calls})
+    return Reading(at, status or status_of(), counters, open_calls or [call("c17")], 0.004)
+
+
+class PictureFeed(BrokerFeed):
+    """A minute of calls at once, for the picture in the README."""
+
+    def __init__(self) -> None:
+        super().__init__("/nowhere", "/nowhere")
+        self._number = 0
+
+    def read(self) -> Reading:
+        self._number += 1
+        return _busy(self._number)
+
+
+def _busy(second: int) -> Reading:
+    """The reading of a second in which three servers are called, one of them in waves."""
+    calls = {
+        ("git", "log"): 40 * second + round(300 * sin(second / 6)),
+        ("git", "diff"): 11 * second,
+        ("browser", "open"): 2 * second,
+        ("jira", "search"): 0,
+    }
+    return Reading(float(second), status_of(), counted("r", float(second), calls), [call("c17")], 0.004)
+
+
+async def picture() -> str:
+    """Return the picture of the view as SVG."""
+    app = TopApp(PictureFeed(), lambda _: "serving; not well: jira")
+    async with app.run_test(size=(80, 20)) as pilot:
+        for second in range(2, 62):
+            app.show_reading(_busy(second))
+        await pilot.press("down")
+        await pilot.pause()
+        drawn = app.export_screenshot(title="carpool top")
+    return re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # nothing is fetched from elsewhere
+
+
+if __name__ == "__main__":
+    sys.stdout.write(asyncio.run(picture()))

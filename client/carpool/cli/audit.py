@@ -263,7 +263,7 @@ def table(found: list[Line]) -> str:
     if not found:
         return "no call fits"
     return display.columns(
-        HEADS, [row(line) for line in found], right={"TOOK", "IN", "OUT"}, spare=("OUT", "IN")
+        HEADS, [row(line) for line in found], right={"AT", "TOOK", "IN", "OUT"}, spare=("OUT", "IN", "ID")
     )
 
 

@@ -12,7 +12,8 @@ import msgspec
 
 from carpool.cli.doctor_facts import gather_facts
 from carpool.cli.doctor_repairs import RepairResult, question, repair
-from carpool.cli.main import json_option
+from carpool.cli.first_run import has_servers, nothing_configured
+from carpool.cli.main import environment, json_option
 from carpool.doctor.diagnose import Problem, diagnose
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, print_json
@@ -37,6 +38,8 @@ def doctor(*, fixes: bool, yes: bool, as_json: bool) -> None:
     problems = diagnose(gather_facts())
     if not as_json:
         click.echo(doctor_page(problems))
+        if not problems and not has_servers(environment()):
+            click.echo(nothing_configured(environment()))
     done: list[RepairResult] = []
     if fixes:
         done = _repaired(problems, asks=not yes, as_json=as_json)

@@ -33,16 +33,41 @@ class ServerStart(Struct, frozen=True):
 
 TRIAL_S: Final = 60.0
 """The longest wait for the servers. A first start may take longer, and goes on."""
+FIRST_S: Final = 10.0
+"""After this long the servers that are still starting are named."""
 STARTING: Final = f"starting each server once, which may take {TRIAL_S:g} s"
 _SET: Final = "Set the variable where the agent starts, or put it into the `env_file`."
 _LOOK: Final = "See `carpool logs {0}`, then run `carpool start {0}`."
 
 
 def start_every_server(client: ControlClient, found: CheckedLayers) -> list[ServerStart]:
-    """Start all servers and wait for them. `found`: the configuration, which tells the problems of some."""
-    answer = request_operation(client, {"verb": "start", "servers": None, "within_s": TRIAL_S})
+    """Start all servers and wait for them; names on stderr those that take long. `found`: the configuration,
+    which tells the problems of some.
+    """
+    results = _start(client, None, FIRST_S)
     status = broker_request_or_fail(client, "carpool/status", {})
-    return server_starts(answer.get("results") or [], status, found)
+    late = late_servers(results, status)
+    if late:
+        left_s = TRIAL_S - FIRST_S
+        text = f"still starting: {', '.join(late)}; waiting for up to {left_s:g} s more"
+        click.echo(display.wrapped(text), err=True)
+        again = {row["server"]: row for row in _start(client, late, left_s)}
+        results = [again.get(row["server"], row) for row in results]
+        status = broker_request_or_fail(client, "carpool/status", {})
+    return server_starts(results, status, found)
+
+
+def _start(client: ControlClient, servers: list[str] | None, within_s: float) -> list[dict[str, Any]]:
+    answer = request_operation(client, {"verb": "start", "servers": servers, "within_s": within_s})
+    results: list[dict[str, Any]] = answer.get("results") or []
+    return results
+
+
+def late_servers(results: Sequence[dict[str, Any]], status: dict[str, Any]) -> list[str]:
+    """Return the servers that have neither started nor failed yet."""
+    rows = status.get("servers") or {}
+    late = [row["server"] for row in results if not row["ok"]]
+    return [name for name in late if (rows.get(name) or {}).get("state") in {"starting", "backing_off"}]
 
 
 def server_starts(

@@ -179,6 +179,10 @@ def _with_total(rows: list[_Row], in_flight: int | None = None) -> list[_Row]:
     return [*rows, _Row(ALL, total, in_all, is_total=True)]
 
 
+_SPARE_COUNTS: Final = ("IN", "OUT", "TOOL ERRORS", "CANCELLED")
+"""The counts that a narrow terminal does without, in this order."""
+
+
 def _counts_table(groups: Sequence[_Row], by: str) -> str:
     heads = ["CALLS", "IN FLIGHT", "ANSWERS", "TOOL ERRORS", "ERRORS", "REFUSED", "CANCELLED", "IN", "OUT"]
     rows = [
@@ -196,7 +200,7 @@ def _counts_table(groups: Sequence[_Row], by: str) -> str:
         ]
         for name, counts, in_flight, _ in groups
     ]
-    return display.columns([by.upper(), *heads], rows, right=set(heads))
+    return display.columns([by.upper(), *heads], rows, right=set(heads), spare=_SPARE_COUNTS)
 
 
 def _rates_table(groups: Sequence[_Row], interval_s: float, by: str) -> str:
@@ -219,22 +223,25 @@ def _rates_table(groups: Sequence[_Row], interval_s: float, by: str) -> str:
         ]
         for name, counts, in_flight, _ in groups
     ]
-    return display.columns([by.upper(), *heads], rows, right=set(heads))
+    return display.columns([by.upper(), *heads], rows, right=set(heads), spare=("IN/S", "OUT/S"))
+
+
+_SPARE_TIMES: Final = (
+    *("WAITING p90", "SERVER p90", "TOTAL p90", "WAITING p50", "WAITING p99"),
+    *("SERVER p50", "SERVER p99"),
+)
+"""The times that a narrow terminal does without, in this order."""
 
 
 def times_table(groups: Sequence[_Row], by: str) -> str:
     """Return the percentiles of the three times, for groups that have any."""
-    heads = [
-        at if number else f"{name.upper()} {at}"
-        for name in HISTOGRAMS
-        for number, (at, _) in enumerate(PERCENTILES)
-    ]
+    heads = [f"{name.upper()} {at}" for name in HISTOGRAMS for at, _ in PERCENTILES]
     rows = [
         [name or "-", *(cell for each in HISTOGRAMS for cell in _percentiles(getattr(counts, each)))]
         for name, counts, *_ in groups
         if any(getattr(counts, each).count for each in HISTOGRAMS)
     ]
-    return display.columns([by.upper(), *heads], rows, right=set(heads))
+    return display.columns([by.upper(), *heads], rows, right=set(heads), spare=_SPARE_TIMES)
 
 
 def _percentiles(times: DurationHistogram) -> list[str]:

@@ -267,9 +267,9 @@ def status_page(facts: Facts, wanted: StatusFilter = EVERYTHING) -> str:
     """Return all of `carpool status` for people; with a filter its head and what is asked for."""
     broker, shown = facts.get("broker") or {}, filtered(facts, wanted)
     up = display.duration(broker.get("uptime_s", 0))
-    health = display.coloured(health_line(facts), _health_colour(facts))
     version = display.printable(str(broker.get("version", "?")))
-    parts = [f"carpool {version}, up {up}: {health}"]
+    head = display.wrapped(f"carpool {version}, up {up}: {health_line(facts)}")
+    parts = [_coloured_health(head, facts)]
     if version not in {RELEASE, "?"}:
         parts.append(f"carpool {RELEASE} is installed; `carpool restart --all` takes agents over to it")
     if deaths := broker.get("restarts", 0):
@@ -287,12 +287,18 @@ def status_page(facts: Facts, wanted: StatusFilter = EVERYTHING) -> str:
     parts.append(_sums(facts.get("totals") or {}))
     if (path := facts.get("path")) is not None:
         lines = path_lines(path, facts.get("servers") or {}, os.environ)
-        parts.append(display.printable(lines, lines=True))
+        parts.append("\n".join(display.wrapped(line, rest="  ") for line in lines.splitlines()))
     if line := _door_line(facts.get("door")):
         parts.append(line)
     if _has_trouble(facts):
         parts.append(DOCTOR)
     return "\n\n".join(parts)
+
+
+def _coloured_health(head: str, facts: Facts) -> str:
+    """Return the first line with a colour for its sentence."""
+    start, colon, health = head.partition(": ")
+    return f"{start}{colon}{display.coloured(health, _health_colour(facts))}"
 
 
 DOCTOR: Final = "`carpool doctor` says how to repair what is wrong here"
@@ -327,7 +333,7 @@ def _servers_parts(shown: Facts, wanted: StatusFilter) -> Iterator[str]:
     if off := _switches(shown):
         yield off
     errors = [
-        f"  {display.printable(name)}: {display.one_line(server['last_error'], 400)}"
+        display.wrapped(f"{name}: {display.one_line(server['last_error'], 400)}", "  ", "    ")
         for name, server in servers.items()
         if server.get("last_error")
     ]
@@ -448,6 +454,10 @@ def _count(number: int, what: str, plural: str = "s") -> str:
     return f"{number} {what}{'' if number == 1 else plural}"
 
 
+_SPARE: Final = ("RESTARTS", "TOOLS", "WAITING", "SHARING")
+"""The columns that a narrow terminal does without, in this order."""
+
+
 def _servers_table(servers: Facts) -> str:
     """Return the table of servers; open questions to agents have a column only if there are any."""
     asks = {name: sum(each.get("asks") or 0 for each in one["instances"]) for name, one in servers.items()}
@@ -477,9 +487,9 @@ def _servers_table(servers: Facts) -> str:
                 _size(sum(instance["pss_bytes"] for instance in instances)) if instances else "-",
             ]
         )
-    table = display.columns(heads, rows, right=set(heads) - {"SERVER", "STATE", "SHARING"})
+    table = display.columns(heads, rows, right=set(heads) - {"SERVER", "STATE", "SHARING"}, spare=_SPARE)
     unsure = any(map(_is_assumed, servers.values()))
-    return f"{table}\n{UNVERIFIED}" if unsure else table
+    return f"{table}\n{display.wrapped(UNVERIFIED, rest='   ')}" if unsure else table
 
 
 def _breakers(facts: Facts) -> str:

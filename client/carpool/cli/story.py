@@ -67,7 +67,10 @@ def story(call: str, as_json: bool) -> None:
 
 
 _LIVE: Final = ("broker", "supervisor", "pids")
-_UNKNOWN: Final = "the journals have forgotten it, and the audit has no line of it (`audit.on`)"
+_UNKNOWN: Final = (
+    "the journals do not hold it (one that was refused before it reached a server is in none, and old "
+    "ones are forgotten), and the audit has no line of it (`audit.on`)"
+)
 
 
 def page(call: str, line: Line | None, steps: list[StoryStep]) -> str:

@@ -51,7 +51,8 @@ class DurationHistogram(Struct, gc=False):
     def percentile(self, fraction: float) -> float | None:
         """Return the duration that this fraction of all stays below; None if there are none.
 
-        Within a bucket durations count as evenly spread. Above the last bound that bound is returned.
+        Within a bucket durations count as evenly spread; no duration is longer than the sum of all. Above the
+        last bound that bound is returned.
         """
         reached = list(accumulate(self.counts))
         rank = fraction * reached[-1]
@@ -62,4 +63,5 @@ class DurationHistogram(Struct, gc=False):
             return BUCKETS_S[-1]
         lower = BUCKETS_S[number - 1] if number else 0.0
         within = self.counts[number]
-        return lower + (BUCKETS_S[number] - lower) * (rank - (reached[number] - within)) / within
+        spread = lower + (BUCKETS_S[number] - lower) * (rank - (reached[number] - within)) / within
+        return min(spread, self.sum_s)

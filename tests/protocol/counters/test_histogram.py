@@ -64,3 +64,12 @@ def test_a_sum_less_one_part_is_the_other_part(one: list[float], other: list[flo
     assert both.minus(histogram(*one)).counts == histogram(*other).counts
     assert both.sum_s == pytest.approx(sum(one) + sum(other))
     assert both.count == len(one) + len(other)
+
+
+def test_no_percentile_is_longer_than_all_durations_together() -> None:
+    one = DurationHistogram()
+    one.observe(1.28)
+    assert [one.percentile(fraction) for fraction in (0.5, 0.99)] == [1.28, 1.28]
+    for _ in range(3):
+        one.observe(0.0)
+    assert one.percentile(0.99) == pytest.approx(1.28)

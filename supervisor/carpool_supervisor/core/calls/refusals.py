@@ -5,6 +5,7 @@ Owns the details that follow the sentences of `faults/kinds.py`. Pure functions 
 Knows nothing of: recipients and times (`dispatcher`, `instances`).
 """
 
+import re
 from typing import Final, Literal
 
 from carpool_protocol.ids import CallId
@@ -80,18 +81,25 @@ _NO_CARPOOL: Final = (
 """Advice for a server that is a Python module, because Python's own message gives none."""
 
 
+_NOT_TELLING: Final = re.compile(
+    r"Node\.js v|.*A complete log of this run|.*--help' for more information"
+    r"|npm (?:error|ERR!)(?: \w+)?$|.*Note that you can also install from a"
+    r"|.*tarball, folder, http url, or git url"
+)
+"""Lines with which node, npm and docker end after they have told the cause."""
+
+
 def telling_stderr_line(stderr: str) -> str:
     """The line of a failed program's stderr that explains most: the last line that is not indented.
 
-    Python, node and most other programs end with it; lines of a stack trace and node's version do not count.
+    Python, node and most other programs end with it; lines of a stack trace and advice do not count.
     """
     told = [
         line.strip()
         for line in stderr.splitlines()
         if (line[:1].isalnum() or line[:1] in tuple("/.<[('\"`*!"))
         and " " in line.strip()
-        and not line.startswith("Node.js v")
-        and "A complete log of this run" not in line
+        and not _NOT_TELLING.match(line)
     ]
     words = told[-1][:LAST_WORDS_CHARS].rstrip(".") if told else ""
     return words + (_NO_CARPOOL if "No module named 'carpool'" in words else "")

@@ -27,6 +27,18 @@ Error: Cannot find module '/x/server.js'
 
 Node.js v22.1.0
 """
+NPM = """npm error code E404
+npm error 404 Not Found - GET https://registry/@nobody%2fnothing
+npm error 404  '@nobody/nothing@*' is not in this registry.
+npm error 404
+npm error 404 Note that you can also install from a
+npm error 404 tarball, folder, http url, or git url.
+npm error A complete log of this run can be found in: /x/debug-0.log
+"""
+DOCKER = """docker: Cannot connect to the Docker daemon. Is the docker daemon running?
+
+Run 'docker run --help' for more information
+"""
 
 
 @pytest.mark.parametrize(
@@ -44,6 +56,8 @@ Node.js v22.1.0
             "(ModuleNotFoundError: No module named 'carpool'); install carpool and "
             "'mcp>=2.3,<3' for that Python, or let `interpreter` name one that has them",
         ),
+        (NPM, "npm error 404  '@nobody/nothing@*' is not in this registry"),
+        (DOCKER, "docker: Cannot connect to the Docker daemon. Is the docker daemon running?"),
         ("a " * LAST_WORDS_CHARS, ("a " * LAST_WORDS_CHARS)[:LAST_WORDS_CHARS]),
         ("  indented only\n}\n", ""),
         ("", ""),

@@ -161,6 +161,8 @@ class StatusFacts(Struct, frozen=True, kw_only=True):
     switches_of: Mapping[SessionId, Mapping[ServerName, bool]] = {}
     """Overrides for one session each, until it ends."""
     pinned: Mapping[ServerName, Mapping[str, Any]] = {}
+    last_failures: Mapping[ServerName, str] = {}
+    """Why servers failed when they last ran; for those without a pool now."""
     """Pinned servers: `{approved, problem, held}`."""
     audit: Mapping[str, Any] = {}
     """`{on, file, problem, missed}`."""
@@ -295,6 +297,8 @@ def _servers(facts: StatusFacts, pools: list[PoolReport]) -> dict[str, Any]:
         if state == "misconfigured" and name in facts.untrusted | facts.unset:
             state = "untrusted" if name in facts.untrusted else "unset"
         error = why if state in ("misconfigured", "untrusted", "unset") else ""
+        if state == "cold":
+            error = facts.last_failures.get(name, "")
         sharing = facts.sharing.get(name, "auto")
         found[name] = _server_row(state, sharing, verified=sharing != "auto", last_error=error)
     by_server: dict[ServerName, list[PoolReport]] = {}

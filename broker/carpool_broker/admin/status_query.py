@@ -161,6 +161,7 @@ class StatusQuery:
             counters=self._counters.facts(surveyed),
             trace=process.trace(),
             pinned=self._pinning.summary(),
+            last_failures=core.session_views.last_failures,
         )
 
     def _pool_states(self) -> list[tuple[PoolKey, ServerName, PoolState]]:

@@ -205,6 +205,11 @@ def _of_server(name: str, server: Mapping[str, Any]) -> Iterator[Problem]:
         if why := stdout_noise(error):
             text = f"{name} works, and has written to stdout: {why}."
             yield _problem("stdout-noise", text, _SERVER_REPAIRS["stdout-noise"].format(name), name)
+        elif error and state == "cold":
+            known = symptom(error, ())
+            kind = "server-failing" if known is None else known.kind
+            text = f"{name} does not run, and failed when it was last started: {error}"
+            yield _problem(kind, text, _SERVER_REPAIRS[kind].format(name), name)
         return
     known = symptom(error, server.get("stderr") or ())
     text = f"{name} is {state}: {error or 'it has not answered yet'}"

@@ -83,6 +83,14 @@ def test_the_keys_of_the_contract_are_there() -> None:
     assert said["sessions"][0].keys() >= {"id", "agent", "pid", "era", "profile", "in_flight"}
 
 
+def test_a_server_whose_pool_is_gone_has_the_failure_of_its_last_run() -> None:
+    rows = status(servers={A: "", B: ""}, last_failures={A: "it broke"})["servers"]
+    assert [(rows[name]["state"], rows[name]["last_error"], rows[name]["well"]) for name in (A, B)] == [
+        ("cold", "it broke", True),
+        ("cold", "", True),
+    ]
+
+
 def test_a_server_without_a_pool_is_cold_disabled_or_misconfigured() -> None:
     servers = {A: "", B: "disabled", ServerName("c"): "line 3: no such variable"}
     said = status(servers=servers)["servers"]

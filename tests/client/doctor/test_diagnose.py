@@ -71,6 +71,7 @@ def test_a_machine_in_order_has_no_problem() -> None:
         ({"status": None, "held": False}, "socket-stale", "next start"),
         ({"status": {**WELL, "counters": MOSTLY_FAILED}}, "calls-failing", "carpool stats"),
         (failing("x"), "server-failing", "carpool logs git"),
+        (failing("x", state="cold", well=True), "server-failing", "carpool logs git"),
         (
             {"not_private": (NotPrivate("/s", "/s is open; run `chmod 700 /s`", True),)},
             "not-private",

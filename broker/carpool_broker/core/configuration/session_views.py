@@ -30,6 +30,8 @@ from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.link.messages import DiscoverCatalog, PoolChanged
 from carpool_protocol.wire.tool_name_resolver import may_be_of
 
+MAX_FAILURES: Final = 256
+"""Servers of which the last failure is kept."""
 FAILING_STATES: Final = frozenset({"given_up", "stopped", "backing_off", "breaker_open", "half_open"})
 """The states in which no request waits for a pool's catalog."""
 
@@ -71,6 +73,10 @@ class SessionViews:
         self._registry = registry
         self._emit = out
         self.states: dict[PoolKey, PoolChanged] = {}
+        self.last_failures: dict[ServerName, str] = {}
+        """Why a server failed when it last ran, until it serves again: also after its pool is gone, as that
+        of a project is once its agents have left.
+        """
         self.sources = EffectiveSources(registry, self.states)
         self.retry_at: dict[PoolKey, float] = {}
         """The time at which a failing pool may start again."""
@@ -80,9 +86,20 @@ class SessionViews:
     def state_changed(self, state: PoolChanged, now: float) -> None:
         """The supervisor told the state of a pool."""
         self.states[state.key] = state
+        self._note_failure(state)
         self.retry_at.pop(state.key, None)
         if state.retry_after_s is not None:
             self.retry_at[state.key] = now + state.retry_after_s
+
+    def _note_failure(self, state: PoolChanged) -> None:
+        server = ServerName(state.key.partition(":")[0])
+        if state.state == "serving":
+            self.last_failures.pop(server, None)
+        elif state.state in FAILING_STATES and state.state != "stopped" and state.reason:
+            self.last_failures.pop(server, None)
+            self.last_failures[server] = state.reason
+            if len(self.last_failures) > MAX_FAILURES:
+                del self.last_failures[next(iter(self.last_failures))]
 
     def pool_refusal(self, state: PoolChanged, now: float) -> tuple[str, str, float | None]:
         """Return the fault, the detail and `retry_after_s` for a pool in this failing state."""

@@ -68,7 +68,6 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
     "It is a part of the broker's core that acts on events only: its test drives the whole core.": {
         "broker/core/calls/lost_state.py": "broker/core/recovery/test_recovery.py",
         "broker/core/calls/request_state.py": "broker/core/calls/test_input_required.py",
-        "broker/core/configuration/session_views.py": "broker/core/test_broker.py",
         "broker/core/hooks/runs.py": "broker/core/hooks/test_hook_points.py",
         "broker/core/invariants.py": "broker/core/calls/test_call_table.py",
         "broker/core/recovery/supervisor_record.py": "broker/core/recovery/test_recovery.py",

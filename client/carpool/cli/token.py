@@ -123,7 +123,7 @@ def _first_token_effects(config: Config) -> Iterator[str]:
     """Yield sentences about what the first token of a file changes. `config`: as it was before."""
     if not config.http_wanted:
         host, port = config.http.host, config.http.port
-        yield f"the HTTP door is open from now on, on {host}:{port}, because {config.file} has `http`"
+        yield f"the HTTP door is wanted from now on, on {host}:{port}; `carpool status` says if it is open"
     if not config.http.tokens:
         yield "this is the first token: from now on every request over HTTP needs one"
 

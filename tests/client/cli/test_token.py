@@ -84,7 +84,7 @@ def test_a_token_is_revoked_and_the_last_one_only_if_that_is_said(house: Private
 def test_the_first_token_says_that_a_door_opens_and_that_all_need_one(house: PrivateDaemon) -> None:
     made = house.base / "new.json"
     said = house.run("token", "add", "ann", "--config", str(made)).stderr
-    assert "the HTTP door is open from now on" in said
+    assert "the HTTP door is wanted from now on" in said
     assert "every request over HTTP needs one" in said
     assert tokens(made).keys() == {"ann"}
 

@@ -167,7 +167,7 @@ def test_every_place_of_rules_is_looked_at() -> None:
     ("path", "text", "readable"),
     [
         (".kiro/settings/mcp.json", '{"mcpServers": {"a": {"command": "x"}}}', True),
-        (".kiro/settings/mcp.json", '{"mcpServers": {"a": {"command": "x", "autoApprove": []}}}', False),
+        (".kiro/settings/mcp.json", '{"mcpServers": {"a": {"command": "x", "autoApprove": []}}}', True),
         (".lmstudio/mcp.json", '{"mcpServers": {"a": {"command": "x"}}}', True),
         (
             ".copilot/mcp-config.json",

@@ -124,6 +124,9 @@ _ALL_KEYS: Final[dict[str, KeyMapping]] = {
 }
 """Keys of servers in the files of all programs."""
 
+UNREAD_KEYS: Final = frozenset(key for key, each in _ALL_KEYS.items() if each.conversion == "unread")
+"""Keys that concern the agent's program alone."""
+
 MCP_SERVERS: Final = FileShape(name="mcpServers", holders=("mcpServers",), mappings=_ALL_KEYS, unit=None)
 VS_CODE: Final = FileShape(
     name="VS Code",

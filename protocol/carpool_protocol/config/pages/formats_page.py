@@ -22,12 +22,12 @@ _HEAD = """\
 <!-- Made by `python -m carpool_protocol.config.pages.formats_page`; change `foreign/formats.py`. -->
 
 Carpool reads the files of other MCP programs as they are. The file's content shows its shape, and its path
-shows the program. Carpool's own files (any path that is not in the second table) may use every shape and are
-strict: an unknown key is an error. In another program's file an unknown key gets one warning, carpool's own
-keys ([settings.md](settings.md)) work beside the program's, and a server that cannot be read or run is
-`misconfigured` while the others run. A server with an illegal name gets the nearest legal name (`my.server`
-becomes `my-server`), with a warning. If several servers of the file get the same name, each also gets a hash
-of its own name.
+shows the program. Carpool's own files (any path that is not in the second table) may use every shape and
+are strict: an unknown key is an error, and one that concerns only another program a warning. In another
+program's file an unknown key gets one warning, carpool's own keys ([settings.md](settings.md)) work beside
+the program's, and a server that cannot be read or run is `misconfigured` while the others run. A server
+with an illegal name gets the nearest legal name (`my.server` becomes `my-server`), with a warning. If
+several servers of the file get the same name, each also gets a hash of its own name.
 """
 
 _AFTER = """\

@@ -42,8 +42,9 @@ _HEAD = """\
 <!-- Made by `python -m carpool_protocol.config.pages.settings_page`; change `schema/settings.py`. -->
 
 One file holds all settings: the one named with `--config`, else `$CARPOOL_CONFIG`, else
-`carpool/carpool.json` in `$XDG_CONFIG_HOME` (`~/.config`). It is JSON; `//` and `/* */` comments and trailing
-commas are allowed. An unknown key is an error. Carpool also reads other programs' files and shapes:
+`carpool/carpool.json` in `$XDG_CONFIG_HOME` (`~/.config`). It is JSON; `//` and `/* */` comments and
+trailing commas are allowed. An unknown key is an error; a key of a server that concerns only another
+program (`autoApprove`) gets a warning. Carpool also reads other programs' files and shapes:
 [shapes.md](shapes.md). `carpool check` shows the value of every setting and where it comes from. `carpool
 schema` prints a JSON Schema for editors. A project's own file is laid over this one:
 [workspaces.md](workspaces.md). [files.md](files.md) lists the places of state, logs and sockets, and the

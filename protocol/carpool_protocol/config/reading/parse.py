@@ -14,7 +14,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from carpool_protocol.config.foreign.formats import MCP_SERVERS, ForeignProgram, program_of, shape_of
-from carpool_protocol.config.foreign.translate import SERVERS, Translated, translate
+from carpool_protocol.config.foreign.translate import SERVERS, Translated, translate, without_unread_keys
 from carpool_protocol.config.reading.hooks import HOOKS, read_hooks
 from carpool_protocol.config.reading.merge import least_instances
 from carpool_protocol.config.reading.profiles import PROFILES, check_tokens, read_profiles
@@ -138,7 +138,8 @@ def _in_our_form(parsed: ParsedJson, file: str, program: ForeignProgram | None) 
         value, shape = {SERVERS: {}, **settings}, MCP_SERVERS
     if shape is None or (program is None and shape is MCP_SERVERS):
         same = value if isinstance(value, dict) else {}
-        return Translated(same, parsed.lines, {}, [], [], {})
+        same, warnings = without_unread_keys(same, parsed.lines, file, _OURS)
+        return Translated(same, parsed.lines, {}, [], warnings, {})
     return translate(value, parsed.lines, file, shape, program=program, ours=_OURS)
 
 

@@ -63,10 +63,11 @@ class LogScreen(ModalScreen[None]):
         super().__init__()
         self._server = server
         self._read = read
+        self._log_lines = Static("", id="log", markup=False)
 
     def compose(self) -> ComposeResult:
         """Show an empty log."""
-        yield Vertical(Static("", id="log", markup=False))
+        yield Vertical(self._log_lines)
         yield Footer()
 
     def on_mount(self) -> None:
@@ -77,7 +78,7 @@ class LogScreen(ModalScreen[None]):
     def _show(self) -> None:
         lines = self._read(self._server, max(1, self.size.height - 2))
         shown = "\n".join(map(display.printable, lines)) or "nothing is logged"
-        self.query_one("#log", Static).update(Text(shown, no_wrap=True, overflow="ellipsis"))
+        self._log_lines.update(Text(shown, no_wrap=True, overflow="ellipsis"))
 
 
 class TopApp(App[None]):
@@ -121,17 +122,19 @@ class TopApp(App[None]):
         self.descending = False
         self._containing = ""
         self._is_reading = False
+        # Kept, not looked up: an event may come while the screen is taken down.
+        self._head = Static("asking the broker …", id="head", markup=False)
+        self._totals = Static("", id="totals", markup=False)
+        self._filter = Input(placeholder="only rows with this text", id="filter")
+        self._rows: DataTable[Text] = DataTable(cursor_type="row", cell_padding=0, id="rows")
+        self._details = Static("", id="details", markup=False)
+        self._bottom = Static("", id="bottom", markup=False)
         self._cpu_s = time.process_time()
         self._looked_at = time.monotonic()
 
     def compose(self) -> ComposeResult:
         """Make the parts of the screen."""
-        yield Static("asking the broker …", id="head", markup=False)
-        yield Static("", id="totals", markup=False)
-        yield Input(placeholder="only rows with this text", id="filter")
-        yield DataTable(cursor_type="row", cell_padding=0, id="rows")
-        yield Static("", id="details", markup=False)
-        yield Static("", id="bottom", markup=False)
+        yield from (self._head, self._totals, self._filter, self._rows, self._details, self._bottom)
         yield Footer(compact=True)
 
     def on_ready(self) -> None:
@@ -155,11 +158,12 @@ class TopApp(App[None]):
             found = self._feed.read()
         except FeedError as error:
             found = error
-        self.call_from_thread(self._reading_ended, found)
+        if self.is_running:  # it may have been left meanwhile
+            self.call_from_thread(self._reading_ended, found)
 
     def _reading_ended(self, found: Reading | FeedError) -> None:
         self._is_reading = False
-        if not self.query("#rows"):
+        if not self._rows.is_attached:
             return  # the view is closing
         if isinstance(found, FeedError):
             self._tell_head(str(found))
@@ -170,18 +174,18 @@ class TopApp(App[None]):
         """Take a reading and draw it."""
         self.view.add(reading)
         self._tell_head(self._sentence(dict(reading.status)))
-        self.query_one("#totals", Static).update(self.view.head())
+        self._totals.update(self.view.head())
         self.redraw()
         now, cpu_s = time.monotonic(), time.process_time()
         share = (cpu_s - self._cpu_s) / max(now - self._looked_at, 0.001)
         self._looked_at, self._cpu_s = now, cpu_s
-        self.query_one("#bottom", Static).update(
+        self._bottom.update(
             f"this view: {share:.0%} of a core; the broker answered in {reading.took_s * 1000:.0f} ms"
         )
 
     def redraw(self) -> None:
         """Draw the table and the details anew; the cursor stays on its row."""
-        table = self._rows()
+        table = self._rows
         chosen, top = self.chosen_key(), table.scroll_y
         table.clear()
         rows = self.view.rows(
@@ -207,24 +211,22 @@ class TopApp(App[None]):
     def _show_details(self) -> None:
         chosen = self.chosen_key()
         lines = self.view.details(self.table, chosen) if chosen else []
-        self.query_one("#details", Static).update("\n".join(map(display.printable, lines)))
+        self._details.update("\n".join(map(display.printable, lines)))
 
     def _tell_head(self, text: str) -> None:
-        self.query_one("#head", Static).update(display.printable(text))
-
-    def _rows(self) -> DataTable[Text]:
-        return self.query_one("#rows", DataTable)
+        self._head.update(display.printable(text))
 
     def chosen_key(self) -> str:
         """Return the key of the row with the cursor; empty if there is none."""
-        table = self._rows()
+        table = self._rows
         if not table.row_count:
             return ""
         return str(table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value)
 
     def on_data_table_row_highlighted(self) -> None:
         """The cursor has moved: show what it is on."""
-        self._show_details()
+        if self._rows.is_attached:
+            self._show_details()
 
     # --- tables ---------------------------------------------------------------------------------------------
 
@@ -249,7 +251,7 @@ class TopApp(App[None]):
         self.redraw()
 
     def _head_columns(self) -> None:
-        table = self._rows()
+        table = self._rows
         table.clear(columns=True)
         for number, column in enumerate(COLUMNS[self.table]):
             mark = ("▼" if self.descending else "▲") if number == self.sorted_by else ""
@@ -259,9 +261,8 @@ class TopApp(App[None]):
 
     def action_filter(self) -> None:
         """Ask for the text that rows must contain."""
-        field = self.query_one("#filter", Input)
-        field.display = True
-        field.focus()
+        self._filter.display = True
+        self._filter.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Take the text of the filter as it is typed."""
@@ -270,8 +271,8 @@ class TopApp(App[None]):
 
     def on_input_submitted(self) -> None:
         """Go back to the table. An empty filter is put away."""
-        self.query_one("#filter", Input).display = bool(self._containing)
-        self._rows().focus()
+        self._filter.display = bool(self._containing)
+        self._rows.focus()
 
     # --- acts -----------------------------------------------------------------------------------------------
 
@@ -311,4 +312,5 @@ class TopApp(App[None]):
     @work(thread=True, group="acts")
     def _act(self, method: str, params: dict[str, Any]) -> None:
         said = self._feed.act(method, params)
-        self.call_from_thread(self.notify, display.printable(said), markup=False)
+        if self.is_running:
+            self.call_from_thread(self.notify, display.printable(said), markup=False)

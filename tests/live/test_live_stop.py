@@ -25,7 +25,7 @@ async def down(one: Daemon) -> None:
     with trio.fail_after(WAIT_S):
         code, _, said = await one.carpool("down")
     assert code == 0, said
-    assert not one.running()
+    await until(lambda: not one.running(), "nothing of it runs")
 
 
 async def inside(agent: LineAgent, server: str) -> None:

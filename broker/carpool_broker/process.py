@@ -128,8 +128,8 @@ class BrokerShell:
         self._unflushed = 0
         """Messages sent since the link was flushed."""
         self._reported_losses: set[CallId] = set()
-        self._idle_exit = IdleExit()
         """Calls with `state_lost` whose answer has not been written yet."""
+        self._idle_exit = IdleExit()
         epoch = Epoch(f"{os.getpid():x}-{os.urandom(6).hex()}")
         self._ready = ReadySet()
         hello = Hello(LINK_VERSION, epoch, BROKER, os.getpid(), RELEASE)
@@ -454,14 +454,15 @@ class BrokerShell:
     def _check_idle(self) -> None:
         """Tell the launcher if nobody has used carpool for `idle_exit_s`."""
         config = self._configuration.config
-        is_used = (
-            bool(self.core.sessions)
-            or not self.core.recovery.everybody
-            or config.http_wanted
-            or self._configuration.layers.has_servers_that_stay()
+        is_due = self._idle_exit.is_due(
+            trio.current_time(),
+            config.idle_exit_s,
+            sessions=len(self.core.sessions),
+            awaits_sessions=not self.core.recovery.everybody,
+            has_http_door=config.http_wanted,
+            keeps_servers=self._configuration.layers.has_servers_that_stay(),
         )
-        due = self._idle_exit.is_due(trio.current_time(), config.idle_exit_s, is_used=is_used)
-        if due and self._lifeline is not None:
+        if is_due and self._lifeline is not None:
             self._lifeline.idle()
 
     # --- configuration ---------------------------------------------------------------------------------

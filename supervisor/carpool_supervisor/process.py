@@ -267,7 +267,7 @@ class SupervisorShell:
             case ReportProbe():
                 self._probe_reported(message)
             case ReadJournal() | LocateCalls() | EndCall():
-                self._answer_about_calls(message)
+                self._handle_operators_message(message)
             case (
                 DiscoverCatalog()
                 | Operate()
@@ -306,14 +306,18 @@ class SupervisorShell:
     def _spec_of(self, key: PoolKey) -> PoolSpec | None:
         return self._specs.get(key)
 
-    def _answer_about_calls(self, message: ReadJournal | LocateCalls | EndCall) -> None:
-        """Say where calls are, also a call that an operator ends, or what happened to one."""
-        if not isinstance(message, ReadJournal):
-            calls = [message.call] if isinstance(message, EndCall) else message.calls
-            self._link.send(BROKER, CallsLocated(message.token, self.core.locate_calls(calls)))
-            if isinstance(message, EndCall):
+    def _handle_operators_message(self, message: ReadJournal | LocateCalls | EndCall) -> None:
+        """Answer an operator's question about calls, or end a call and say where it was."""
+        match message:
+            case LocateCalls():
+                self._link.send(BROKER, CallsLocated(message.token, self.core.locate_calls(message.calls)))
+            case EndCall():
+                self._link.send(BROKER, CallsLocated(message.token, self.core.locate_calls([message.call])))
                 self._pump.feed(message)
-            return
+            case ReadJournal():
+                self._send_journal(message)
+
+    def _send_journal(self, message: ReadJournal) -> None:
         entries = RawJson(msgspec.json.encode(self._pump.story(message.call, CallId)))
         running = {each.id: each.pid for each in self.core.instances.by_id.values()}
         self._link.send(BROKER, JournalRead(message.token, entries, running))

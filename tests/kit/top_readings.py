@@ -78,19 +78,17 @@ def reading(
 ) -> Reading:
     """A reading at a time, after so many calls of one tool."""
     counters = counted(run, at, {("git", "log"): calls})
-    return Reading(at, status or status_of(), counters, open_calls or [call("c17")], 0.004)
+    return Reading(status or status_of(), counters, open_calls or [call("c17")], 0.004)
 
 
 class PictureFeed(BrokerFeed):
-    """A minute of calls at once, for the picture in the README."""
+    """The first reading of the picture in the README."""
 
     def __init__(self) -> None:
         super().__init__("/nowhere", "/nowhere")
-        self._number = 0
 
     def read(self) -> Reading:
-        self._number += 1
-        return _busy(self._number)
+        return _busy(1)
 
 
 def _busy(second: int) -> Reading:
@@ -101,13 +99,15 @@ def _busy(second: int) -> Reading:
         ("browser", "open"): 2 * second,
         ("jira", "search"): 0,
     }
-    return Reading(float(second), status_of(), counted("r", float(second), calls), [call("c17")], 0.004)
+    return Reading(status_of(), counted("r", float(second), calls), [call("c17")], 0.004)
 
 
 async def picture() -> str:
     """Return the picture of the view as SVG."""
-    app = TopApp(PictureFeed(), lambda _: "serving; not well: jira")
+    app = TopApp(PictureFeed(), lambda _: "serving; not well: jira", interval_s=3600.0)
     async with app.run_test(size=(80, 20)) as pilot:
+        while app.view.now is None:
+            await pilot.pause(0.01)
         for second in range(2, 62):
             app.show_reading(_busy(second))
         await pilot.press("down")

@@ -36,7 +36,7 @@ _NOT_DONE: Final[dict[str, str]] = {
     "stop": "it has not stopped",
     "restart": "it has not restarted",
 }
-"""What is known of a server if the supervisor has not answered in time."""
+"""By verb: what an operator reads of a server that has not done it within the limit."""
 
 _SUPERVISOR_LOST: Final = (
     "the supervisor died before it answered, and carpool starts the next one; see `carpool status`, then "

@@ -161,9 +161,9 @@ class StatusFacts(Struct, frozen=True, kw_only=True):
     switches_of: Mapping[SessionId, Mapping[ServerName, bool]] = {}
     """Overrides for one session each, until it ends."""
     pinned: Mapping[ServerName, Mapping[str, Any]] = {}
+    """Pinned servers: `{approved, problem, held}`."""
     last_failures: Mapping[ServerName, str] = {}
     """Why servers failed when they last ran; for those without a pool now."""
-    """Pinned servers: `{approved, problem, held}`."""
     audit: Mapping[str, Any] = {}
     """`{on, file, problem, missed}`."""
     trace: Mapping[str, Any] = {}

@@ -1,9 +1,8 @@
-"""Decides when a carpool that nobody uses may end (`idle_exit_s`).
+"""Decides when an idle carpool may end (`idle_exit_s`).
 
-Owns the time since which nobody has used it. Pure: time is a parameter.
+Owns what counts as use, and since when there was none. Pure: time is a parameter.
 
-Refuses to know: what counts as use, who started carpool, how it ends (the launcher ends only a carpool that
-an agent has started).
+Refuses to know: who started carpool, how it ends (the launcher ends only a carpool that an agent started).
 """
 
 
@@ -13,9 +12,23 @@ class IdleExit:
     def __init__(self) -> None:
         self._idle_since: float | None = None
 
-    def is_due(self, now: float, limit_s: float, *, is_used: bool) -> bool:
-        """True if nobody has used carpool for `limit_s` (0: for ever). Must be called regularly."""
-        if is_used or not limit_s:
+    def is_due(
+        self,
+        now: float,
+        limit_s: float,
+        *,
+        sessions: int,
+        awaits_sessions: bool,
+        has_http_door: bool,
+        keeps_servers: bool,
+    ) -> bool:
+        """True if nobody has used carpool for `limit_s` (0: for ever). Must be called regularly.
+
+        In use: there are `sessions`, or some of an earlier broker may come back (`awaits_sessions`). Agents
+        over HTTP cannot start carpool again (`has_http_door`), and some servers run without agents
+        (`keeps_servers`): such a carpool is in use, too.
+        """
+        if not limit_s or sessions or awaits_sessions or has_http_door or keeps_servers:
             self._idle_since = None
             return False
         if self._idle_since is None:

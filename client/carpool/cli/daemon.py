@@ -110,7 +110,8 @@ def _set_paused(servers: tuple[str, ...], *, paused: bool, as_json: bool) -> Non
 def restart(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Restart SERVERS. With --all also carpool itself: after an update, agents go on with the new one.
 
-    Calls that are at their servers are waited for then, up to half a minute; those that still run are ended.
+    With --all carpool waits up to half a minute for calls that are at their servers, and ends those that
+    still run then.
     """
     chosen = _chosen_servers(servers, everything)
     if chosen is not None:

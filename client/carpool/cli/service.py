@@ -59,7 +59,7 @@ class _Unit(Struct, frozen=True):
 
     @property
     def file(self) -> Path:
-        """The path of its file."""
+        """The path of the unit."""
         if self.user:
             return _SYSTEM_UNITS / _UNIT
         home = home_of(os.environ)
@@ -76,7 +76,7 @@ class _Unit(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What its file holds by now."""
+        """The text that `install` would write now."""
         command = own_command.executable()
         if self.user:
             return systemd_system_unit(command, os.environ, self.user)

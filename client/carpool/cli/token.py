@@ -35,7 +35,7 @@ _LAST: Final = (
 @click.command()
 @click.argument("what", type=click.Choice(["add", "list", "revoke"]))
 @click.argument("name", required=False)
-@click.option("--profile", default="", metavar="NAME", help="With add: whoever brings it has this profile.")
+@click.option("--profile", default="", metavar="NAME", help="With add: the profile of its agents.")
 @click.option(
     "--operator",
     type=click.Choice(["full", "read"]),
@@ -73,7 +73,7 @@ def token(
     elif what == "revoke":
         _revoke(config, str(name), last=last, as_json=as_json)
     else:
-        _add(config, str(name), _entry(profile, operator, expires), as_json=as_json)
+        _add(config, str(name), _entry(profile, operator, expires), operator or "", as_json=as_json)
 
 
 def _entry(profile: str, operator: str | None, expires: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _entry(profile: str, operator: str | None, expires: str) -> dict[str, Any]:
     return entry
 
 
-def _add(config: Config, name: str, entry: dict[str, Any], *, as_json: bool) -> None:
+def _add(config: Config, name: str, entry: dict[str, Any], operator: str, *, as_json: bool) -> None:
     if not name.isprintable() or not 0 < len(name) <= 64:
         raise click.UsageError("a name has 1 to 64 printable characters")
     if name in config.http.tokens:
@@ -107,11 +107,10 @@ def _add(config: Config, name: str, entry: dict[str, Any], *, as_json: bool) -> 
     running, problems = reload_running()
     if as_json:
         facts = {"name": name, "token": fresh, "hash": hash_of(fresh), "profile": entry.get("profile", "")}
-        right = "read" if entry.get("operator") == "read" else "full" if entry.get("operator") else ""
-        facts |= {"operator": right, "expires": entry.get("expires", "")}
+        facts |= {"operator": operator, "expires": entry.get("expires", "")}
         print_json({**facts, "file": config.file, "running": running, "problems": problems})
     else:
-        holder = "operator" if entry.get("operator") else "agent"
+        holder = "operator" if operator else "agent"
         click.echo(f"token, for the {holder} (`Authorization: Bearer …`; shown only now):\n\n  {fresh}\n")
         click.echo(display.printable(f"{name} added to {config.file}"))
         for text in _first_token_effects(config):

@@ -1,12 +1,18 @@
-"""The verb `top`: shows live what runs. Needs the extra `top`; the view itself is `carpool.top`."""
+"""The verb `top`: a live view of servers, agents, calls and tools on a terminal.
+
+Owns the options and the check of the terminal and of the extra `top`. Refuses to know: what the view shows
+(`carpool.top`).
+"""
 
 import sys
+from typing import Any
 
 import click
 
-from carpool.cli.status import health_line
+from carpool.cli.status import health_line, with_door
 from carpool.control.place import runtime_place
 from carpool.control.verdict import with_verdict
+from carpool.launcher.http_door import read_door_status
 from carpool.terminal.verb_output import EXIT_USAGE, fail
 from carpool.top.feed import BrokerFeed
 from carpool_protocol.bootstrap.extras import install_command, is_installed
@@ -31,7 +37,11 @@ def top(interval_s: float) -> None:
 
     place = runtime_place()
     feed = BrokerFeed(place.directory, place.logs)
+
+    def sentence(status: dict[str, Any]) -> str:
+        return health_line(with_verdict(with_door(status, read_door_status(place.directory))))
+
     try:
-        TopApp(feed, lambda status: health_line(with_verdict(status)), interval_s).run()
+        TopApp(feed, sentence, interval_s).run()
     finally:
         feed.close()

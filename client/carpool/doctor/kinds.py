@@ -23,7 +23,7 @@ class ProblemKind(NamedTuple):
 RESTART_COSTS: Final = (
     f"Calls that still run after {DRAIN_S:g} s are ended, and servers lose what they keep in memory."
 )
-"""What everybody is told before carpool is restarted."""
+"""The sentence that stands before each restart of carpool."""
 
 KINDS: Final[dict[str, ProblemKind]] = {
     kind.id: kind

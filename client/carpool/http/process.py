@@ -13,7 +13,7 @@ import gc
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Set
 from typing import Any
 
 from carpool.bridge_mark import OwnBridges
@@ -161,6 +161,8 @@ class _HttpDoor:
         self._exit = 0
         self._url = ""
         """The URL at which it listens; empty before."""
+        self._admitted: Set[str] = frozenset()
+        """The names of the tokens that may come in."""
         # Numbers of a door before this one are in event ids that its clients still have.
         self._own_bridges = OwnBridges(paths.state_dir(os.environ, directory))
         self._core = HttpCore(_rules(settings), self._gate(settings), int(unix_s() * 1e6), _HEIR_S)
@@ -244,12 +246,12 @@ class _HttpDoor:
 
     def _end_expired_tokens(self) -> None:
         """Shut out tokens that have expired since the last look."""
-        if self._valid_tokens != _valid_tokens(self._settings, unix_s()).keys():
+        if self._admitted != _valid_tokens(self._settings, unix_s()).keys():
             self._server.set_gate(self._gate(self._settings))
 
     def _gate(self, settings: HttpConfig) -> AccessRules:
         tokens = _valid_tokens(settings, unix_s())
-        self._valid_tokens = tokens.keys()
+        self._admitted = tokens.keys()
         return _gate(settings, tokens, self._own_bridges)
 
 

@@ -1,4 +1,4 @@
-"""Tells systemd that carpool is ready, that it stops, and that it is alive: sd_notify(3).
+"""The messages of carpool to systemd: it is ready, it is alive, it stops (sd_notify(3)).
 
 Owns the socket and the variables of the protocol, which no process of carpool and no server gets to see. A
 service manager that does not listen holds nothing up. Ten lines in place of a library: the launcher uses the

@@ -121,16 +121,17 @@ def coloured(text: str, colour: Colour) -> str:
 
 
 _STATES: Final[dict[str, Colour]] = {
-    "serving": "green",
+    **dict.fromkeys(("serving", "running"), "green"),
     **dict.fromkeys(("starting", "backing_off", "half_open", "draining", "unset", "untrusted"), "yellow"),
+    **dict.fromkeys(("paused", "waiting", "asking"), "yellow"),
     **dict.fromkeys(("breaker_open", "given_up", "misconfigured"), "red"),
     **dict.fromkeys(("cold", "stopped", "disabled"), "dim"),
 }
 
 
 def state(state: str, *, paused: bool = False) -> Cell:
-    """The cell for a server's or an instance's state: green, yellow where one waits, red where it failed.
-    `paused`: an operator has paused the server.
+    """The cell for the state of a server, an instance or a call: green, yellow where one waits, red where it
+    failed. `paused`: an operator has paused the server.
     """
     return Cell(f"{state}, paused" if paused else state, "yellow" if paused else _STATES.get(state, ""))
 

@@ -1,4 +1,4 @@
-"""The live view of `carpool top`: what runs now, drawn from what the broker answers every second.
+"""The live view of `carpool top`: it asks the broker every second and draws what runs.
 
 The files here know nothing of: how the broker counts, the verbs of the command line.
 """

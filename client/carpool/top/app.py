@@ -9,7 +9,7 @@ Refuses to know: how rows are made (`live_view`), how the broker is asked (`feed
 
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual import work
@@ -21,29 +21,20 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from carpool.terminal import display
 from carpool.top.feed import BrokerFeed, FeedError
-from carpool.top.live_view import COLUMNS, LiveView, Reading, TableName
-
-LOG_LINES: Final = 200
-_STYLES: Final = {
-    "serving": "green",
-    "running": "green",
-    **dict.fromkeys(
-        ("starting", "backing_off", "half_open", "draining", "paused", "asking", "waiting"), "yellow"
-    ),
-    **dict.fromkeys(("breaker_open", "given_up", "misconfigured"), "red"),
-}
+from carpool.top.live_view import COLUMNS, STATE, Column, LiveView, Reading, TableName
 
 
-class Question(ModalScreen[bool]):
+class ConfirmScreen(ModalScreen[bool]):
     """Asks before an act."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "dismiss(True)", "yes"),
         Binding("n,escape,q", "dismiss(False)", "no"),
     ]
-    DEFAULT_CSS = (
-        "Question { align: center middle; } Question Static { width: auto; border: round; padding: 1 2; }"
-    )
+    DEFAULT_CSS = """
+    ConfirmScreen { align: center middle; }
+    ConfirmScreen Static { width: auto; border: round; padding: 1 2; }
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -192,21 +183,13 @@ class TopApp(App[None]):
             self.table, sorted_by=self.sorted_by, descending=self.descending, containing=self._containing
         )
         for row in rows:
-            cells = [
-                self._cell(text, column.width, is_number=column.is_number)
-                for text, column in zip(row.cells, COLUMNS[self.table], strict=True)
-            ]
+            cells = [_cell(text, column) for text, column in zip(row.cells, COLUMNS[self.table], strict=True)]
             table.add_row(*cells, key=row.key)
         keys = [row.key for row in rows]
         if chosen in keys:
             table.move_cursor(row=keys.index(chosen), scroll=False)
         table.scroll_to(y=top, animate=False)
         self._show_details()
-
-    @staticmethod
-    def _cell(text: str, width: int, *, is_number: bool) -> Text:
-        shown = display.one_line(text, width)
-        return Text(f"{shown:>{width}} " if is_number else f"{shown:<{width}} ", style=_STYLES.get(text, ""))
 
     def _show_details(self) -> None:
         chosen = self.chosen_key()
@@ -307,10 +290,16 @@ class TopApp(App[None]):
             if yes:
                 self._act(method, params)
 
-        self.push_screen(Question(display.printable(question)), answered)
+        self.push_screen(ConfirmScreen(display.printable(question)), answered)
 
     @work(thread=True, group="acts")
     def _act(self, method: str, params: dict[str, Any]) -> None:
         said = self._feed.act(method, params)
         if self.is_running:
             self.call_from_thread(self.notify, display.printable(said), markup=False)
+
+
+def _cell(text: str, column: Column) -> Text:
+    shown, width = display.one_line(text, column.width), column.width
+    style = display.state(text).colour if column.title == STATE else ""
+    return Text(f"{shown:>{width}} " if column.is_number else f"{shown:<{width}} ", style=style)

@@ -1,4 +1,4 @@
-"""Asks the broker for what `carpool top` shows, and for what its keys do.
+"""The requests of `carpool top` to the broker: readings, and the acts of its keys.
 
 Owns the connections: one for readings, kept from one to the next, and one for each act, because an act may
 take minutes. After the broker's death the next reading connects anew.
@@ -50,7 +50,7 @@ class BrokerFeed:
             self.close()
             raise FeedError(str(error)) from None
         took_s = time.monotonic() - began
-        return Reading(began, status, counted if counted.enabled else None, calls, took_s)
+        return Reading(status, counted if counted.enabled else None, calls, took_s)
 
     def close(self) -> None:
         """Close the connection; the next reading opens another one."""

@@ -1,7 +1,7 @@
-"""What `carpool top` shows, made of the broker's last answers and of a short history.
+"""The tables of `carpool top`, made of the broker's answers in the last minute.
 
-Owns the tables (their columns, rows and the order of rows), the rates between two readings, and the courses
-of the last minute. Pure: readings and times are parameters.
+Owns their columns, rows and the order of rows, the rates between two readings, and the sparklines of calls.
+Pure: readings are parameters.
 
 Refuses to know: terminals, keys, where readings come from.
 """
@@ -23,7 +23,9 @@ Facts = Mapping[str, Any]
 
 HISTORY: Final = 60
 """Readings that are kept: a minute of them, if one comes each second."""
-COURSE_CHARS: Final = 10
+SPARKLINE_CHARS: Final = 10
+STATE: Final = "STATE"
+"""The title of the columns with states, which have colours."""
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _NONE: Final = CallCounts()
 
@@ -31,7 +33,6 @@ _NONE: Final = CallCounts()
 class Reading(Struct, frozen=True):
     """The broker's answers at one moment."""
 
-    at: float
     status: Facts
     counters: CountersSnapshot | None
     """None: nothing is counted."""
@@ -59,7 +60,7 @@ class Column(NamedTuple):
 COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
     "servers": (
         Column("SERVER", 13),
-        Column("STATE", 12),
+        Column(STATE, 12),
         Column("INST", 4, is_number=True),
         Column("OPEN", 4, is_number=True),
         Column("WAIT", 4, is_number=True),
@@ -67,7 +68,7 @@ COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
         Column("ERR/S", 5, is_number=True),
         Column("P50", 5, is_number=True),
         Column("P99", 5, is_number=True),
-        Column("LAST MIN", COURSE_CHARS),
+        Column("LAST MIN", SPARKLINE_CHARS),
     ),
     "agents": (
         Column("SESSION", 8),
@@ -81,7 +82,7 @@ COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
     ),
     "calls": (
         Column("CALL", 9),
-        Column("STATE", 8),
+        Column(STATE, 8),
         Column("AGE", 7, is_number=True),
         Column("TOOL", 24),
         Column("SESSION", 8),
@@ -156,7 +157,7 @@ class LiveView:
                 (f"{errors_s:.1f}", errors_s),
                 _time(times, 0.5),
                 _time(times, 0.99),
-                (course(self._rates.get(name, ())), calls_s),
+                (sparkline(self._rates.get(name, ())), calls_s),
             )
 
     def agent_rows(self) -> Iterator[TableRow]:
@@ -254,13 +255,14 @@ class LiveView:
 
 
 class _Changes(NamedTuple):
-    """What was counted in so many seconds, by one dimension."""
+    """The counts between two snapshots, by one dimension, and the seconds between them."""
 
     counts: dict[str, CallCounts]
     seconds: float
 
     def per_s(self, count: int) -> float:
-        return count / self.seconds
+        """Return a rate. A count is negative where an open call has turned out to be of another row."""
+        return max(count, 0) / self.seconds
 
 
 _MAKERS: Final[dict[TableName, Callable[[LiveView], Iterator[TableRow]]]] = {
@@ -271,13 +273,13 @@ _MAKERS: Final[dict[TableName, Callable[[LiveView], Iterator[TableRow]]]] = {
 }
 
 
-def course(values: Iterable[float]) -> str:
-    """Return the course of values as bars, the last one on the right; the highest fills its place."""
+def sparkline(values: Iterable[float]) -> str:
+    """Return values as bars, the last one on the right; the highest fills its place."""
     found = list(values)
     if not found or not max(found):
         return ""
     # As many neighbours share a bar as are needed to fit.
-    each = -(-len(found) // COURSE_CHARS)
+    each = -(-len(found) // SPARKLINE_CHARS)
     start = len(found) % each
     parts = [found[:start]] if start else []
     parts += [found[at : at + each] for at in range(start, len(found), each)]

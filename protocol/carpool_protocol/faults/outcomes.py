@@ -1,6 +1,6 @@
-"""The outcomes of a call that are no fault, by the words of the audit, of counters and of traces.
+"""The outcomes with which a call gives its agent a result, as the audit, counters and traces name them.
 
-Owns which of them are a result for the agent. The other outcomes are `error` (the server answered with an
+Owns their names. The other outcomes are `error` (the server answered with an
 error), `cancelled`, `unclaimed` and the codes of `kinds`.
 
 Refuses to know: who ends a call, the content of a result.

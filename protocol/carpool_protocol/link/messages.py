@@ -329,6 +329,7 @@ class EndCall(Message, frozen=True, tag=52):
 
     call: CallId
     token: int = 0
+    """0: nobody waits for the answer."""
 
 
 class Operate(Message, frozen=True, tag=14):

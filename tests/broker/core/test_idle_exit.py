@@ -1,21 +1,33 @@
-"""The time after which a carpool that nobody uses may end."""
+"""The time after which an idle carpool may end."""
+
+from typing import Any
+
+import pytest
 
 from carpool_broker.core.idle_exit import IdleExit
 from tests.behaviours import behaviour
 
 
+def is_due(idle: IdleExit, now: float, limit_s: float = 60.0, **use: Any) -> bool:
+    unused = {"sessions": 0, "awaits_sessions": False, "has_http_door": False, "keeps_servers": False}
+    return idle.is_due(now, limit_s, **{**unused, **use})
+
+
 @behaviour("start:idle")
-def test_it_is_due_after_the_limit_and_use_begins_it_anew() -> None:
+@pytest.mark.parametrize(
+    "use", [{"sessions": 1}, {"awaits_sessions": True}, {"has_http_door": True}, {"keeps_servers": True}]
+)
+def test_it_is_due_after_the_limit_and_any_use_begins_it_anew(use: dict[str, Any]) -> None:
     idle = IdleExit()
-    assert not idle.is_due(10.0, 60.0, is_used=False)
-    assert not idle.is_due(69.9, 60.0, is_used=False)
-    assert idle.is_due(70.0, 60.0, is_used=False)
-    assert not idle.is_due(71.0, 60.0, is_used=True)
-    assert not idle.is_due(72.0, 60.0, is_used=False)
-    assert idle.is_due(132.0, 60.0, is_used=False)
+    assert not is_due(idle, 10.0)
+    assert not is_due(idle, 69.9)
+    assert is_due(idle, 70.0)
+    assert not is_due(idle, 71.0, **use)
+    assert not is_due(idle, 72.0)
+    assert is_due(idle, 132.0)
 
 
 @behaviour("start:idle")
 def test_a_limit_of_zero_is_never_reached() -> None:
     idle = IdleExit()
-    assert not any(idle.is_due(now, 0.0, is_used=False) for now in (0.0, 1e9))
+    assert not any(is_due(idle, now, 0.0) for now in (0.0, 1e9))

@@ -1,4 +1,4 @@
-"""What a service manager is told: that carpool is ready, alive, and that it ends (sd_notify)."""
+"""The messages of carpool to its service manager: ready, alive, stopping (sd_notify)."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from tests.kit.private_daemon import PrivateDaemon, until
 
 @pytest.fixture
 def manager(house: PrivateDaemon) -> Iterator[socket.socket]:
-    """The socket of a service manager, which a carpool in this house is told of."""
+    """A socket that stands for a service manager; carpool finds its address in the environment."""
     path = str(house.base / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(path)
@@ -26,7 +26,7 @@ def manager(house: PrivateDaemon) -> Iterator[socket.socket]:
 
 
 def states(sock: socket.socket, last: bytes) -> list[bytes]:
-    """What was told until `last`."""
+    """The messages up to `last`."""
     found = [sock.recv(4096)]
     while found[-1] != last:
         found.append(sock.recv(4096))

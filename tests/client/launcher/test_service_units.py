@@ -55,6 +55,13 @@ def test_a_unit_waits_until_carpool_is_ready_and_is_started_again_by_a_restart(u
     assert f"SuccessExitStatus={RESTART_STATUS}" in lines
 
 
+def verified(file: Path) -> str:
+    """What systemd finds wrong with a unit."""
+    command = ["systemd-analyze", "verify", "--man=no", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.stderr
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
 @pytest.mark.parametrize("unit", [systemd_user_unit, partial(systemd_system_unit, user="root")])
 def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path, unit: MakeUnit) -> None:
@@ -63,23 +70,9 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path, unit: MakeUni
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     file.write_text(unit([str(program)], ENVIRON))
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(file)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert [line for line in done.stderr.splitlines() if "carpool" in line] == []
+    assert [line for line in verified(file).splitlines() if "carpool" in line] == []
     file.write_text("[Service]\nType=none\n")
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(file)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "carpool" in done.stderr
+    assert "carpool" in verified(file)
 
 
 @behaviour("service:unit")

@@ -1,8 +1,8 @@
-"""What `carpool top` shows of readings: rows, rates, courses, order and details."""
+"""What `carpool top` shows of readings: rows, rates, sparklines, order and details."""
 
 import pytest
 
-from carpool.top.live_view import COLUMNS, COURSE_CHARS, LiveView, Reading, TableName, course
+from carpool.top.live_view import COLUMNS, SPARKLINE_CHARS, LiveView, Reading, TableName, sparkline
 from tests.behaviours import behaviour
 from tests.kit.top_readings import call, counted, reading, server, session, status_of
 
@@ -31,7 +31,7 @@ def test_a_server_has_its_state_its_open_calls_and_its_rates() -> None:
 @behaviour("top:view")
 def test_one_reading_has_no_rates_and_a_server_without_counters_none_either() -> None:
     assert cells(view(reading(1.0, 100)), "servers", "git")["CALLS/S"] == "0.0"
-    off = Reading(1.0, status_of(), None, [])
+    off = Reading(status_of(), None, [])
     assert cells(view(off, off), "servers", "git")["P50"] == "-"
     assert LiveView().rows("servers") == []
 
@@ -43,9 +43,16 @@ def test_after_a_death_of_the_broker_rates_are_those_of_the_next_one() -> None:
 
 
 @behaviour("top:view")
+def test_counts_that_go_down_are_no_negative_rates() -> None:
+    found = view(reading(1.0, 10), reading(2.0, 40), reading(3.0, 39))
+    row = cells(found, "servers", "git")
+    assert (row["CALLS/S"], row["LAST MIN"]) == ("0.0", "▁█▁")
+
+
+@behaviour("top:view")
 def test_errors_and_refusals_are_one_rate() -> None:
     def failing(at: float, errors: int) -> Reading:
-        return Reading(at, status_of(), counted("r", at, {("git", "log"): 50}, errors), [])
+        return Reading(status_of(), counted("r", at, {("git", "log"): 50}, errors), [])
 
     assert cells(view(failing(1.0, 0), failing(3.0, 8)), "servers", "git")["ERR/S"] == "4.0"
 
@@ -97,7 +104,7 @@ def test_details_are_about_the_row_and_none_of_what_is_gone() -> None:
     assert LiveView().details("servers", "git") == []
 
 
-def test_a_server_that_is_gone_has_no_course_when_it_comes_back() -> None:
+def test_a_server_that_is_gone_has_no_sparkline_when_it_comes_back() -> None:
     busy, without = reading(1.0, 1), reading(3.0, 90, status=status_of(a=server("serving")))
     found = view(busy, reading(2.0, 90), without, reading(4.0, 90))
     assert cells(found, "servers", "git")["LAST MIN"] == ""
@@ -105,16 +112,16 @@ def test_a_server_that_is_gone_has_no_course_when_it_comes_back() -> None:
 
 @pytest.mark.parametrize(
     ("values", "bars"),
-    [([], ""), ([0.0, 0.0], ""), ([1.0], "█"), ([0.0, 1.0, 2.0], "▁▅█"), ([5.0] * 60, "█" * COURSE_CHARS)],
+    [([], ""), ([0.0, 0.0], ""), ([1.0], "█"), ([0.0, 1.0, 2.0], "▁▅█"), ([5.0] * 60, "█" * SPARKLINE_CHARS)],
 )
-def test_a_course_fits_its_column(values: list[float], bars: str) -> None:
-    assert course(values) == bars
+def test_a_sparkline_fits_its_column(values: list[float], bars: str) -> None:
+    assert sparkline(values) == bars
 
 
 @pytest.mark.parametrize("length", range(1, 61))
-def test_a_course_of_any_length_fits_and_ends_with_now(length: int) -> None:
-    bars = course([0.0] * (length - 1) + [1.0])
-    assert 0 < len(bars) <= COURSE_CHARS
+def test_a_sparkline_of_any_length_fits_and_ends_with_now(length: int) -> None:
+    bars = sparkline([0.0] * (length - 1) + [1.0])
+    assert 0 < len(bars) <= SPARKLINE_CHARS
     assert bars[-1] == "█"
 
 

@@ -26,7 +26,7 @@ STEP_S: Final = 120.0
 """The age at which the newer of the two earlier moments takes the place of the older one."""
 
 FEWEST_FAILURES: Final = 3
-
+"""A server with fewer failed calls is not named as failing."""
 CAUSED_BY_OTHERS: Final = frozenset(
     {
         "answer_denied", "closing", "cut_off", "disabled", "draining", "needs_url", "operator_cancelled",

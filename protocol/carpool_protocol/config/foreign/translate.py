@@ -16,7 +16,6 @@ from carpool_protocol.config.foreign.formats import (
     COMMAND_TRANSPORTS,
     OAUTH,
     REMOTE_TRANSPORTS,
-    UNREAD_KEYS,
     UNSUPPORTED_TRANSPORTS,
     FileShape,
     ForeignProgram,
@@ -72,32 +71,6 @@ def translate(
     `program`: None if the file is carpool's own; its unknown keys then stay, so that `parse` refuses them.
     """
     return _Translation(lines, file, shape, program, ours).run(value)
-
-
-_UNREAD: Final = "{} concerns another program, and carpool ignores it"
-
-
-def without_unread_keys(
-    value: dict[str, JsonValue], lines: dict[KeyPath, int], file: str, ours: frozenset[str]
-) -> tuple[dict[str, JsonValue], list[ConfigProblem]]:
-    """Return a file in carpool's shape without the keys of its servers that concern another program, and a
-    warning for each of these keys. `ours`: carpool's own keys of a server.
-    """
-    servers = value.get(SERVERS)
-    if not isinstance(servers, dict):
-        return value, []
-    warnings: dict[str, ConfigProblem] = {}
-    kept: dict[str, JsonValue] = {}
-    for name, entry in servers.items():
-        if not isinstance(entry, dict):
-            kept[name] = entry
-            continue
-        unread = UNREAD_KEYS.intersection(entry) - ours
-        for key in sorted(unread - warnings.keys()):
-            path = (SERVERS, name, key)
-            warnings[key] = ConfigProblem(file, lines[path], render_path(path), _UNREAD.format(key))
-        kept[name] = {key: each for key, each in entry.items() if key not in unread}
-    return ({**value, SERVERS: kept} if warnings else value), list(warnings.values())
 
 
 class _Translation:
@@ -255,8 +228,6 @@ class _ServerTranslation:
                 )
             if mapping is not None:
                 self.convert(key, mapping, value)
-            elif key in UNREAD_KEYS and key not in self.file.ours:
-                self.file.add_warning((*self.at, key), key, _UNREAD.format(key))
             elif key in self.file.ours or self.file.program is None:  # carpool's own file is strict
                 self.found[key] = value
                 self.file.copy_lines((*self.base, key), (*self.at, key))

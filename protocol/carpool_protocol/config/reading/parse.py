@@ -13,8 +13,14 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from carpool_protocol.config.foreign.formats import MCP_SERVERS, ForeignProgram, program_of, shape_of
-from carpool_protocol.config.foreign.translate import SERVERS, Translated, translate, without_unread_keys
+from carpool_protocol.config.foreign.formats import (
+    MCP_SERVERS,
+    UNREAD_KEYS,
+    ForeignProgram,
+    program_of,
+    shape_of,
+)
+from carpool_protocol.config.foreign.translate import SERVERS, Translated, translate
 from carpool_protocol.config.reading.hooks import HOOKS, read_hooks
 from carpool_protocol.config.reading.merge import least_instances
 from carpool_protocol.config.reading.profiles import PROFILES, check_tokens, read_profiles
@@ -106,7 +112,7 @@ def read_config(
     problems = sorted([*parsed.problems, *ours.problems, *reading.problems], key=lambda problem: problem.line)
     if problems:
         return LoadedConfig(None, _bounded_problems(problems, "problems"))
-    warnings = _bounded_problems(ours.warnings, "warnings")
+    warnings = _bounded_problems([*ours.warnings, *reading.unread.values()], "warnings")
     return LoadedConfig(config, [], warnings, reading.written)
 
 
@@ -138,8 +144,7 @@ def _in_our_form(parsed: ParsedJson, file: str, program: ForeignProgram | None) 
         value, shape = {SERVERS: {}, **settings}, MCP_SERVERS
     if shape is None or (program is None and shape is MCP_SERVERS):
         same = value if isinstance(value, dict) else {}
-        same, warnings = without_unread_keys(same, parsed.lines, file, _OURS)
-        return Translated(same, parsed.lines, {}, [], warnings, {})
+        return Translated(same, parsed.lines, {}, [], [], {})
     return translate(value, parsed.lines, file, shape, program=program, ours=_OURS)
 
 
@@ -159,6 +164,8 @@ class _ConfigReader:
         self.late: dict[KeyPath, str] = {}
         """Numbers and switches of the present server that contain a variable, by path below it."""
         self.problems: list[ConfigProblem] = []
+        self.unread: dict[str, ConfigProblem] = {}
+        """By key of a server that concerns another program: the warning about its first place."""
         self.at: KeyPath = ()
         """The path of the server that is being read."""
         self.below: dict[KeyPath, dict[KeyPath, int]] = {}
@@ -170,12 +177,20 @@ class _ConfigReader:
 
     def add_problem(self, path: KeyPath, text: str) -> None:
         """Report a problem at the line of `path`, or of the nearest written path around it."""
+        self.problems.append(self.problem_at(path, text))
+
+    def warn_of_unread(self, path: KeyPath, key: str) -> None:
+        """Warn of a key of a server that concerns another program, once for any number of servers."""
+        if key not in self.unread:
+            text = f"{key} concerns another program, and carpool ignores it"
+            self.unread[key] = self.problem_at(path, text)
+
+    def problem_at(self, path: KeyPath, text: str) -> ConfigProblem:
+        """The problem with the line of `path`, or of the nearest written path around it."""
         at = path
         while at not in self.lines:
             at = at[:-1]
-        self.problems.append(
-            ConfigProblem(self.file, self.lines[at], render_path(self.spelled_path(path)), text)
-        )
+        return ConfigProblem(self.file, self.lines[at], render_path(self.spelled_path(path)), text)
 
     def spelled_path(self, path: KeyPath) -> KeyPath:
         """The path in the file for a path in carpool's own keys."""
@@ -322,6 +337,8 @@ class _ConfigReader:
                 self.add_problem(at, later[dotted])
             elif self.project and not prefix and at[:1] != (SERVERS,) and key in _USERS_OWN:
                 self.add_problem(at, "concerns all projects: it belongs in the user's own file")
+            elif known is _SERVER_KEYS and not prefix and key in UNREAD_KEYS:
+                self.warn_of_unread(at, key)
             elif setting is not None:
                 group, _, name = key.partition(".")
                 self.add_problem(at, f'write it as "{group}": {{ "{name}": … }}')

@@ -1,4 +1,4 @@
-"""What the broker remembers of the states of pools."""
+"""The last failure of each server, which the broker keeps."""
 
 import pytest
 

@@ -545,13 +545,3 @@ def test_carpool_itself_is_no_server_of_another_program_s_file(entry: dict[str, 
 )
 def test_what_only_looks_like_carpool_is_a_server(entry: Any) -> None:
     assert not is_own_entry(entry)
-
-
-@pytest.mark.parametrize("key", ["autoApprove", "alwaysAllow", "trust", "gallery"])
-def test_a_key_of_another_program_in_an_own_file_is_ignored_with_a_warning(key: str) -> None:
-    loaded = read_config(json.dumps({"mcpServers": {"git": {"command": "git", key: []}}}), "carpool.json")
-    assert loaded.problems == []
-    assert loaded.config is not None
-    assert loaded.config.servers.keys() == {"git"}
-    (warning,) = loaded.warnings
-    assert f"{key} concerns another program, and carpool ignores it" in warning.render()

@@ -302,3 +302,21 @@ def test_a_file_full_of_nonsense_gives_a_bounded_answer() -> None:
 )
 def test_a_file_of_another_shape_is_refused(text: str) -> None:
     assert "must be an object" in bad(text)[0]
+
+
+@pytest.mark.parametrize("key", ["autoApprove", "alwaysAllow", "trust", "gallery"])
+def test_a_key_of_another_program_in_an_own_file_is_ignored_with_one_warning(key: str) -> None:
+    servers = {name: {"command": "git", key: []} for name in ("git", "hg")}
+    shop = {"root": "/shop", "mcpServers": {"till": {"command": "till", key: []}}}
+    loaded = read_config(json.dumps({"mcpServers": servers, "workspaces": {"shop": shop}}), "carpool.json")
+    assert loaded.problems == []
+    assert loaded.config is not None
+    assert loaded.config.servers.keys() == {"git", "hg"}
+    (warning,) = loaded.warnings
+    assert f"{key} concerns another program, and carpool ignores it" in warning.render()
+
+
+def test_a_key_of_another_program_is_unknown_in_an_object_of_a_server() -> None:
+    loaded = read_config('{"mcpServers": {"git": {"command": "git", "pool": {"trust": 1}}}}', "carpool.json")
+    (problem,) = loaded.problems
+    assert "unknown key" in problem.text

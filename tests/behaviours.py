@@ -1759,6 +1759,10 @@ _HOOKS: Final = {
 }
 
 _START: Final = {
+    "supervisors:several": Behaviour(
+        "docs/decisions/0051-several-supervisors.md",
+        "With several supervisors the death of one concerns only the servers that it runs.",
+    ),
     "start:idle": Behaviour(
         "docs/settings.md",
         "A carpool that an agent started ends `idle_exit_s` after the last session, if it may.",

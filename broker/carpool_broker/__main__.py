@@ -20,6 +20,7 @@ from carpool_broker.transport.incarnation import Incarnation, read_incarnation
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.last_good import LastGoodReadings
 from carpool_protocol.config.reading.load import find_config_file
+from carpool_protocol.ids import SupervisorName
 from carpool_protocol.runtime.lifeline import Lifeline, first_line
 from carpool_protocol.runtime.process import log_to_stderr, run_daemon
 from carpool_protocol.runtime.variables_pipe import read_pipe
@@ -38,6 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="carpool_broker", description=__doc__)
     parser.add_argument("--runtime-dir", required=True)
     parser.add_argument("--config", default=None)
+    parser.add_argument("--supervisors", default="", help="names of all supervisors, with commas")
     parser.add_argument("--lifeline", type=int, default=-1)
     parser.add_argument("--variables", type=int, default=-1)
     arguments = parser.parse_args()
@@ -81,10 +83,23 @@ def main() -> int:
     async def run() -> None:
         lifeline = Lifeline(lifeline_fd) if lifeline_fd >= 0 else None
         await BrokerShell(
-            arguments.runtime_dir, configuration, incarnation, lifeline, kept, approvals=pins
+            arguments.runtime_dir,
+            configuration,
+            incarnation,
+            lifeline,
+            kept,
+            approvals=pins,
+            supervisors=_supervisors(arguments.supervisors, configuration),
         ).run()
 
     return run_daemon("broker", run)
+
+
+def _supervisors(names: str, configuration: Configuration) -> list[SupervisorName]:
+    """The names of the supervisors: as the launcher says, or for a first broker as the configuration says."""
+    if names:
+        return [SupervisorName(name) for name in names.split(",")]
+    return [SupervisorName(f"sup{number + 1}") for number in range(configuration.config.supervisors)]
 
 
 def _operator_variables(fd: int) -> dict[str, str]:

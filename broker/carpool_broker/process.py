@@ -28,6 +28,8 @@ from carpool_broker.config.workspaces import WatchedFiles
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.idle_exit import IdleExit
 from carpool_broker.core.model import effects, events
+from carpool_broker.core.model.supervisors import ONLY
+from carpool_broker.core.supervisor_routes import SupervisorRoutes
 from carpool_broker.hooks.runner import HookRunner
 from carpool_broker.hooks.spec import rule_of
 from carpool_broker.storage.approval_store import ApprovalStore
@@ -41,13 +43,16 @@ from carpool_broker.transport.incarnation import Incarnation
 from carpool_broker.transport.outbound import AgentOutput
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.release import RELEASE
-from carpool_protocol.ids import CallId, Epoch
+from carpool_protocol.ids import CallId, Epoch, SupervisorName
 from carpool_protocol.link.messages import (
     LINK_VERSION,
     AnyMessage,
+    AskOpened,
     CallFailed,
     CallsLocated,
+    CallsRecorded,
     Catalog,
+    Credit,
     Hello,
     JournalRead,
     OperationEnded,
@@ -81,7 +86,12 @@ FLUSH_TIMEOUT_S = 2.0
 """How long the broker waits at its end for carriers that can resume to read their lines."""
 
 
-def _core(configuration: Configuration, incarnation: Incarnation, epoch: Epoch) -> BrokerCore:
+def _core(
+    configuration: Configuration,
+    incarnation: Incarnation,
+    epoch: Epoch,
+    supervisors: Sequence[SupervisorName],
+) -> BrokerCore:
     config = configuration.config
     return BrokerCore(
         configuration.bounds(),
@@ -91,6 +101,7 @@ def _core(configuration: Configuration, incarnation: Incarnation, epoch: Epoch) 
         secret=incarnation.derive_key("core"),
         audits=config.audit.on,
         counts=config.counters,
+        supervisors=supervisors,
     )
 
 
@@ -115,8 +126,11 @@ class BrokerShell:
         kept: CatalogCache | None = None,
         *,
         approvals: ApprovalStore | None = None,
+        supervisors: Sequence[SupervisorName] = (ONLY,),
     ) -> None:
-        """`kept`: without it no catalog outlives this process. `approvals`: without it no approval does."""
+        """`kept`: without it no catalog outlives this process. `approvals`: without it no approval does.
+        `supervisors`: the names of all that the launcher starts.
+        """
         self._configuration = configuration
         self._lifeline = lifeline
         self._catalog_cache = kept or CatalogCache("", b"")
@@ -124,7 +138,8 @@ class BrokerShell:
         self._nursery: trio.Nursery | None = None
         """The nursery of all tasks, while the broker serves."""
         self._stopped = trio.Event()
-        self._supervisor: Hello | None = None
+        self._supervisors: dict[SupervisorName, Hello] = {}
+        """The connected supervisors."""
         self._unflushed = 0
         """Messages sent since the link was flushed."""
         self._reported_losses: set[CallId] = set()
@@ -134,7 +149,8 @@ class BrokerShell:
         self._ready = ReadySet()
         hello = Hello(LINK_VERSION, epoch, BROKER, os.getpid(), RELEASE)
         self._link: Link = ZmqLink(hello, paths.link_endpoint(runtime_dir), self._ready)
-        self.core = _core(configuration, incarnation, epoch)
+        self.core = _core(configuration, incarnation, epoch, supervisors)
+        self._routes = SupervisorRoutes(self.core.links, self.core.call_table.calls)
         self._withheld = SecretFilter(self.core, configuration, approvals)
         self._clock = SteadyClock()
         self._pump: CorePump[events.AnyEvent, effects.AnyEffect] = CorePump(
@@ -154,7 +170,7 @@ class BrokerShell:
             configuration, self._pump.feed_all, self._connections, self._config_watcher
         )
         self._hook_runner = self._new_hooking(runtime_dir)
-        self._inquiries = SupervisorQueries(self._send_now, self._supervisors)
+        self._inquiries = SupervisorQueries(self._send_now, self._linked, self._recipients)
         self._control_methods = self._new_control(incarnation, approvals)
         self._agent_server = self._new_door(runtime_dir, incarnation)
         self._saying = AgentOutput(self.core, RELEASE, self._connections.write, self._pump.feed)
@@ -238,6 +254,7 @@ class BrokerShell:
             effects.WriteAudit: self._audit_log.add,
             effects.ExportTrace: self._trace_exporter.add,
             effects.SaveApprovals: self._withheld.keep_approvals,
+            effects.SendTo: lambda e: self._send_to(e.supervisor, e.message),
             effects.EndBroker: lambda _: self._stopped.set(),
             effects.LogLine: lambda e: log.log(logging.getLevelNamesMapping()[e.level.upper()], "%s", e.text),
         }
@@ -275,6 +292,7 @@ class BrokerShell:
             if problem:
                 log.error(_LAST_GOOD, problem)
             if self._lifeline is not None:
+                self._lifeline.want_supervisors(len(self.core.links.names))
                 if problem:
                     self._lifeline.note(_LAST_GOOD % problem.partition("\n")[0])
                 self._lifeline.ready()
@@ -357,56 +375,78 @@ class BrokerShell:
         for effect in todo:
             perform_one.get(type(effect), self._send)(effect)
 
-    def _send(self, message: effects.LinkEffect) -> None:
-        if self._supervisor is not None:
-            self._link.send(self._supervisor.name, message)
+    def _send(self, message: AnyMessage) -> None:
+        """Send a message to the supervisors that it concerns, as far as they are connected."""
+        if self.core.links.is_single:
+            self._send_to(self.core.links.names[0], message)
+            return
+        for name, each in self._routes.of(message):
+            self._send_to(name, each)
+
+    def _send_to(self, name: SupervisorName, message: AnyMessage) -> None:
+        if name in self._supervisors:
+            self._link.send(name, message)
             self._unflushed += 1
             if self._unflushed >= OUTPUTS_PER_FLUSH:
                 self._unflushed = 0
                 self._link.flush()
 
-    def _supervisors(self) -> list[tuple[str, int]]:
-        return [] if self._supervisor is None else [(self._supervisor.name, self._supervisor.pid)]
+    def _linked(self) -> dict[str, int]:
+        return {name: hello.pid for name, hello in self._supervisors.items()}
+
+    def _recipients(self, message: AnyMessage) -> list[str]:
+        return [name for name, _ in self._routes.of(message)]
 
     def _send_now(self, message: AnyMessage) -> None:
-        if self._supervisor is not None:
-            self._link.send(self._supervisor.name, message)
-            self._link.flush()
+        self._send(message)
+        self._link.flush()
 
     # --- the link --------------------------------------------------------------------------------------
 
     def _deliver(self, peer: str, messages: Sequence[LinkEvent]) -> None:
+        name = SupervisorName(peer)
         burst: list[events.AnyEvent] = []
         for message in messages:
             if isinstance(message, events.LinkEvent):
-                self._observe_message(message)
-                burst.append(message)
+                if name in self._supervisors:
+                    self._observe_message(name, message)
+                    burst.append(message)
                 continue
             if burst:
                 self._pump.feed_all(burst)
                 burst = []
-            match message:
-                case PeerUp():
-                    self._supervisor_connected(message.hello)
-                case PeerDown():
-                    if self._supervisor is not None and self._supervisor.name == peer:
-                        self._supervisor_lost(message.why)
-                case PeerRefused():
-                    log.error("%s", message.text)
-                    if message.superseded:
-                        self._end_replaced()
-                case Surveyed() | OperationEnded() | SharingExplained() | JournalRead() | CallsLocated():
-                    self._inquiries.answer_received(message)
-                case _:
-                    log.error(
-                        "the supervisor sent a message that only a broker may send: %s",
-                        type(message).__name__,
-                    )
+            self._handle_message(name, message)
         if burst:
             self._pump.feed_all(burst)
 
-    def _observe_message(self, message: LinkEvent) -> None:
-        """Keep catalogs on disk, and note answers with `state_lost`.
+    def _handle_message(self, name: SupervisorName, message: LinkEvent) -> None:
+        """Handle a message that the core does not take as it is."""
+        match message:
+            case PeerUp():
+                self._supervisor_connected(message.hello)
+            case PeerDown():
+                if name in self._supervisors:
+                    self._supervisor_lost(name, message.why)
+            case PeerRefused():
+                log.error("%s", message.text)
+                if message.superseded:
+                    self._end_replaced()
+            case _ if name not in self._supervisors:
+                pass  # a stranger, whose greeting was refused
+            case Credit():
+                self._pump.feed(events.CreditReceived(message.size_bytes, name))
+            case CallsRecorded():
+                self._pump.feed(events.RecordReceived(message, name))
+            case Surveyed() | OperationEnded() | SharingExplained() | JournalRead() | CallsLocated():
+                self._inquiries.answer_received(name, message)
+            case _:
+                log.error(
+                    "the supervisor sent a message that only a broker may send: %s",
+                    type(message).__name__,
+                )
+
+    def _observe_message(self, name: SupervisorName, message: LinkEvent) -> None:
+        """Keep catalogs on disk, and note who asks and answers with `state_lost`.
 
         A written `state_lost` is reported at once: calls that are read after that run on new state.
         """
@@ -416,24 +456,31 @@ class BrokerShell:
             if len(self._reported_losses) >= MAX_LOSSES:  # calls of agents that are gone
                 self._reported_losses.clear()
             self._reported_losses.add(message.call)
+        elif type(message) is AskOpened:
+            self._routes.ask_opened(message.ask, name)
 
     def _supervisor_connected(self, hello: Hello) -> None:
-        if self._supervisor is not None and self._supervisor.name != hello.name:
-            log.error("a second supervisor, %s, is not supported yet", hello.name)
+        name = SupervisorName(hello.name)
+        if name not in self.core.links.names:
+            log.error("%s connected as a supervisor, and no supervisor has this name: ignored", hello.name)
             return
-        log.info("supervisor %s connected (pid %d)", hello.name, hello.pid)
-        self._supervisor = hello
-        self._agent_server.set_supervisor_epoch(hello.epoch)
-        self._send_now(UseLoginShell(self._configuration.config.login_shell))  # before anything is started
-        self._pump.feed(events.SupervisorConnected(LINK_WINDOW_BYTES, hello.epoch))
+        log.info("supervisor %s connected (pid %d)", name, hello.pid)
+        self._supervisors[name] = hello
+        # Before anything is started.
+        self._send_to(name, UseLoginShell(self._configuration.config.login_shell))
+        self._link.flush()
+        self._pump.feed(events.SupervisorConnected(LINK_WINDOW_BYTES, hello.epoch, name))
+        self._agent_server.set_supervisor_epoch(self.core.recovery.epoch)
 
-    def _supervisor_lost(self, why: str) -> None:
-        log.warning("supervisor lost: %s", why)
-        self._supervisor = None
-        self._agent_server.set_supervisor_epoch(Epoch(""))
-        self._connections.written.clear()  # the record is lost too, or will be sent anew
-        self._inquiries.supervisor_lost()
-        self._pump.feed(events.SupervisorLost())
+    def _supervisor_lost(self, name: SupervisorName, why: str) -> None:
+        log.warning("supervisor %s lost: %s", name, why)
+        del self._supervisors[name]
+        if not self._supervisors:
+            self._connections.written.clear()  # the records are lost too, or will be sent anew
+        self._routes.supervisor_lost(name)
+        self._inquiries.supervisor_lost(name)
+        self._pump.feed(events.SupervisorLost(name))
+        self._agent_server.set_supervisor_epoch(self.core.recovery.epoch)
 
     def _supervisor_died(self, name: str) -> None:
         """The launcher saw the supervisor die, which is sooner and surer than silence."""
@@ -522,6 +569,8 @@ class BrokerShell:
     def _log_warnings(self) -> None:
         for text in self._configuration.warnings:
             log.warning("%s", text)
+        if self._configuration.config.supervisors != len(self.core.links.names):
+            log.warning("supervisors: another number applies after `carpool restart --all`")
         for name in self._configuration.missing_profiles():
             log.warning("the profile %s is no longer in the file: agents with it may do nothing", name)
 

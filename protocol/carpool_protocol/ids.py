@@ -16,8 +16,13 @@ ServerName = NewType("ServerName", str)
 PoolKey = NewType("PoolKey", str)
 """The name of a server and a keyed hash of what makes its instances interchangeable."""
 
+SupervisorName = NewType("SupervisorName", str)
+"""A supervisor as its broker and its launcher call it (`sup1`)."""
+
 InstanceId = NewType("InstanceId", int)
-"""One running process of a server. Unique within one supervisor's life, never reused."""
+"""One running process of a server. Unique among the supervisors of one carpool, and within the life of each;
+never reused.
+"""
 
 CallId = NewType("CallId", int)
 """One call, from the broker's admission to its answer. Never reused.
@@ -82,6 +87,24 @@ def call_named(name: str) -> CallId | None:
 def session_of(life: int, number: int) -> SessionId:
     """The `number`-th session of the `life`-th broker, counted from 0."""
     return SessionId(f"s{life}-{number}" if life else f"s{number}")
+
+
+INSTANCES_OF_A_SUPERVISOR: Final = 1_000_000
+
+
+def instance_of(supervisor: int, number: int) -> InstanceId:
+    """The `number`-th instance, counted from 1, of the `supervisor`-th supervisor, counted from 0."""
+    return InstanceId(supervisor * INSTANCES_OF_A_SUPERVISOR + number)
+
+
+def supervisor_of(instance: InstanceId) -> int:
+    """The number of the supervisor that started this instance, counted from 0."""
+    return (instance - 1) // INSTANCES_OF_A_SUPERVISOR
+
+
+def server_of_pool(key: PoolKey) -> ServerName:
+    """The server of a pool: `git:9c51…` → `git`."""
+    return ServerName(key.partition(":")[0])
 
 
 def part_of(session: SessionId, number: int) -> SessionId:

@@ -90,11 +90,12 @@ _KINDS_OF_PROBE: Final[dict[str, EvidenceKind]] = {
 class SupervisorShell:
     """One supervisor process."""
 
-    def __init__(self, runtime_dir: str, name: str, lifeline: Lifeline | None) -> None:
+    def __init__(self, runtime_dir: str, name: str, lifeline: Lifeline | None, number: int = 0) -> None:
+        """`number`: that of this supervisor in its carpool, counted from 0."""
         self._logs = Path(paths.log_dir(os.environ, runtime_dir))
         self._name = name
         self._lifeline = lifeline
-        epoch = Epoch(f"{os.getpid():x}-{os.urandom(6).hex()}")
+        epoch = self._epoch = Epoch(f"{os.getpid():x}-{os.urandom(6).hex()}")
         hello = Hello(LINK_VERSION, epoch, name, os.getpid(), RELEASE)
         self._ready = ReadySet()
         self._link: Link = ZmqLink(hello, paths.link_endpoint(runtime_dir), self._ready)
@@ -102,7 +103,7 @@ class SupervisorShell:
         """The epoch of the broker that greeted last."""
         self._broker_away = False
         life = os.urandom(LIFE_BYTES)
-        self.core = SupervisorCore(life)
+        self.core = SupervisorCore(life, number)
         self._instance_ios = InstanceIos(self._ready, self._logs, RELEASE, life, self._feed)
         self._processes = Processes(
             self._ready,
@@ -144,6 +145,8 @@ class SupervisorShell:
         """
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            if self._lifeline is not None:  # before anything is started that it may have to find
+                self._lifeline.announce_epoch(self._epoch)
             await self._processes.start()
             await self._knowledge.load()
             nursery.start_soon(self._knowledge.run)

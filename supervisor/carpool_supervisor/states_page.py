@@ -66,7 +66,7 @@ BROKER_CALLS: Final = (
     LifeRow(
         "waiting: in the queue of its session",
         "carpool_broker.core.model.session.Session.waiting",
-        "the session may send again (`Admission.send_queued`), or `Admission.expired_calls` ends it",
+        "the session may send again (`Admission.send_queued`), or `Admission.why_expired` ends it",
         "hooked, sent or ended",
     ),
     LifeRow(

@@ -73,7 +73,7 @@ class RecoveryRig(BrokerRig):
         self.feed(ev.SupervisorConnected(1_000_000, epoch))
         sessions = [RecordedSession(session, servers) for session, servers in (held or {}).items()]
         sessions += [RecordedSession(session) for session in idle]
-        effects = self.feed(CallsRecorded(sessions, list(calls)))
+        effects = self.feed(ev.RecordReceived(CallsRecorded(sessions, list(calls))))
         self.catalog(A, "x")
         self.catalog(B, "y")
         return effects

@@ -4,7 +4,7 @@ Owns the clock, the check after each event, and short forms for what a configura
 and agents say. A test file that needs more derives from `BrokerRig`. Knows nothing of: what a test is about.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from carpool_broker.core.broker import BrokerCore
@@ -14,6 +14,7 @@ from carpool_broker.core.model.capabilities import Capabilities
 from carpool_broker.core.model.effects import AnyEffect
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_broker.core.model.supervisors import ONLY
 from carpool_protocol.ids import (
     ABSENT,
     EMPTY_OBJECT,
@@ -23,6 +24,7 @@ from carpool_protocol.ids import (
     RawJson,
     ServerName,
     SessionId,
+    SupervisorName,
 )
 from carpool_protocol.link.messages import (
     CallAnswered,
@@ -52,16 +54,26 @@ def broker_core(
     secret: bytes = b"",
     life: int = 0,
     audits: bool = False,
+    supervisors: Sequence[SupervisorName] = (ONLY,),
 ) -> BrokerCore:
     """A core that knows no session and no supervisor yet."""
     return BrokerCore(
-        bounds or SessionBounds(), list_wait_s, mark="m", secret=secret, life=life, audits=audits
+        bounds or SessionBounds(),
+        list_wait_s,
+        mark="m",
+        secret=secret,
+        life=life,
+        audits=audits,
+        supervisors=supervisors,
     )
 
 
 def supervisor_comes(feed: Callable[[Any], Any], credit_bytes: int = 1_000_000) -> list[Any]:
     """A supervisor that remembers nothing greets. What the core wants done."""
-    return [*(feed(ev.SupervisorConnected(credit_bytes, EPOCH)) or ()), *(feed(CallsRecorded([], [])) or ())]
+    return [
+        *(feed(ev.SupervisorConnected(credit_bytes, EPOCH)) or ()),
+        *(feed(ev.RecordReceived(CallsRecorded([], []))) or ()),
+    ]
 
 
 def pool_spec(key: str, **more: Any) -> PoolSpec:

@@ -37,9 +37,9 @@ from carpool_supervisor.core.supervisor import SupervisorCore
 LIFE = b"l" * LIFE_BYTES
 
 
-def supervisor_core(life: bytes = LIFE) -> SupervisorCore:
-    """A core that knows no pool and no broker yet."""
-    return SupervisorCore(life)
+def supervisor_core(life: bytes = LIFE, number: int = 0) -> SupervisorCore:
+    """A core that knows no pool and no broker yet: of the supervisor with this number."""
+    return SupervisorCore(life, number)
 
 
 def pool_spec(key: PoolKey, policy: Policy | None = None, **more: Any) -> PoolSpec:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from carpool_broker.admin.methods import ControlError, Methods
 from carpool_broker.admin.supervisor_queries import SupervisorQueries
 from carpool_broker.storage.audit_log import AuditLog
-from carpool_protocol.ids import CallId, RawJson, SessionId, call_name, call_named
+from carpool_protocol.ids import CallId, SessionId, call_name, call_named
 from carpool_protocol.link.messages import JournalRead, ReadJournal
 
 STORY_TIMEOUT_S = 5.0
@@ -46,16 +46,17 @@ class Stories:
         call = call_named(params.call)
         if call is None:
             raise ControlError("bad_params", "A call is named as in errors and in the audit: c17, or c1.17.")
-        found = None
-        if self._inquiries.supervisors():
-            found = await self._inquiries.query(lambda token: ReadJournal(token, call), STORY_TIMEOUT_S)
-        journal = found if isinstance(found, JournalRead) else JournalRead(0, RawJson(b"[]"))
+        found = await self._inquiries.query_all(lambda token: ReadJournal(token, call), STORY_TIMEOUT_S)
+        journals = [each for each in found.values() if isinstance(each, JournalRead)]
+        entries = [
+            entry for each in journals for entry in msgspec.json.decode(each.entries, type=list[msgspec.Raw])
+        ]
         return {
             "call": call_name(call),
             "run": "" if self._audit is None else self._audit.run,
             "broker": call_entries(self._story_of, call),
-            "supervisor": msgspec.Raw(journal.entries),
-            "pids": {str(instance): pid for instance, pid in journal.pids.items()},
+            "supervisor": entries,
+            "pids": {str(instance): pid for each in journals for instance, pid in each.pids.items()},
         }
 
 

@@ -17,7 +17,7 @@ from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model.events import CallCancelledByOperator
 from carpool_broker.core.model.session import OpenCall
 from carpool_protocol.ids import CallId, ServerName, call_name, call_named
-from carpool_protocol.link.messages import CallPlace, CallsLocated, LocateCalls
+from carpool_protocol.link.messages import CallPlace, CallsLocated, EndCall, LocateCalls
 
 LOCATE_TIMEOUT_S: Final = 5.0
 MAX_ROWS: Final = 1000
@@ -123,7 +123,9 @@ class OpenCallCommands:
             self._apply([CallCancelledByOperator(call)])
             return "no" if was_waiting else "maybe"
         ended = await self._inquiries.query_by(
-            lambda token: self._apply([CallCancelledByOperator(call, token)]), LOCATE_TIMEOUT_S
+            lambda token: self._apply([CallCancelledByOperator(call, token)]),
+            LOCATE_TIMEOUT_S,
+            EndCall(call),
         )
         if not isinstance(ended, CallsLocated):
             raise ControlError("supervisor_away", _CANCEL_NOT_CONFIRMED)
@@ -132,13 +134,13 @@ class OpenCallCommands:
         return "no" if ended.places[0].state == "waiting" else "maybe"
 
     async def _locate(self, calls: Iterable[OpenCall]) -> Mapping[CallId, CallPlace]:
-        """Ask the supervisor where these calls are. Empty if it does not answer."""
+        """Ask the supervisors where these calls are. Without those of one that does not answer."""
         sent = [each.call for each in calls if each.stage == "sent"]
-        if not sent or not self._inquiries.supervisors():
+        if not sent:
             return {}
-        found = await self._inquiries.query(lambda token: LocateCalls(token, sent), LOCATE_TIMEOUT_S)
-        places = found.places if isinstance(found, CallsLocated) else []
-        return {place.call: place for place in places}
+        found = await self._inquiries.query_all(lambda token: LocateCalls(token, sent), LOCATE_TIMEOUT_S)
+        answers = [each for each in found.values() if isinstance(each, CallsLocated)]
+        return {place.call: place for each in answers for place in each.places}
 
 
 def _is_wanted(open_call: OpenCall, params: OpenCallsParams) -> bool:

@@ -38,6 +38,10 @@ _NOT_DONE: Final[dict[str, str]] = {
 }
 """By verb: what an operator reads of a server that has not done it within the limit."""
 
+_SUPERVISOR_AWAY: Final = (
+    "the supervisor that runs it is not connected, and carpool starts it; see `carpool status`, then "
+    "repeat the command"
+)
 _SUPERVISOR_LOST: Final = (
     "the supervisor died before it answered, and carpool starts the next one; see `carpool status`, then "
     "repeat the command"
@@ -140,8 +144,8 @@ class PoolCommands:
         answer = await self._supervisor_queries.query(lambda token: Operate(token, key, verb), limit_s)
         if isinstance(answer, OperationEnded):
             return answer.ok, answer.text
-        if answer == "lost":
-            return False, _SUPERVISOR_LOST
+        if answer in {"lost", "away"}:
+            return False, _SUPERVISOR_LOST if answer == "lost" else _SUPERVISOR_AWAY
         return False, f"{_NOT_DONE[verb]} after {limit_s:g} s; see `carpool status`"
 
     def _without_pool(self, name: ServerName) -> str:

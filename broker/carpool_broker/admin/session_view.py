@@ -235,11 +235,10 @@ class SessionQueries:
                 missing = {key for key in view.unknown_pools if not self._core.session_views.is_settled(key)}
                 if not missing:
                     break
-                if (
-                    self._supervisor_queries.supervisors()
-                ):  # a request without a linked supervisor is lost, and none is sent twice
-                    for key in sorted(missing - asked):
-                        self._supervisor_queries.send(DiscoverCatalog(key))
-                    asked |= missing
+                # A request without a linked supervisor is lost, and none is sent twice.
+                due = {key for key in missing - asked if self._core.links.is_served(key)}
+                for key in sorted(due):
+                    self._supervisor_queries.send(DiscoverCatalog(key))
+                asked |= due
                 await trio.sleep(0.02)
         return self._core.view_of(session)

@@ -120,6 +120,8 @@ class StatusFacts(Struct, frozen=True, kw_only=True):
     """Number of brokers that have died since carpool started."""
     supervisors: list[tuple[str, int]]
     """Name and pid of each linked supervisor."""
+    supervisors_wanted: int = 1
+    """The number of supervisors that must be linked."""
     surveyed: Surveyed | None
     """The supervisor's last answer; None: there is none."""
     silent_s: float | None = None
@@ -277,7 +279,7 @@ def _search_path(surveyed: Surveyed | None) -> dict[str, Any] | None:
 
 def _health(facts: StatusFacts, servers: Mapping[str, Any]) -> tuple[bool, str]:
     """True or False, and the `reason`: one of these words, for programs."""
-    if not facts.supervisors:
+    if len(facts.supervisors) < facts.supervisors_wanted:
         return False, "supervisor_away"
     if facts.surveyed is None or facts.silent_s is not None:
         return False, "supervisor_silent"

@@ -1,6 +1,6 @@
 """The methods `carpool/status`, which `carpool status` and `/health` use, and `carpool/counters`.
 
-Owns the collection of the facts on the page, and the limit on waiting for the supervisor: if its answer
+Owns the collection of the facts on the page, and the limit on waiting for supervisors: if the answer of one
 does not arrive in time, its last answer is shown. A file of its own because `status`, which has the keys of
 the page, is a pure function of these facts.
 
@@ -8,11 +8,12 @@ Knows nothing of: the keys of the page.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import trio
 from msgspec import Struct
+from msgspec.structs import replace
 
 from carpool_broker.admin.approval_commands import ApprovalCommands
 from carpool_broker.admin.counter_report import CounterReport
@@ -82,11 +83,11 @@ class StatusQuery:
         self._pinning = pinning
         self._process = process
         self._began_at = trio.current_time()
-        self._surveyed: Surveyed | None = None
-        """The last answer of the supervisors in `_surveyed_of`."""
-        self._surveyed_of: list[tuple[str, int]] = []
+        self._surveyed: dict[str, Surveyed] = {}
+        """The last answers of the supervisors in `_surveyed_of`."""
+        self._surveyed_of: dict[str, int] = {}
         self._silent_since: float | None = None
-        """The time of the first survey that the supervisor has not answered."""
+        """The time of the first survey that a supervisor has not answered."""
 
     def register(self, methods: Methods) -> None:
         """Put `carpool/status` and `carpool/counters` into the table."""
@@ -105,16 +106,17 @@ class StatusQuery:
         return status_page(self._facts(sessions, surveyed, silent_s))
 
     async def counters(self, params: StatusParams) -> CountersSnapshot:
-        """All counters, with those of the supervisor if its answer arrives in time.
+        """All counters, with those of supervisors whose answers arrive in time.
 
         Without a supervisor the answer comes at once, and says that this part is missing.
         """
         limit_s = max(0.0, min(params.within_s, SURVEY_TIMEOUT_S))
-        found = await self._inquiries.query(lambda token: Survey(token, [], counts_only=True), limit_s)
-        if isinstance(found, Surveyed):
-            return self._counters.snapshot(found)
+        found = await self._inquiries.query_all(lambda token: Survey(token, [], counts_only=True), limit_s)
+        answers = [each for each in found.values() if isinstance(each, Surveyed)]
+        if found and len(answers) == len(found):
+            return self._counters.snapshot(merge_surveys(answers))
         return self._counters.snapshot(
-            servers_problem="supervisor_silent" if found == "late" else "supervisor_away"
+            servers_problem="supervisor_silent" if "late" in found.values() else "supervisor_away"
         )
 
     def _facts(
@@ -132,7 +134,8 @@ class StatusQuery:
             release=process.release,
             uptime_s=trio.current_time() - self._began_at,
             restarts=process.restarts,
-            supervisors=self._inquiries.supervisors(),
+            supervisors=list(self._inquiries.supervisors().items()),
+            supervisors_wanted=len(core.links.names),
             surveyed=surveyed,
             silent_s=silent_s,
             states=self._pool_states(),
@@ -171,22 +174,29 @@ class StatusQuery:
         return [(spec.key, spec.server, states[spec.key].state) for spec in wanted if spec.key in states]
 
     async def _survey(self, pids: list[int], limit_s: float) -> tuple[Surveyed | None, float | None]:
-        """The supervisor's last answer, and how long it has been silent (None: it has answered now)."""
-        linked = self._inquiries.supervisors()
+        """The last answers of the supervisors, and how long one has been silent (None: all have answered)."""
+        linked = dict(self._inquiries.supervisors())
         if linked != self._surveyed_of:  # the answer of another supervisor no longer holds
-            self._surveyed, self._surveyed_of, self._silent_since = None, linked, None
+            self._surveyed = {
+                name: known
+                for name, known in self._surveyed.items()
+                if linked.get(name) == self._surveyed_of[name]
+            }
+            self._surveyed_of, self._silent_since = linked, None
         if not linked:
             return None, None
         began = trio.current_time()
-        found = await self._inquiries.query(lambda token: Survey(token, pids), limit_s)
+        found = await self._inquiries.query_all(lambda token: Survey(token, pids), limit_s)
         if linked != self._inquiries.supervisors():
             return None, None
-        if isinstance(found, Surveyed):
-            self._surveyed, self._silent_since = found, None
-            return found, None
+        self._surveyed |= {name: each for name, each in found.items() if isinstance(each, Surveyed)}
+        surveyed = merge_surveys(list(self._surveyed.values())) if self._surveyed else None
+        if not any(isinstance(each, str) for each in found.values()):
+            self._silent_since = None
+            return surveyed, None
         if self._silent_since is None:
             self._silent_since = began
-        return self._surveyed, trio.current_time() - self._silent_since
+        return surveyed, trio.current_time() - self._silent_since
 
     def _audit_facts(self) -> dict[str, Any]:
         audit = self._process.audit
@@ -194,6 +204,22 @@ class StatusQuery:
         if audit is None:
             return {"on": on, "file": "", "problem": "", "missed": 0}
         return {"on": on, "file": audit.path, "problem": audit.problem, "missed": audit.missed}
+
+
+def merge_surveys(answers: Sequence[Surveyed]) -> Surveyed:
+    """Return the answers of several supervisors as one. Each runs other servers; every one measures the
+    processes of carpool that it was asked about, and the first measurement of each counts.
+    """
+    first, *others = answers
+    if not others:
+        return first
+    processes = {row.pid: row for each in reversed(answers) for row in each.processes}
+    return replace(
+        first,
+        pools=[pool for each in answers for pool in each.pools],
+        processes=list(processes.values()),
+        counts={server: counts for each in answers for server, counts in each.counts.items()},
+    )
 
 
 def _servers(

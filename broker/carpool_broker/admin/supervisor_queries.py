@@ -1,14 +1,14 @@
-"""Queries to the supervisor on behalf of operators, with their answers.
+"""Queries to supervisors on behalf of operators, with their answers.
 
-Owns the tokens of open queries. A query ends with its answer, with the loss of the supervisor or after its
-time limit, so none waits for ever. One that is asked while no supervisor is linked ends at once.
+Owns the tokens of open queries. A query ends with its answers, with the loss of those that owe one, or after
+its time limit, so none waits for ever. One that is asked while its supervisor is not linked ends at once.
 
 A file of its own because four others use it.
 
 Knows nothing of: the content of queries, the operators, pools.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
 import trio
@@ -24,24 +24,46 @@ from carpool_protocol.link.messages import (
 )
 
 QueryAnswer = Surveyed | OperationEnded | SharingExplained | JournalRead | CallsLocated
-"""The supervisor's answers to queries of operators."""
+"""The answers of supervisors to queries of operators."""
 
-NoAnswer = Literal["late", "lost"]
-"""Why a query has no answer: its time is over, or the supervisor is gone."""
+NoAnswer = Literal["late", "lost", "away"]
+"""Why there is no answer: the time is over, the supervisor died before it answered, or it was not there."""
+
+
+class _OpenQuery:
+    """One query: who owes an answer, and the answers."""
+
+    def __init__(self, asked: Collection[str]) -> None:
+        self.owed = set(asked)
+        self.answers: dict[str, QueryAnswer | NoAnswer] = dict.fromkeys(asked, "late")
+        self.done = trio.Event()
+
+    def answered(self, supervisor: str, answer: QueryAnswer | NoAnswer) -> None:
+        """Take the answer of one of them, or its loss. Another one than the first is dropped."""
+        if supervisor in self.owed:
+            self.owed.remove(supervisor)
+            self.answers[supervisor] = answer
+            if not self.owed:
+                self.done.set()
 
 
 class SupervisorQueries:
-    """Open queries. `send`: puts a message on the link and flushes it; `supervisors`: returns the linked
-    ones.
+    """Open queries. `send`: puts a message on the links of those whom it concerns, and flushes them;
+    `supervisors`: returns the linked ones, `{name: pid}`; `recipients`: returns the names of those whom a
+    message concerns (default: all that are linked).
     """
 
     def __init__(
-        self, send: Callable[[AnyMessage], None], supervisors: Callable[[], list[tuple[str, int]]]
+        self,
+        send: Callable[[AnyMessage], None],
+        supervisors: Callable[[], Mapping[str, int]],
+        recipients: Callable[[AnyMessage], Collection[str]] | None = None,
     ) -> None:
         self.send = send
         self.supervisors = supervisors
+        self._recipients = recipients
         self._tokens = 0
-        self._open_queries: dict[int, tuple[trio.Event, list[QueryAnswer | NoAnswer]]] = {}
+        self._open_queries: dict[int, _OpenQuery] = {}
 
     def require_supervisor(self) -> None:
         """Raise `ControlError` if no supervisor is linked."""
@@ -49,35 +71,59 @@ class SupervisorQueries:
             raise ControlError("supervisor_away", "")
 
     async def query(self, make: Callable[[int], AnyMessage], limit_s: float) -> QueryAnswer | NoAnswer:
-        """Send the message that `make` builds for a token, and return the answer if it comes in time."""
-        return await self.query_by(lambda token: self.send(make(token)), limit_s)
+        """Send the message that `make` builds for a token to the one supervisor whom it concerns, and return
+        the answer if it comes in time.
+        """
+        return await self.query_by(lambda token: self.send(make(token)), limit_s, make(0))
 
-    async def query_by(self, ask: Callable[[int], None], limit_s: float) -> QueryAnswer | NoAnswer:
-        """Call `ask`, which sends a token to the supervisor; return the answer if it comes in time."""
-        if not self.supervisors():
-            return "lost"
+    async def query_by(
+        self, ask: Callable[[int], None], limit_s: float, about: AnyMessage
+    ) -> QueryAnswer | NoAnswer:
+        """Call `ask`, which sends a token to the supervisor whom the message `about` concerns; return the
+        answer if it comes in time.
+        """
+        recipients = self._linked_recipients(about)
+        if not recipients:
+            return "away"
+        answers = await self._query(ask, limit_s, recipients)
+        return answers[recipients[0]]
+
+    async def query_all(
+        self, make: Callable[[int], AnyMessage], limit_s: float
+    ) -> dict[str, QueryAnswer | NoAnswer]:
+        """Send the message that `make` builds for a token to all linked supervisors, and return the answers
+        by supervisor, with those that came in time. Empty: none is linked.
+        """
+        linked = list(self.supervisors())
+        return await self._query(lambda token: self.send(make(token)), limit_s, linked) if linked else {}
+
+    def _linked_recipients(self, message: AnyMessage) -> list[str]:
+        linked = self.supervisors()
+        if self._recipients is None:
+            return list(linked)
+        return [name for name in self._recipients(message) if name in linked]
+
+    async def _query(
+        self, ask: Callable[[int], None], limit_s: float, asked: Collection[str]
+    ) -> dict[str, QueryAnswer | NoAnswer]:
         self._tokens += 1
         token = self._tokens
-        event = trio.Event()
-        answers: list[QueryAnswer | NoAnswer] = []
-        self._open_queries[token] = (event, answers)
+        query = self._open_queries[token] = _OpenQuery(asked)
         try:
             ask(token)
             with trio.move_on_after(limit_s):
-                await event.wait()
+                await query.done.wait()
         finally:
             del self._open_queries[token]
-        return answers[0] if answers else "late"
+        return query.answers
 
-    def answer_received(self, message: QueryAnswer) -> None:
-        """Take an answer of the supervisor. One without an open query is dropped."""
-        waiting = self._open_queries.get(message.token)
-        if waiting is not None:
-            waiting[1].append(message)
-            waiting[0].set()
+    def answer_received(self, supervisor: str, message: QueryAnswer) -> None:
+        """Take an answer of a supervisor. One without an open query is dropped."""
+        query = self._open_queries.get(message.token)
+        if query is not None:
+            query.answered(supervisor, message)
 
-    def supervisor_lost(self) -> None:
-        """End all open queries without an answer."""
-        for event, answers in self._open_queries.values():
-            answers.append("lost")
-            event.set()
+    def supervisor_lost(self, supervisor: str) -> None:
+        """End what this supervisor owes to open queries without an answer."""
+        for query in self._open_queries.values():
+            query.answered(supervisor, "lost")

@@ -9,7 +9,7 @@ Invariants (`check`): those of its parts; the source of every session is known. 
 words requests and answers, sockets, processes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
 from msgspec import Struct
@@ -35,6 +35,7 @@ from carpool_broker.core.model.events import (
     CallCancelledByOperator,
     CallRequested,
     CarrierAnnounced,
+    CreditReceived,
     DiscoverRequested,
     DrainRequested,
     EndRequested,
@@ -50,6 +51,7 @@ from carpool_broker.core.model.events import (
     PausedServersChanged,
     PingRequested,
     PinsApproved,
+    RecordReceived,
     RequestCancelled,
     RootsAnswered,
     RootsListChanged,
@@ -66,6 +68,7 @@ from carpool_broker.core.model.events import (
     UnreadChanged,
 )
 from carpool_broker.core.model.session import Session
+from carpool_broker.core.model.supervisors import ONLY, SupervisorLinks
 from carpool_broker.core.model.timer_kinds import ORDER, BrokerTimers, TimerKind
 from carpool_broker.core.recovery.recovery import Recovery
 from carpool_broker.core.recovery.supervisor_record import RecordedCalls
@@ -80,17 +83,15 @@ from carpool_broker.core.requests.notifications import Notifications
 from carpool_broker.core.requests.roots import AgentRoots
 from carpool_broker.core.requests.stateless_call_handler import StatelessCallHandler
 from carpool_broker.core.updates import Updates
-from carpool_protocol.ids import EMPTY_OBJECT, SessionId
+from carpool_protocol.ids import EMPTY_OBJECT, SessionId, SupervisorName
 from carpool_protocol.link.messages import (
     AskOpened,
     AskWithdrawn,
     CallAnswered,
     CallFailed,
     CallProgressed,
-    CallsRecorded,
     CallTimed,
     Catalog,
-    Credit,
     ElicitationFinished,
     LogForSession,
     PoolChanged,
@@ -113,12 +114,13 @@ class BrokerCore:
         life: int = 0,
         audits: bool = False,
         counts: bool = True,
+        supervisors: Sequence[SupervisorName] = (ONLY,),
     ) -> None:
         """`mark` begins the cursors of lists, which tells them from those of an earlier broker.
 
         `secret` is known to nobody outside; without one no call of the stateless era can be parked. `life` is
         the number of brokers before this one, with the same secret. `audits`, `counts`: see
-        `LimitsRead`.
+        `LimitsRead`. `supervisors`: the names of all that will connect.
         """
         self._effects: list[AnyEffect] = []
         self.timers: BrokerTimers = Timers(ORDER)
@@ -129,7 +131,8 @@ class BrokerCore:
         self.session_views = SessionViews(registry, self._emit)
         self.states = self.session_views.states
         self.sources = self.session_views.sources
-        self.call_table = CallTable(self.sessions, bounds, self._emit, self.timers, life)
+        self.links = SupervisorLinks(supervisors)
+        self.call_table = CallTable(self.sessions, bounds, self._emit, self.timers, life, links=self.links)
         self.admission = self.call_table.admission
         self.call_table.states = self.states
         self.parked_calls = ParkedCalls(self.sessions, self.call_table, self._emit, secret, self.timers)
@@ -253,8 +256,9 @@ class BrokerCore:
                 self.recovery.end_returning(keys)
             case "return_window":
                 for window in keys:
-                    self.recovery.close_window(window)
+                    self.recovery.close_window(window, now)
                     self.supervisor_sync.recovery_advanced()
+                self.admission.send_queued_of_all(now)
             case "hook_run":
                 self.hooks.end_runs(keys, now)
             case "catalog_slice":
@@ -340,12 +344,11 @@ class BrokerCore:
                 self.agent_asks.elicitation_finished(event)
             case TaskStatusChanged():
                 self.requests.tasks.task_status_changed(event)
-            case CallsRecorded():
+            case RecordReceived():
                 self.supervisor_sync.record_received(event, now)
-            case Credit():
-                if self.admission.credit_bytes is not None:
-                    self.admission.credit_bytes += event.size_bytes
-                    self.admission.send_queued_of_all(now)
+            case CreditReceived():
+                self.links.grant(event.supervisor, event.size_bytes)
+                self.admission.send_queued_of_all(now)
             case Catalog() | PoolChanged() if event.key not in self.supervisor_sync.wanted_pools:
                 self.recovery.keep_pool_state(
                     event
@@ -406,21 +409,27 @@ class BrokerCore:
                 self.drain.begin(now)
             case SupervisorLost():
                 self.updates.finish_slices(now)
-                was_heard = self.recovery.heard
-                self.supervisor_sync.supervisor_lost()
-                self.agent_asks.supervisor_lost()
-                self.call_table.supervisor_lost()
-                self.requests.listen_streams.supervisor_lost()
-                self.requests.tasks.supervisor_lost()
-                if was_heard:  # else all is as the one before has left it
-                    lost_state.supervisor_lost(self.sessions.values(), self.states)
-                self.states.clear()
-                self.session_views.slow.clear()
+                self._supervisor_lost(event.supervisor, now)
             case _:
                 session = self.sessions.get(event.session)
                 if session is not None:
                     self._handle_agent(session, event, now)
         self._take_cached_catalogs(now)
+
+    def _supervisor_lost(self, name: SupervisorName, now: float) -> None:
+        was_heard = self.recovery.has_heard(name)
+        self.supervisor_sync.supervisor_lost(name)
+        self.agent_asks.supervisor_lost(name)
+        self.call_table.supervisor_lost(name)
+        self.requests.listen_streams.tasks_lost(self.requests.tasks.tasks_of(name))
+        self.requests.tasks.supervisor_lost(name)
+        if was_heard:  # else all is as the one before has left it
+            owner_of = self.links.owner_of_server
+            lost_state.supervisor_lost(
+                self.sessions.values(), self.states, lambda server: owner_of(server) == name
+            )
+        self.supervisor_sync.states_lost(name)
+        self.admission.send_queued_of_all(now)  # the ended calls leave room for calls to other supervisors
 
     def _take_cached_catalogs(self, now: float) -> None:
         for kept in self.recovery.take_kept_pools(self.supervisor_sync.wanted_pools):

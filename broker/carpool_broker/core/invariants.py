@@ -97,5 +97,4 @@ def check_session(session: Session, call_table: CallTable) -> None:
             if each.stage in IN_FLIGHT and each.call >= call_table.before
         )
         assert ours <= admission.max_open_calls(session), f"{session.id} has more calls open than it may"
-    could_go = admission.may_send(session)
-    assert not (session.waiting and could_go), f"{session.id} waits without a reason"
+    assert admission.next_queued(session) is None, f"{session.id} waits without a reason"

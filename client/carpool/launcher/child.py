@@ -46,6 +46,10 @@ class DaemonChild:
         self._unread = b""
         self._log_start = 0
 
+    def add_arguments(self, *arguments: str) -> None:
+        """Give these arguments to later incarnations."""
+        self._command += arguments
+
     @property
     def pid(self) -> int:
         """The process id; 0 while it does not run."""

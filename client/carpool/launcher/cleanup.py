@@ -79,9 +79,12 @@ class Leftovers:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
 
-    def sweep_instances(self) -> None:
-        """Let the supervisor's own tool find and end instances that carry our mark."""
-        command = [sys.executable, "-P", "-m", "carpool_supervisor.spawn.orphans", self._runtime]
+    def sweep_instances(self, epoch: str = "") -> None:
+        """Let the supervisor's own tool find and end instances that carry our mark. `epoch`: only those of
+        this life of a supervisor.
+        """
+        only = [epoch] if epoch else []
+        command = [sys.executable, "-P", "-m", "carpool_supervisor.spawn.orphans", self._runtime, *only]
         try:
             done = subprocess.run(
                 command,

@@ -66,6 +66,8 @@ class ChildSpec:
         """The time of the next start; `None` while it runs."""
         self.clear_by: float | None = None
         """After a supervisor's death: until then its instances may end by themselves."""
+        self.epoch = ""
+        """Of a supervisor: its epoch, once it has told it."""
 
 
 class Launcher:
@@ -79,7 +81,6 @@ class Launcher:
         config: str,
         environ: dict[str, str],
         *,
-        supervisors: int = 1,
         ready_fd: int = -1,
         http: str = "",
         silent_s: float = SILENT_S,
@@ -116,16 +117,8 @@ class Launcher:
         )
         # All agents wait for the next one: only one that does not live at all is waited for.
         self._broker = ChildSpec(broker, RestartPolicy(silent_s, settled_after_s=2.0, first_delay_s=0.05))
-        self._supervisors = []
-        for number in range(1, supervisors + 1):
-            name = f"sup{number}"
-            child = DaemonChild(
-                name,
-                "carpool_supervisor",
-                [*at, "--name", name],
-                paths.daemon_log(logs, f"supervisor-{name}"),
-            )
-            self._supervisors.append(ChildSpec(child, RestartPolicy(silent_s)))
+        self._silent_s = silent_s
+        self._supervisors = [self._new_supervisor(0)]
         door = DaemonChild(
             "http",
             "carpool.http",
@@ -140,12 +133,13 @@ class Launcher:
         """The number of the last broker, and of the first one whose sessions may still come back."""
         self._door_by = 0.0
         self._door_note = self._broker_note = ""
-        self._all = [self._broker, *self._supervisors, self._door]
         self._was_ready = False
         self._stop_by: float | None = None
         """Set while it stops: the time at which it kills what still runs."""
         self._others_by: float | None = None
         """Set while the broker drains: the time at which the others are told to stop in any case."""
+        self._has_supervisors = False
+        """True once a broker has said how many supervisors there are."""
         self._again = False
         """True if the last command was to stop for a restart."""
         self._unclean = False
@@ -153,6 +147,31 @@ class Launcher:
         self._wake, self._bell = socket.socketpair()
         self._wake.setblocking(False)
         self._bell.setblocking(False)
+
+    @property
+    def _all(self) -> list[ChildSpec]:
+        return [self._broker, *self._supervisors, self._door]
+
+    def _new_supervisor(self, number: int) -> ChildSpec:
+        """Return the supervisor of this number, counted from 0."""
+        name = f"sup{number + 1}"
+        log = paths.daemon_log(paths.log_dir(self._environ, self._directory), f"supervisor-{name}")
+        arguments = ["--runtime-dir", self._directory, "--name", name, "--number", str(number)]
+        return ChildSpec(
+            DaemonChild(name, "carpool_supervisor", arguments, log), RestartPolicy(self._silent_s)
+        )
+
+    def _set_supervisors(self, wanted: int) -> None:
+        """The first broker says how many supervisors the configuration has. Later ones are told that number:
+        what it says changes with a restart of carpool.
+        """
+        if self._has_supervisors:
+            return
+        self._has_supervisors = True
+        for number in range(1, wanted):
+            self._supervisors.append(self._new_supervisor(number))
+        names = [keep.child.name for keep in self._supervisors]
+        self._broker.child.add_arguments("--supervisors", ",".join(names))
 
     def run(self) -> int:
         """Start, keep up, stop. Returns the exit code: 0, 1 if it does not start, 2 if the configuration is
@@ -228,6 +247,10 @@ class Launcher:
                 self._stop("nobody has used carpool for `idle_exit_s`", STOP_FOR_RESTART)
             elif word.startswith("note "):
                 self._broker_note = word[5:]
+            elif word.startswith("epoch "):
+                keep.epoch = word[6:]
+            elif word.startswith("supervisors ") and keep is self._broker:
+                self._set_supervisors(int(word[12:]))
         status = child.exit_status()
         if status is not None:
             self._child_exited(keep, status, now)
@@ -300,8 +323,11 @@ class Launcher:
         if keep.clear_by is not None:
             if now < keep.clear_by and processes.adopted({other.child.pid for other in self._all}):
                 return
-            self._leftovers.sweep_instances()
-            keep.clear_by = None
+            if len(self._supervisors) == 1:
+                self._leftovers.sweep_instances()
+            elif keep.epoch:  # before it told one, it had started nothing
+                self._leftovers.sweep_instances(keep.epoch)
+            keep.clear_by, keep.epoch = None, ""
         if keep.start_at is None or now < keep.start_at:
             return
         try:
@@ -326,6 +352,8 @@ class Launcher:
             return
         if not accepts(self._directory):
             return
+        if len(self._supervisors) > 1 and not all(keep.child.ready for keep in self._supervisors):
+            return  # whoever starts servers now would find some of them without a supervisor
         door = self._door
         now = time.monotonic()
         self._door_by = self._door_by or now + DOOR_S

@@ -64,6 +64,14 @@ class Lifeline:
         """Send one line for the user who starts carpool, although the start succeeds."""
         self._send(f"note {text}"[: _LONGEST_LINE_BYTES // 4].encode("utf-8", "replace") + b"\n")
 
+    def announce_epoch(self, epoch: str) -> None:
+        """Tell the launcher the epoch of this supervisor, by which it finds what was started in it."""
+        self._send(f"epoch {epoch}\n".encode())
+
+    def want_supervisors(self, number: int) -> None:
+        """Tell the launcher how many supervisors this carpool has."""
+        self._send(f"supervisors {number}\n".encode())
+
     def end_return_period(self) -> None:
         """Tell the launcher, from the next second on, that no session of an earlier broker can come back.
 

@@ -101,8 +101,10 @@ from carpool_supervisor.core.pools.targets import PoolTargets
 class SupervisorCore:
     """All decisions of one supervisor. See `carpool_protocol.machine.machine.Machine`."""
 
-    def __init__(self, life: bytes) -> None:
-        """`life`: `trace_context.LIFE_BYTES` random bytes, drawn once per supervisor process."""
+    def __init__(self, life: bytes, number: int = 0) -> None:
+        """`life`: `trace_context.LIFE_BYTES` random bytes, drawn once per supervisor process. `number`: that
+        of this supervisor in its carpool, counted from 0.
+        """
         self.pools: Pools = {}
         self._effects: list[AnyEffect] = []
         timers = self.timers = supervisor_timers()
@@ -114,7 +116,9 @@ class SupervisorCore:
         self.dispatcher = Dispatcher(
             self.pools, self.asks, self.leases, self.retries, timeouts=timeouts, timers=timers, out=self._emit
         )
-        self.instances = Instances(self.pools, self.dispatcher, self.leases, timers=timers, out=self._emit)
+        self.instances = Instances(
+            self.pools, self.dispatcher, self.leases, timers=timers, out=self._emit, supervisor=number
+        )
         self.targets = PoolTargets(
             self.pools, self.dispatcher, self.instances, self.leases, timers=timers, out=self._emit
         )

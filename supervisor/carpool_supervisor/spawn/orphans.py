@@ -3,7 +3,9 @@
 Runs before new instances start (rule 2). If supervisor and spawner were killed together, servers die by their
 parent-death signal, but the processes that they had started live on; on macOS the servers do too.
 
-    python -m carpool_supervisor.spawn.orphans RUNTIME_ID      exit code 1 when something would not end
+    python -m carpool_supervisor.spawn.orphans RUNTIME_ID [EPOCH]    exit code 1 when something would not end
+
+With EPOCH only what that life of a supervisor left is ended: others of the same carpool go on.
 
 Never ends the process that runs it nor its ancestors. Standard library only, on Linux. Blocks for up to
 `GRACE_S` + `KILL_WAIT_S` when there is something to end: from trio, call it in a thread. Knows nothing of:
@@ -27,6 +29,13 @@ def sweep(runtime_id: str) -> tuple[int, int]:
     """End every process of this runtime: TERM, `GRACE_S`, KILL. Returns (found, still there)."""
     limits = marks.limits_of_runtime(runtime_id)
     return end_marked(marks.RUNTIME, lambda value: value == runtime_id, limits=limits)
+
+
+def sweep_epoch(runtime_id: str, epoch: str) -> tuple[int, int]:
+    """The same for what one life of a supervisor started."""
+    ours = marks.instance_mark(runtime_id, epoch, "")
+    limits = marks.limits_of_epoch(runtime_id, epoch)
+    return end_marked(marks.INSTANCE, lambda value: value.startswith(ours), limits=limits)
 
 
 def end_marked(
@@ -88,10 +97,10 @@ def _ancestors() -> set[int]:
 
 
 def main(argv: list[str]) -> int:
-    if len(argv) != 1:
-        print("usage: python -m carpool_supervisor.spawn.orphans RUNTIME_ID", file=sys.stderr)  # noqa: T201  # a command
+    if len(argv) not in {1, 2}:
+        print("usage: python -m carpool_supervisor.spawn.orphans RUNTIME_ID [EPOCH]", file=sys.stderr)  # noqa: T201  # a command
         return 2
-    found, left = sweep(argv[0])
+    found, left = sweep_epoch(*argv) if len(argv) == 2 else sweep(argv[0])
     if found:
         text = f"ended {found - left} processes of an earlier life" + (
             f"; {left} would not end" if left else ""

@@ -29,7 +29,6 @@ from carpool_protocol.link.messages import (
     CallProgressed,
     CancelCall,
     Catalog,
-    Credit,
     DiscoverCatalog,
     ForwardAskProgress,
     Policy,
@@ -285,7 +284,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def credit_comes(self, size: int) -> None:
         if self.linked:
             self.credit += size
-            self.feed(Credit(size))
+            self.feed(ev.CreditReceived(size))
 
     @precondition(lambda self: self.sent)
     @rule(pick=PICK, how=st.sampled_from(["answer", "error", "no", "maybe", "new", "progress"]))

@@ -271,7 +271,9 @@ def test_state_that_dies_while_its_server_is_kept_back_is_told_as_lost() -> None
     rig.configure(allow=["mcp:hub"])
     rig.feed(ev.SupervisorLost())
     rig.feed(ev.SupervisorConnected(1_000_000, Epoch("e2")))
-    (told,) = [each for each in rig.feed(CallsRecorded([], [])) if isinstance(each, OpenSessions)]
+    (told,) = [
+        each for each in rig.feed(ev.RecordReceived(CallsRecorded([], []))) if isinstance(each, OpenSessions)
+    ]
     assert [note.bereft for note in told.live] == [["git"]]
 
 

@@ -51,6 +51,7 @@ def test_every_effect_for_agents_has_a_way_and_none_for_the_supervisor_has() -> 
         effects.SaveApprovals,
         effects.LogLine,
         effects.EndBroker,
+        effects.SendTo,
     }
     assert others - ways.keys() == own, "the shell performs these itself"
     assert not to_supervisor & ways.keys()

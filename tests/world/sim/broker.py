@@ -13,14 +13,19 @@ from msgspec import Struct
 from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
 from carpool_broker.core.model.bounds import SessionBounds
+from carpool_broker.core.recovery.recovery import joint_epoch
+from carpool_broker.core.supervisor_routes import SupervisorRoutes
 from carpool_broker.era import server_requests
 from carpool_broker.transport.incarnation import Incarnation
-from carpool_protocol.ids import CallId, Epoch, SessionId
+from carpool_protocol.ids import CallId, Epoch, SessionId, SupervisorName
 from carpool_protocol.link.messages import (
     AnswersWritten,
+    AnyMessage,
+    AskOpened,
     Call,
     CallFailed,
     CallsRecorded,
+    Credit,
     Message,
     OperationEnded,
 )
@@ -51,10 +56,12 @@ class SimBroker(SimProcess):
     def __init__(self, world: SimProcessHost, before: "SimBroker | None" = None) -> None:
         """`before`: the one that died."""
         super().__init__(world)
-        self.linked = False
+        self.linked: set[SupervisorName] = set()
         self.served = Epoch("")
-        self.knows = Epoch("")
-        """The last supervisor whose record it has heard."""
+        """Of all supervisors together, while all are there."""
+        self._epochs: dict[SupervisorName, Epoch] = {}
+        self.knows: dict[SupervisorName, Epoch] = {}
+        """The last supervisors whose records it has heard."""
         self.dies_in = 0
         """So many effects later; 0: it lives on."""
         self.secret: bytes = world.rng.randbytes(32) if before is None else before.secret
@@ -68,7 +75,15 @@ class SimBroker(SimProcess):
         self.life: int = life
         self._since: int = since
         self.heritage = Incarnation(self.secret, life, since)
-        self.core = broker_core(BOUNDS, LIST_WAIT_S, secret=self.secret, life=life, audits=True)
+        self.core = broker_core(
+            BOUNDS,
+            LIST_WAIT_S,
+            secret=self.secret,
+            life=life,
+            audits=True,
+            supervisors=world.supervisor_names,
+        )
+        self.routes = SupervisorRoutes(self.core.links, self.core.call_table.calls)
         self.core.handle(bv.PausedServersChanged(world.paused), world.now)
         self.lists = ListBook()
         self.counters = CounterBook()
@@ -79,7 +94,10 @@ class SimBroker(SimProcess):
         """Calls that were told `state_lost`."""
         self.audited: set[CallId] = set()
         """Calls that have ended here."""
-        self.peer = Peer(hello(BROKER, world), "main", world.now, window_bytes=WINDOW_BYTES)
+        me = hello(BROKER, world)
+        self.peers = {
+            name: Peer(me, name, world.now, window_bytes=WINDOW_BYTES) for name in world.supervisor_names
+        }
         self.journal = Journal(1_000_000) if world.journal else None
         self._queue: deque[bv.AnyEvent] = deque()
         self._busy = False
@@ -103,12 +121,14 @@ class SimBroker(SimProcess):
 
     def next_deadline(self) -> float | None:
         """Of the core and of the link."""
-        return self._earliest(self.core.next_deadline(), self.peer.next_deadline())
+        peers = (peer.next_deadline() for peer in self.peers.values())
+        return self._earliest(self.core.next_deadline(), *peers)
 
     def tick(self) -> None:
         """Time has passed."""
         if self.alive and not self.stopped:
-            self.peer.tick(self.clock)
+            for peer in self.peers.values():
+                peer.tick(self.clock)
             due = self.core.next_deadline()
             if due is not None and due <= self.clock:
                 self._perform(Ticked(), self.core.tick(self.clock))
@@ -130,20 +150,28 @@ class SimBroker(SimProcess):
                 self.world.deaths.now()
                 return
             self.dies_in -= self.dies_in > 0
-            if isinstance(effect, Message):
-                if self.linked:
-                    if isinstance(effect, AnswersWritten):
-                        for call in effect.calls:
-                            self.world.supervisor.sharing.written(call, effect.newest)
-                    if isinstance(effect, Call):
-                        self.world.supervisor.sharing.sent(effect)
-                    self.peer.send(effect)
+            if isinstance(effect, bf.SendTo):
+                self._send(effect.supervisor, effect.message)
+            elif isinstance(effect, Message):
+                for name, message in self.routes.of(effect):
+                    self._send(name, message)
             elif isinstance(effect, bf.WriteAudit):
                 if effect.call in self.audited:
                     raise Violation(f"call {effect.call} is in the audit twice")
                 self.audited.add(effect.call)
             elif not isinstance(effect, bf.LogLine | bf.BeginHook | bf.EndHook):
                 self._write(effect)
+
+    def _send(self, name: SupervisorName, message: AnyMessage) -> None:
+        if name not in self.linked:
+            return
+        sharing = self.world.supervisors[name].sharing
+        if isinstance(message, AnswersWritten):
+            for call in message.calls:
+                sharing.written(call, message.newest)
+        if isinstance(message, Call):
+            sharing.sent(message)
+        self.peers[name].send(message)
 
     def _write(self, effect: bf.LocalEffect) -> None:
         agent = self.world.agents.get(effect.session)  # type: ignore[union-attr]  # a note is for nobody
@@ -188,14 +216,15 @@ class SimBroker(SimProcess):
             told = self.served
 
             def say() -> None:
-                if self.alive and not self.stopped and self.linked and self.served == told:
-                    written = self.core.call_table.answers_written([call])
+                is_same = len(self.peers) > 1 or self.served == told
+                if self.alive and not self.stopped and is_same:
                     # Not every loss is in `_losses`: an earlier broker may have written its answer.
-                    self.world.supervisor.sharing.written(call, written.newest)
-                    self.peer.send(written)
+                    for name in self.peers:
+                        self._send(name, self.core.call_table.answers_written([call]))
 
             if call in self._losses:
-                self.world.supervisor.sharing.written(call, self.core.call_table.newest_call)
+                for each in self.world.supervisors.values():
+                    each.sharing.written(call, self.core.call_table.newest_call)
                 if self._depth:
                     self._soon.append(say)
                 else:
@@ -207,19 +236,24 @@ class SimBroker(SimProcess):
         """Whether carriers of an earlier broker are waited for."""
         return self.core.recovery.may_return
 
-    def heard(self, messages: list[LinkEvent]) -> None:
-        """From the link."""
+    def heard(self, name: SupervisorName, messages: list[LinkEvent]) -> None:
+        """From the link to this supervisor."""
         for message in messages:
             if not self.alive:
                 return  # one of these was its last
             match message:
                 case PeerUp():
-                    self.linked, self.served = True, message.hello.epoch
-                    self.feed(bv.SupervisorConnected(WINDOW_BYTES, message.hello.epoch))
+                    self.linked.add(name)
+                    self._epochs[name] = message.hello.epoch
+                    self.served = joint_epoch([self._epochs.get(each, Epoch("")) for each in self.peers])
+                    self.feed(bv.SupervisorConnected(WINDOW_BYTES, message.hello.epoch, name))
                 case PeerDown():
-                    if self.linked:
-                        self.linked, self.served = False, Epoch("")
-                        self.feed(bv.SupervisorLost())
+                    if name in self.linked:
+                        self.linked.discard(name)
+                        del self._epochs[name]
+                        self.served = joint_epoch([self._epochs.get(each, Epoch("")) for each in self.peers])
+                        self.routes.supervisor_lost(name)
+                        self.feed(bv.SupervisorLost(name))
                 case PeerRefused():
                     raise Violation(message.text)
                 case OperationEnded():
@@ -228,7 +262,17 @@ class SimBroker(SimProcess):
                 case _:
                     if isinstance(message, CallFailed) and message.fault == "state_lost":
                         self._losses.add(message.call)
-                    if isinstance(message, CallsRecorded) and message.last:
-                        self.knows = self.served
-                    if isinstance(message, bv.LinkEvent):
-                        self.feed(message)
+                    self._feed_message(name, message)
+
+    def _feed_message(self, name: SupervisorName, message: LinkEvent) -> None:
+        """A supervisor says something that the core takes."""
+        if isinstance(message, AskOpened):
+            self.routes.ask_opened(message.ask, name)
+        if isinstance(message, CallsRecorded):
+            if message.last:
+                self.knows[name] = self._epochs[name]
+            self.feed(bv.RecordReceived(message, name))
+        elif isinstance(message, Credit):
+            self.feed(bv.CreditReceived(message.size_bytes, name))
+        elif isinstance(message, bv.LinkEvent):
+            self.feed(message)

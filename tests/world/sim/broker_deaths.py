@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from carpool_broker.core.recovery.recovery import UNREAD
+from carpool_broker.core.recovery.recovery import UNREAD, joint_epoch
 from carpool_protocol.ids import Epoch, SessionId
 from tests.world.sim.agents import SimAgent
 from tests.world.sim.broker import BOUNDS
@@ -48,12 +48,13 @@ class BrokerDeaths:
             return
         away_s, fate = self._next
         if self.world.rng.random() < 0.5:
-            self.world.wire.flush()
-        if not self.world.supervisor.alive:
-            self.world.supervisor.sharing.forget()
-        elif not self.world.supervisor.was_told:
-            self.world.supervisor.sharing.forget(inherited=True)
-        self.world.wire.broker_died()
+            self.world.settle()
+        for each in self.world.supervisors.values():
+            if not each.alive:
+                each.sharing.forget()
+            elif not each.was_told:
+                each.sharing.forget(inherited=True)
+            self.world.wires[each.name].broker_died()
         self.world.broker.alive = False
         agents, self.world.agents = list(self.world.agents.values()), {}
         carriers, self.world.carriers = self.world.carriers, {}
@@ -66,7 +67,7 @@ class BrokerDeaths:
         def again() -> None:
             self.world.broker = self.world.new_broker(before)
             self.world.read_config()
-            self.world.wire.join()
+            self.world.join()
 
         self.world.later(away_s, again)
 
@@ -120,8 +121,10 @@ class BrokerDeaths:
         self.world.carriers[agent.session] = carrier
         carrier.secret = broker.heritage.resume_secret(agent.session)
         carrier.fate = "back"
-        unharmed = self.world.supervisor.alive and self.world.mishaps == broker.mishaps
-        sure = unharmed and carrier.epoch == self.world.supervisor.epoch and len(agent.open) <= MOST_BACK
+        supervisors = self.world.supervisors.values()
+        unharmed = all(each.alive for each in supervisors) and self.world.mishaps == broker.mishaps
+        epoch = joint_epoch([each.epoch for each in supervisors])
+        sure = unharmed and carrier.epoch == epoch and len(agent.open) <= MOST_BACK
         said = carrier.again(agent.session, self.world.mishaps if sure else None)
         again = [replace(each, session=agent.session) for each in said]
         pipe, carrier.pipe = carrier.pipe, []

@@ -13,6 +13,7 @@ from carpool_protocol.ids import ServerName
 from carpool_protocol.link.messages import EraWish, Policy, Sharing
 from carpool_supervisor.core.model import events as sv
 from tests.world.sim.agents import SimAgent
+from tests.world.sim.link import SimLink
 from tests.world.sim.process import LAG_S
 from tests.world.sim.quiesce import quiesce
 from tests.world.sim.stateless_agents import AnyAgents, StatelessAgents
@@ -76,14 +77,17 @@ def storm(
     asks: bool = True,
     profiles: bool = False,
     operators: bool = False,
+    supervisors: int = 1,
     make: type[World] = World,
 ) -> World:
     """Thirty seconds of storm, then calm. Raises what is wrong. Odd seeds cut links and kill daemons."""
     rng = Random(seed)
     persons = (*TRAITS, *STATELESS_TRAITS) if asks else SILENT
     servers = servers_of(rng, rng.randint(2, 5), persons)
-    most = rng.choice((4, 6, 24))
-    world = make(seed, servers, max_processes=most, journal=journal, profiles=profiles)
+    most = rng.choice((4, 6, 24)) * supervisors  # each supervisor has its share
+    world = make(
+        seed, servers, max_processes=most, journal=journal, profiles=profiles, supervisors=supervisors
+    )
     agents, disasters = rng.randint(2, 8), seed % 2 == 1
     Storm(world, persons, agents=agents, duration_s=30, disasters=disasters, operators=operators)
     world.run(30)
@@ -141,13 +145,13 @@ class Storm:
         self._repeat(2.0, self._kill_instance)
         self._repeat(0.5, self._measure)
         self._repeat(4.0, self._pause_reading)
-        self._repeat(6.0, lambda: world.wire.slow_down(self.rng.choice((LAG_S, LAG_S, SLOW_LAG_S))))
+        self._repeat(6.0, lambda: self._wire().slow_down(self.rng.choice((LAG_S, LAG_S, SLOW_LAG_S))))
         if disasters:
-            self._repeat(9.0, lambda: world.wire.cut(told=self.rng.random() < 0.5))
-            self._repeat(2.0, world.wire.join)
-            self._repeat(15.0, world.wire.join_again)
+            self._repeat(9.0, lambda: self._wire().cut(told=self.rng.random() < 0.5))
+            self._repeat(2.0, world.join)
+            self._repeat(15.0, lambda: self._wire().join_again())
             self._repeat(15.0, lambda: world.broker.stop(self.rng.uniform(0.05, 2.0)))
-            self._repeat(15.0, lambda: world.supervisor.stop(self.rng.choice((0.1, 1.0, 3.0, 8.0))))
+            self._repeat(15.0, self._stop_supervisor)
             self._repeat(25.0, self._kill_supervisor)
             self._repeat(12.0, self._kill_broker)
 
@@ -307,12 +311,22 @@ class Storm:
             self.rng.choice(timeless).pause_reading(self.rng.choice((0.2, 2.0, 8.0)))
 
     def _measure(self) -> None:
-        sizes = tuple((each.id, self.rng.choice((50, 50, 150)) << 20) for each in self.world.living())
-        self.world.supervisor.feed(sv.MemoryMeasured(sizes))
+        for supervisor in list(self.world.supervisors.values()):
+            running = [each for each in supervisor.instances.values() if each.alive]
+            sizes = tuple((each.id, self.rng.choice((50, 50, 150)) << 20) for each in running)
+            supervisor.feed(sv.MemoryMeasured(sizes))
+
+    def _wire(self) -> SimLink:
+        return self.world.wires[self.world.any_name()]
+
+    def _stop_supervisor(self) -> None:
+        supervisor = self.world.supervisors[self.world.any_name()]
+        supervisor.stop(self.rng.choice((0.1, 1.0, 3.0, 8.0)))
 
     def _kill_supervisor(self) -> None:
-        if self.world.supervisor.alive:
-            self.world.kill_supervisor(self.rng.uniform(0.1, 3))
+        name = self.world.any_name()
+        if self.world.supervisors[name].alive:
+            self.world.kill_supervisor(self.rng.uniform(0.1, 3), name)
 
     def _kill_broker(self) -> None:
         if self.world.broker.alive:

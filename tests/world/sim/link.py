@@ -1,24 +1,21 @@
-"""The link between the two daemons of the simulated world.
+"""A link between the broker and a supervisor of the simulated world.
 
 Owns how frames of the real link codec travel: with lag, in order, lost when the link is cut.
 
 Knows nothing of: what the frames say, when the link is cut.
 """
 
-from typing import TYPE_CHECKING
-
+from carpool_protocol.ids import SupervisorName
 from tests.world.sim.process import LAG_S, SimProcessHost
-
-if TYPE_CHECKING:
-    from tests.world.sim.broker import SimBroker
-    from tests.world.sim.supervisor import SimSupervisor
 
 
 class SimLink:
     """The way between the two, in order, with lag, and cuttable."""
 
-    def __init__(self, world: SimProcessHost) -> None:
+    def __init__(self, world: SimProcessHost, name: SupervisorName) -> None:
+        """`name`: of the supervisor at its end."""
         self.world = world
+        self.name = name
         self.up = False
         self.joined_at = 0.0
         self._life = 0
@@ -29,7 +26,7 @@ class SimLink:
 
     def join(self) -> None:
         """Connect, if both ends live."""
-        broker, supervisor = self.world.broker, self.world.supervisor
+        broker, supervisor = self.world.broker, self.world.supervisors[self.name]
         if broker.alive and supervisor.alive and not self.up:
             self.up = True
             self.joined_at = self.world.now
@@ -47,13 +44,18 @@ class SimLink:
 
     def _connected(self) -> None:
         broker = self.world.broker
-        self.world.operations.clear()
-        broker.heard(broker.peer.connection_opened())
+        self._operators_hear_nothing()
+        broker.heard(self.name, broker.peers[self.name].connection_opened())
 
     def _disconnected(self) -> None:
         broker = self.world.broker
-        self.world.operations.clear()
-        broker.heard(broker.peer.connection_lost("cut"))
+        self._operators_hear_nothing()
+        broker.heard(self.name, broker.peers[self.name].connection_lost("cut"))
+
+    def _operators_hear_nothing(self) -> None:
+        words = self.world.operations
+        for word in [word for word, at in words.items() if at == self.name]:
+            del words[word]
 
     def slow_down(self, lag_s: float) -> None:
         """From now on a frame may take so long."""
@@ -73,30 +75,35 @@ class SimLink:
         self.world.mishaps += 1
         self.up = False
         self._life += 1
-        broker, supervisor = self.world.broker, self.world.supervisor
+        broker, supervisor = self.world.broker, self.world.supervisors[self.name]
         broker.awake(self._disconnected)
         if told:
             supervisor.awake(lambda: supervisor.heard(supervisor.peer.connection_lost("cut")))
 
     def flush(self) -> None:
         """Send what both ends have."""
-        for side in (self.world.broker, self.world.supervisor):
-            while side.alive and not side.stopped and side.peer.has_output:
-                for frame in side.peer.take_frames(side.clock):
-                    self._carry(side, frame)
+        broker, supervisor = self.world.broker, self.world.supervisors[self.name]
+        for side, peer in ((broker, broker.peers[self.name]), (supervisor, supervisor.peer)):
+            while side.alive and not side.stopped and peer.has_output:
+                for frame in peer.take_frames(side.clock):
+                    self._carry(frame, down=side is broker)
 
-    def _carry(self, side: "SimBroker | SimSupervisor", frame: bytes) -> None:
+    def _carry(self, frame: bytes, *, down: bool) -> None:
         world, life = self.world, self._life
-        down = side is world.broker
         if not self.up:
             return
         at = max(world.now + world.rng.uniform(0.0001, self._lag_s), self._last[down])
         self._last[down] = at
 
         def arrive() -> None:
-            other = world.supervisor if down else world.broker
+            broker, supervisor = world.broker, world.supervisors[self.name]
             words = down and (life, world.now) <= self._words and life == self._words[0] and not self.up
-            if (words or (self.up and self._life == life)) and other.alive:
-                other.awake(lambda: other.heard(other.peer.receive(frame, other.clock)))
+            if not (words or (self.up and self._life == life)):
+                return
+            if down and supervisor.alive:
+                supervisor.awake(lambda: supervisor.heard(supervisor.peer.receive(frame, supervisor.clock)))
+            elif not down and broker.alive:
+                peer = broker.peers[self.name]
+                broker.awake(lambda: broker.heard(self.name, peer.receive(frame, broker.clock)))
 
         world.later(at - world.now, arrive)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 from carpool_broker.core.broker import BrokerCore
-from carpool_protocol.ids import AskId, Epoch, PoolKey, ServerName, SessionId
+from carpool_protocol.ids import AskId, Epoch, PoolKey, ServerName, SessionId, SupervisorName
 from carpool_protocol.link.messages import (
     LINK_VERSION,
     Era,
@@ -49,14 +49,16 @@ class SimProcessHost(Protocol):
     carriers: dict[SessionId, AnyCarrier]
     deaths: "BrokerDeaths"
     mishaps: int
-    operations: dict[int, str]
+    operations: dict[int, SupervisorName]
     paused: frozenset[ServerName]
     evidence: dict[PoolKey, dict[EvidenceKind, Evidence]]
     eras: dict[str, Era]
     """Of launches that speak one era only, as was found out."""
-    wire: "SimLink"
+    supervisor_names: Sequence[SupervisorName]
+    """Of all supervisors."""
+    wires: dict[SupervisorName, "SimLink"]
     broker: "SimBroker"
-    supervisor: "SimSupervisor"
+    supervisors: dict[SupervisorName, "SimSupervisor"]
 
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
         """Do it so much later."""

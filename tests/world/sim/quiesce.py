@@ -33,10 +33,11 @@ def quiesce(world: World) -> None:
     """The weather turns: nothing new goes wrong, what is under way ends."""
     world.calm = True
     world.resume_servers()
-    world.wire.slow_down(LAG_S)
+    for wire in world.wires.values():
+        wire.slow_down(LAG_S)
     for _ in range(3):
         world.run(4.0)
-        world.wire.join()
+        world.join()
     world.run(BOUND_S)
     for agent in world.agents.values():
         if agent.open:
@@ -66,10 +67,9 @@ def _nothing_is_left(world: World) -> None:
             world.run(2 * LAG_S)  # it may be on its way
     if untold := _untold(world):
         raise Violation(f"the broker was told another state of {untold}")
-    broker, supervisor = world.broker.core, world.supervisor.core
+    broker = world.broker.core
     broker.check()
-    supervisor.check()
-    ledger, desk = broker.call_table, supervisor.dispatcher
+    ledger = broker.call_table
     _empty(
         "broker's calls",
         ledger.calls,
@@ -78,33 +78,46 @@ def _nothing_is_left(world: World) -> None:
     world.broker.counters.compare(broker)
     _lists_are_no_older_than_said(world)
     _subscriptions_hold(world)
-    _empty("supervisor's calls", desk.calls, desk.timeouts, desk.queue_timeouts)
+    for each in world.supervisors.values():
+        each.core.check()
+        desk = each.core.dispatcher
+        _empty(f"calls of {each.name}", desk.calls, desk.timeouts, desk.queue_timeouts)
     _nobody_is_asked(world)
     for agent in world.agents.values():
         if any(agent.doubles.values()):
             raise Violation(f"{agent.session} got no answer to a doubled id: {agent.doubles}")
-    wanted = {spec.key for spec in broker.sources.wanted_pools().pools}
-    if supervisor.pools.keys() != wanted:
-        raise Violation(f"pools {set(supervisor.pools) ^ wanted} are wanted or there, not both")
-    for key, pool in supervisor.pools.items():
-        if pool.catalog is not None and broker.registry.told_catalog(key) != pool.catalog:
-            raise Violation(f"the broker has another catalog of {key}")
-    if set(broker.states) - wanted:
-        raise Violation(f"the broker remembers {set(broker.states) - wanted}")
-    strangers = [i for i in world.living() if i.id not in supervisor.instances.by_id]
+    _pools_are_those_wanted(world)
+    known = {id_ for each in world.supervisors.values() for id_ in each.core.instances.by_id}
+    strangers = [i for i in world.living() if i.id not in known]
     if strangers:
         raise Violation(f"{strangers} run and nobody knows")
 
 
+def _pools_are_those_wanted(world: World) -> None:
+    broker = world.broker.core
+    wanted = {spec.key for spec in broker.sources.wanted_pools().pools}
+    pools = {
+        key: (each, pool) for each in world.supervisors.values() for key, pool in each.core.pools.items()
+    }
+    if pools.keys() != wanted:
+        raise Violation(f"pools {set(pools) ^ wanted} are wanted or there, not both")
+    for key, (supervisor, pool) in pools.items():
+        if world.owner(key) is not supervisor:
+            raise Violation(f"{key} is at {supervisor.name}, which does not run its server")
+        if pool.catalog is not None and broker.registry.told_catalog(key) != pool.catalog:
+            raise Violation(f"the broker has another catalog of {key}")
+    if set(broker.states) - wanted:
+        raise Violation(f"the broker remembers {set(broker.states) - wanted}")
+
+
 def _untold(world: World) -> list[str]:
     """Pools of which the broker believes another state than they are in, and which."""
-    now, states = world.supervisor.clock, world.broker.core.states
-    said = {key: state.state for key, state in states.items()}
-    pools = world.supervisor.core.pools.items()
+    said = {key: state.state for key, state in world.broker.core.states.items()}
     return [
-        f"{key}, which is {pool.state_at(now)}: {said.get(key)}"
-        for key, pool in pools
-        if pool.state_at(now) != said.get(key)
+        f"{key}, which is {pool.state_at(each.clock)}: {said.get(key)}"
+        for each in world.supervisors.values()
+        for key, pool in each.core.pools.items()
+        if pool.state_at(each.clock) != said.get(key)
     ]
 
 
@@ -116,7 +129,7 @@ def _nobody_is_asked(world: World) -> None:
     for agent in world.agents.values():
         if agent.asks:
             raise Violation(f"{agent.session} believes that {list(agent.asks)} are open")
-    for pool in world.supervisor.core.pool_reports():
+    for pool in [pool for each in world.supervisors.values() for pool in each.core.pool_reports()]:
         for shown in pool.instances:
             if not shown.holder:
                 continue
@@ -208,12 +221,12 @@ def _good(world: World, key: PoolKey) -> bool:
     traits = world.traits(key)
     if not traits.healthy:
         return False
-    pool = world.supervisor.core.pools[key]
+    pool = world.owner(key).core.pools[key]
     return pool.catalog is None or pool.catalog == catalog(key, traits, era=pool.catalog.era)
 
 
 def _pools_are_at_rest(world: World) -> None:
-    for key, pool in world.supervisor.core.pools.items():
+    for key, pool in [each for of in world.supervisors.values() for each in of.core.pools.items()]:
         active = [i for i in pool.instances.values() if i.state in ACTIVE]
         kept = pool.policy.min_instances
         least = kept if pool.restart.breaker == "closed" else 0  # such a pool tries again and again

@@ -25,6 +25,7 @@ STORMS: Mapping[str, Callable[[int], World]] = {
     "plain": storm,
     "profiles": lambda seed: storm(seed, profiles=True),
     "hooks": _with_hooks,
+    "supervisors": lambda seed: storm(seed, supervisors=2 + seed % 2, operators=seed % 4 == 1),
     "operators": lambda seed: storm(seed, operators=True),
     "workspaces": workspace_storm,
 }

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from carpool_protocol.ids import Epoch, InstanceId, PoolKey, SessionId
+from carpool_protocol.ids import Epoch, InstanceId, PoolKey, SessionId, SupervisorName
 from carpool_protocol.link.messages import (
     AnswersWritten,
     AnyMessage,
@@ -47,15 +47,18 @@ from tests.world.sim.traits import Traits
 class SimSupervisor(SimProcess):
     """The supervisor's shell, as thin as it can be. Also the host on which its instances stand."""
 
-    def __init__(self, world: SimProcessHost, before: SharingBook | None = None) -> None:
+    def __init__(
+        self, world: SimProcessHost, name: SupervisorName, before: SharingBook | None = None
+    ) -> None:
         super().__init__(world)
+        self.name = name
         self.rng = world.rng
         self.life = world.rng.randbytes(LIFE_BYTES)
-        self.core = supervisor_core(self.life)
+        self.core = supervisor_core(self.life, world.supervisor_names.index(name))
         self.asks: AskOracle = world.book.asks
         self.sharing = SharingBook(before)
         self.turns = TurnBook()
-        greeting = hello("main", world)
+        greeting = hello(name, world)
         self.epoch = greeting.epoch
         self.peer = Peer(greeting, BROKER, world.now, window_bytes=WINDOW_BYTES)
         self._broker = Epoch("")
@@ -222,7 +225,9 @@ class SimSupervisor(SimProcess):
         after = spec.start_after
         if after not in self._specs and any(other.key == after for other in world.living()):
             raise Violation(f"{effect.key} starts although {after} still runs")
-        if len(world.living()) > world.max_processes + 1:
+        if (
+            len(world.living()) > world.max_processes + 2 * len(world.supervisor_names) - 1
+        ):  # shares are rounded up
             raise Violation(f"{len(world.living())} processes run")
 
     def heard(self, messages: list[LinkEvent]) -> None:
@@ -296,7 +301,7 @@ class SimSupervisor(SimProcess):
 
     def worked(self, call: Call) -> None:
         """See `Ground`."""
-        wire = self.world.wire
+        wire = self.world.wires[self.name]
         if wire.up:
             self.world.book.worked(call, self.world.now, wire.joined_at)
 

@@ -38,8 +38,8 @@ from carpool_broker.storage.override_store import OverrideStore
 from carpool_protocol.bootstrap.carrier_contract import NAMING_VERSION
 from carpool_protocol.carrier.attach_line import Attach, ResumeSession, WorkspaceChanged
 from carpool_protocol.config.reading.load import ConfigFile
-from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId, whole_of
-from carpool_protocol.link.messages import Call, CallsRecorded, Catalog, PoolSpec, Root, SetPools
+from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId, SupervisorName, whole_of
+from carpool_protocol.link.messages import Call, Catalog, PoolSpec, Root, SetPools
 from carpool_protocol.link.peer import LinkEvent
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.kit.synchronous_configuration import SynchronousConfiguration
@@ -271,7 +271,7 @@ class WorkspaceWorld(World):
         super().look(core, event, effects)
         if not isinstance(core, BrokerCore):
             return
-        if isinstance(event, CallsRecorded):
+        if isinstance(event, bv.RecordReceived):
             self.linked = self.now
         for effect in effects:
             if isinstance(effect, Call):
@@ -563,12 +563,12 @@ class WorkspaceBroker(SimBroker):
             self.world.rng.uniform(0.01, 0.4), agent, lambda: bv.RootsAnswered(agent.session, ask, roots)
         )
 
-    def heard(self, messages: list[LinkEvent]) -> None:
+    def heard(self, name: SupervisorName, messages: list[LinkEvent]) -> None:
         """Catalogs are kept on disk."""
         for message in messages:
             if isinstance(message, Catalog) and self.alive:
                 self._keep(message)
-        super().heard(messages)
+        super().heard(name, messages)
 
     def _keep(self, told: Catalog) -> None:
         """As it was told, or as an earlier version of the server had told it."""

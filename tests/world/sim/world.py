@@ -21,7 +21,8 @@ from carpool_broker.core.model import events as bv
 from carpool_broker.core.model.capabilities import Capabilities, StatelessAgent
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.scope import ScopeEntry
-from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId
+from carpool_broker.core.model.supervisors import ONLY
+from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId, SupervisorName
 from carpool_protocol.link.messages import Era, EraWish, Operate, Policy, PoolSpec
 from carpool_protocol.machine.machine import FULL_CHECK_EVERY
 from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
@@ -116,6 +117,7 @@ class World:
         max_processes: int = 6,
         journal: bool = False,
         profiles: bool = False,
+        supervisors: int = 1,
     ) -> None:
         """`profiles`: agents of the second source have one, which changes whenever the file does."""
         self.seed = seed
@@ -146,17 +148,50 @@ class World:
         self._count = 0
         self.sessions = 0
         self.words = 0
-        self.operations: dict[int, str] = {}
+        self.operations: dict[int, SupervisorName] = {}
+        """Words of operators that are not answered, and the supervisors that they were said to."""
         self.paused: frozenset[ServerName] = frozenset()
         """The servers that an operator has paused."""
         self.evidence: dict[PoolKey, dict[EvidenceKind, Evidence]] = {}
         self.eras: dict[str, Era] = {}
-        self.wire = SimLink(self)
+        self.supervisor_names: Sequence[SupervisorName] = [
+            SupervisorName(f"sup{number + 1}") for number in range(supervisors)
+        ]
+        self.wires = {name: SimLink(self, name) for name in self.supervisor_names}
         self.deaths = BrokerDeaths(self)
         self.broker = self.new_broker()
-        self.supervisor = SimSupervisor(self)
+        self.supervisors = {name: SimSupervisor(self, name) for name in self.supervisor_names}
         self.read_config()
-        self.wire.join()
+        self.join()
+
+    @property
+    def wire(self) -> SimLink:
+        """The link, where there is one."""
+        [wire] = self.wires.values()
+        return wire
+
+    @property
+    def supervisor(self) -> SimSupervisor:
+        """The supervisor, where there is one."""
+        [supervisor] = self.supervisors.values()
+        return supervisor
+
+    def any_name(self) -> SupervisorName:
+        """One of the supervisors."""
+        return (
+            self.supervisor_names[0]
+            if len(self.supervisor_names) == 1
+            else self.rng.choice(self.supervisor_names)
+        )
+
+    def join(self) -> None:
+        """Connect all that live."""
+        for wire in self.wires.values():
+            wire.join()
+
+    def owner(self, key: PoolKey) -> SimSupervisor:
+        """The supervisor of this pool."""
+        return self.supervisors[self.broker.core.links.owner_of(key)]
 
     def new_broker(self, before: SimBroker | None = None) -> SimBroker:
         """The first one, or the one after `before`."""
@@ -174,7 +209,7 @@ class World:
         self.settle()
         until = self.now + duration_s
         while True:
-            sides = (self.broker, self.supervisor)
+            sides: tuple[SimBroker | SimSupervisor, ...] = (self.broker, *self.supervisors.values())
             due = min((at for side in sides if (at := side.next_deadline()) is not None), default=until)
             at = min(due, self._heap[0][0] if self._heap else until)
             if at >= until:
@@ -190,7 +225,8 @@ class World:
 
     def settle(self) -> None:
         """The burst is over: what it caused leaves."""
-        self.wire.flush()
+        for wire in self.wires.values():
+            wire.flush()
 
     def look(self, core: BrokerCore | SupervisorCore, event: Struct, effects: Sequence[Any]) -> None:
         """Check a core: what was touched each time, all of it now and then."""
@@ -259,7 +295,7 @@ class World:
                     misconfigured={},
                     stop_first=frozenset(ServerName(s.name) for s in servers if s.stop_first),
                     max_processes=self.max_processes,
-                    max_greeting=3,
+                    max_greeting=3 * len(self.supervisor_names),
                     twins={
                         spec.key: replace(spec, key=s.twin(source), asking=True)
                         for s, spec in zip(servers, specs, strict=True)
@@ -401,10 +437,11 @@ class World:
 
     def operate(self, key: PoolKey, verb: str) -> None:
         """An operator's word, if it can be said now."""
-        if self.broker.linked and self.broker.alive and not self.broker.stopped:
+        name = self.owner(key).name
+        if name in self.broker.linked and self.broker.alive and not self.broker.stopped:
             self.words += 1
-            self.operations[self.words] = verb
-            self.broker.peer.send(Operate(self.words, key, verb))  # type: ignore[arg-type]
+            self.operations[self.words] = name
+            self.broker.peers[name].send(Operate(self.words, key, verb))  # type: ignore[arg-type]
 
     def pause_servers(self, servers: frozenset[ServerName]) -> None:
         """An operator pauses these servers, and resumes all others."""
@@ -423,22 +460,24 @@ class World:
         """See `Deaths.kill`."""
         self.deaths.kill(away_s, fate=fate, dies_in=dies_in)
 
-    def kill_supervisor(self, away_s: float) -> None:
-        """The supervisor dies, and with it every instance; a new one comes."""
+    def kill_supervisor(self, away_s: float, name: SupervisorName = ONLY) -> None:
+        """A supervisor dies, and with it every instance that it has; a new one comes."""
         self.mishaps += 1
-        self.wire.cut(told=True)
-        self.supervisor.alive = False
-        if not self.broker.alive or self.broker.knows != self.supervisor.epoch:
-            self.supervisor.sharing.forget()
-        for instance in self.supervisor.instances.values():
+        dead = self.supervisors[name]
+        self.wires[name].cut(told=True)
+        dead.alive = False
+        if not self.broker.alive or self.broker.knows.get(name) != dead.epoch:
+            dead.sharing.forget()
+        for instance in dead.instances.values():
             instance.alive = False
 
         def again() -> None:
-            self.supervisor = SimSupervisor(self, self.supervisor.sharing)
-            self.wire.join()
+            self.supervisors[name] = SimSupervisor(self, name, dead.sharing)
+            self.wires[name].join()
 
         self.later(away_s, again)
 
     def living(self) -> list[SimInstance]:
         """Every process that runs, as the operating system would say."""
-        return [instance for instance in self.supervisor.instances.values() if instance.alive]
+        every = (each.instances.values() for each in self.supervisors.values())
+        return [instance for instances in every for instance in instances if instance.alive]

@@ -28,10 +28,21 @@ from carpool_broker.core.model.bounds import SessionBounds
 from carpool_broker.core.model.effects import AnyEffect, Reply, SendProgress
 from carpool_broker.core.model.events import CallRequested
 from carpool_broker.core.model.session import AT_SERVER, IN_FLIGHT, OpenCall, Session
+from carpool_broker.core.model.supervisors import SupervisorLinks
 from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.faults.fault_answers import fault, fault_answer, fault_of
 from carpool_protocol.faults.kinds import KINDS
-from carpool_protocol.ids import ABSENT, CallId, PoolKey, RawJson, SessionId, call_name, call_of, part_of
+from carpool_protocol.ids import (
+    ABSENT,
+    CallId,
+    PoolKey,
+    RawJson,
+    SessionId,
+    SupervisorName,
+    call_name,
+    call_of,
+    part_of,
+)
 from carpool_protocol.link.codec import MESSAGE_BYTES
 from carpool_protocol.link.messages import (
     AnswersWritten,
@@ -66,6 +77,8 @@ class CallTable:
         out: Emit,
         timers: BrokerTimers,
         life: int = 0,
+        *,
+        links: SupervisorLinks | None = None,
     ) -> None:
         self.before = call_of(life, 0)
         """Calls with greater numbers are this broker's own."""
@@ -95,7 +108,8 @@ class CallTable:
         self.withdrawn = 0
         """Those of them that stood for requests which were opened anew."""
         self.backstop_s: dict[PoolKey, float] = {}
-        self.admission = Admission(sessions, bounds, self.arguments, self, timers)
+        self.links = links or SupervisorLinks()
+        self.admission = Admission(sessions, bounds, self.arguments, self, timers, links=self.links)
 
     @property
     def newest_call(self) -> CallId:
@@ -154,12 +168,12 @@ class CallTable:
             assert self.stateless_listener is not None
             self.stateless_listener.call_leaving(open_call)
             call = stateless_call_message(open_call, self.states.get(open_call.key))
-        line = self.admission
-        line.credit_bytes = (line.credit_bytes or 0) - open_call.size_bytes - MESSAGE_BYTES
+        size_bytes = open_call.size_bytes + MESSAGE_BYTES
         if self.audit_trail is not None:
             named = self.audit_trail.name_call(open_call, call)
-            line.credit_bytes -= len(named.meta) - len(call.meta)
+            size_bytes += len(named.meta) - len(call.meta)
             call = named
+        self.links.spend(open_call.key, size_bytes)
         if self.tracing is not None:
             call = self.tracing.with_context(open_call, call)
         self._sent_timers.arm(open_call.call, now, self.backstop_s.get(open_call.key, 1800.0))
@@ -443,7 +457,7 @@ class CallTable:
     def _stateless_closed(self, open_call: OpenCall) -> None:
         assert self.stateless_listener is not None
         self.stateless_listener.call_closed(open_call)
-        if open_call.speaker and self.admission.credit_bytes is not None:
+        if open_call.speaker and self.links.is_served(open_call.key):
             state = self.states.get(open_call.key)
             if state is not None and state.mode == "session":
                 self._emit(
@@ -452,21 +466,24 @@ class CallTable:
 
     # --- the other end, and time -----------------------------------------------------------------------
 
-    def supervisor_lost(self) -> None:
-        """The supervisor has gone. Sent calls may have run and are lost; queued calls were never delivered
-        and wait on.
+    def supervisor_lost(self, name: SupervisorName) -> None:
+        """This supervisor has gone. Calls that were sent to it may have run and are lost; queued calls were
+        never delivered and wait on.
         """
-        self.admission.supervisor_lost()
-        for open_call in [open_call for open_call in self.calls.values() if open_call.stage == "sent"]:
+        self.admission.supervisor_lost(name)
+        owner_of = self.links.owner_of
+        sent = [open_call for open_call in self.calls.values() if open_call.stage == "sent"]
+        for open_call in [each for each in sent if owner_of(each.key) == name]:
             open_call.session.server_use(open_call.server).has_run = True
             self.fail(open_call, "link_broken")
 
     def end_queued(self, calls: Iterable[CallId], now: float) -> None:
         """End the calls that were queued in their sessions for too long."""
         for call in calls:
-            overdue = self.admission.expired_calls(call, now)
+            open_call = self.calls[call]
+            overdue = self.admission.why_expired(open_call, now)
             if overdue is not None:
-                self.fail(self.calls[call], *overdue, 5.0)
+                self.fail(open_call, *overdue, 5.0)
 
     def end_sent(self, calls: Iterable[CallId], now: float) -> None:
         """End the calls about which the supervisor has been silent for too long."""

@@ -6,7 +6,7 @@ session, because nothing else may be left that knows. In doubt an agent is told 
 is gone. Refuses to know: leases, which the supervisor has. Decision: docs/decisions/0032.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from carpool_broker.core.model.effects import SetStatefulServers
 from carpool_broker.core.model.scope import Scope
@@ -21,11 +21,16 @@ from carpool_protocol.link.messages import (
     SessionStateLost,
 )
 
+RunsServer = Callable[[ServerName], bool]
+"""Tells whether a supervisor runs this server."""
 
-def supervisor_lost(sessions: Iterable[Session], states: Mapping[PoolKey, PoolChanged]) -> None:
-    """The supervisor has gone. Note where sessions may have had state there: at each server at which the
-    supervisor had reported an instance, and at each server in mode `session` that has run a call, whether
-    the session sees it now or not.
+
+def supervisor_lost(
+    sessions: Iterable[Session], states: Mapping[PoolKey, PoolChanged], runs: RunsServer = lambda _: True
+) -> None:
+    """A supervisor has gone. Note where sessions may have had state there: at each server that it ran
+    (`runs`) and had reported an instance of, and at each of them in mode `session` that has run a call,
+    whether the session sees it now or not.
     """
     for session in sessions:
         # A server may be out of its sight just now: kept back by its profile, or out of the file.
@@ -35,33 +40,42 @@ def supervisor_lost(sessions: Iterable[Session], states: Mapping[PoolKey, PoolCh
             if (state := states.get(entry.key)) is not None and state.mode == "session"
         }
         for server, use in session.servers.items():
+            if not runs(server):
+                continue
             may_hold_state = use.has_run and (use.is_stateful or server in in_session_mode)
             use.has_run = use.is_reported or may_hold_state
             use.is_reported = False
 
 
 def supervisor_connected(
-    sessions: Iterable[Session], held: Mapping[SessionId, Collection[ServerName]]
+    sessions: Iterable[Session],
+    held: Mapping[SessionId, Collection[ServerName]],
+    runs: RunsServer = lambda _: True,
 ) -> None:
-    """A supervisor has connected. `held` is what it knows to be held or lost by each session; it is empty
-    for a new supervisor. All other state of the sessions is lost, and they have not been told.
+    """A supervisor has connected, which `runs` these servers. `held` is what it knows to be held or lost by
+    each session; it is empty for a new supervisor. All other state of the sessions at its servers is lost,
+    and they have not been told.
     """
     for session in sessions:
         kept = held.get(session.id, ())
         for server, use in session.servers.items():
-            if use.has_run:
+            if use.has_run and runs(server):
                 use.is_lost = use.is_lost or server not in kept
                 use.is_reported = use.is_reported or not use.is_lost
                 use.has_run = False
 
 
-def report_sessions(sessions: Collection[Session], expected: Iterable[SessionNote] = ()) -> OpenSessions:
-    """Return the open sessions and what each has lost while no supervisor was connected; the losses count as
-    reported. `expected` are the absent sessions that may come back.
+def report_sessions(
+    sessions: Collection[Session],
+    expected: Iterable[SessionNote] = (),
+    runs: RunsServer = lambda _: True,
+) -> OpenSessions:
+    """Return the open sessions and what each has lost while their supervisor, which `runs` these servers, was
+    not connected; the losses count as reported. `expected` are the absent sessions that may come back.
     """
     notes: list[SessionNote] = []
     for each in sessions:
-        lost = sorted(server for server, use in each.servers.items() if use.is_lost)
+        lost = sorted(server for server, use in each.servers.items() if use.is_lost and runs(server))
         notes.append(SessionNote(each.id, lost, each.is_unresumable))
         for server in lost:
             use = each.servers[server]
@@ -130,12 +144,12 @@ def session_resumed(session: Session, stateful: Collection[str]) -> list[SetStat
     return [SetStatefulServers(session.id, _stateful_servers(session))] if stateful else []
 
 
-def assume_state_lost(session: Session) -> list[SessionStateLost]:
-    """The session holds no lease any more: what it may have had is lost."""
-    lost = _stateful_servers(session)
+def assume_state_lost(session: Session, runs: RunsServer = lambda _: True) -> list[SessionStateLost]:
+    """The session holds no lease any more at these servers: what it may have had is lost."""
+    lost = [server for server in _stateful_servers(session) if runs(server)]
     for server in lost:
         session.servers[server].is_reported = True
-    return [SessionStateLost(session.id, list(lost))] if lost else []
+    return [SessionStateLost(session.id, lost)] if lost else []
 
 
 def _is_called(session: Session, server: ServerName) -> bool:

@@ -26,7 +26,7 @@ from carpool_broker.core.model.effects import AnyEffect, SendAsk, SendElicitatio
 from carpool_broker.core.model.events import AskAnswered, AskProgressed
 from carpool_broker.core.model.session import OpenCall, Session, asking_server
 from carpool_broker.core.model.timer_kinds import BrokerTimers
-from carpool_protocol.ids import AskId, CallId, RawJson, SessionId
+from carpool_protocol.ids import AskId, CallId, PoolKey, RawJson, SessionId, SupervisorName
 from carpool_protocol.link.messages import (
     AnswerAsk,
     AskOpened,
@@ -57,6 +57,7 @@ class _OpenAsk(Struct, frozen=True, gc=False):
     wants_progress: bool
     request: RawJson
     """The agent's request for which the server asks."""
+    key: PoolKey
 
 
 class AgentAsks:
@@ -81,9 +82,9 @@ class AgentAsks:
         """The asks of earlier brokers."""
         self._returning = returning
         self._open: dict[AskId, _OpenAsk] = {}
-        self._answered: dict[AskId, None] = {}
-        """The asks that were answered last. A call that is resumed has its open asks sent again, and one of
-        them may have been answered in between.
+        self._answered: dict[AskId, PoolKey] = {}
+        """The asks that were answered last, and the pools that asked. A call that is resumed has its open
+        asks sent again, and one of them may have been answered in between.
         """
 
     # --- servers ---------------------------------------------------------------------------------------
@@ -108,7 +109,7 @@ class AgentAsks:
             self._refuse(ask.ask, lack)
             return
         request = open_call.asked.id
-        self._open[ask.ask] = _OpenAsk(session.id, ask.wants_progress, request)
+        self._open[ask.ask] = _OpenAsk(session.id, ask.wants_progress, request, open_call.key)
         was_asked, answer = self.repeated_asks.take_answer(session.id, ask.ask)
         if answer is not None:
             self.ask_answered(session, answer)
@@ -163,12 +164,13 @@ class AgentAsks:
         if session is not None and session.capabilities.url and session.version >= NEWEST:
             self._emit(SendElicitationComplete(session.id, event.params))
 
-    def supervisor_lost(self) -> None:
-        """The supervisor has gone, and all servers that asked."""
-        for ask, asked in self._open.items():
+    def supervisor_lost(self, name: SupervisorName) -> None:
+        """This supervisor has gone, and all of its servers that asked."""
+        owner_of = self._call_table.links.owner_of
+        for ask, asked in [each for each in self._open.items() if owner_of(each[1].key) == name]:
             self._emit(WithdrawAsk(asked.session, ask, "The server that asked is gone.", asked.request))
-        self._open.clear()
-        self._answered.clear()
+            del self._open[ask]
+        self._answered = {ask: key for ask, key in self._answered.items() if owner_of(key) != name}
 
     # --- agents ----------------------------------------------------------------------------------------
 
@@ -178,8 +180,7 @@ class AgentAsks:
         question, unless an earlier broker may have asked it.
         """
         if self._is_open(session, event.ask):
-            del self._open[event.ask]
-            self._answered[event.ask] = None
+            self._answered[event.ask] = self._open.pop(event.ask).key
             if len(self._answered) > MAX_ANSWERED_ASKS:
                 del self._answered[next(iter(self._answered))]
             body = repair_error(event.body, "agent")[0] if event.is_error else event.body
@@ -205,8 +206,8 @@ class AgentAsks:
     def check(self) -> None:
         """Assert every invariant."""
         assert all(asked.session in self._sessions for asked in self._open.values()), "an ask of nobody"
-        linked = self._call_table.admission.credit_bytes is not None
-        assert linked or not self._open, "an ask without a supervisor"
+        is_served = self._call_table.links.is_served
+        assert all(is_served(asked.key) for asked in self._open.values()), "an ask without a supervisor"
 
 
 def undeclared(declared: Capabilities, method: str, needs: Sequence[Need]) -> CannotDowngrade | None:

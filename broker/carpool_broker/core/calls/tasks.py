@@ -30,7 +30,7 @@ from carpool_broker.core.registry.registry import Registry
 from carpool_broker.core.registry.request_target import denied_by_profile, is_still_allowed
 from carpool_broker.core.registry.view import View
 from carpool_protocol.faults.fault_answers import TOOLS_CALL, InvariantBroken
-from carpool_protocol.ids import InstanceId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.ids import InstanceId, PoolKey, RawJson, ServerName, SessionId, SupervisorName
 from carpool_protocol.link.messages import CallAnswered, CancelTask, SetTaskSubscriptions, TaskStatusChanged
 from carpool_protocol.wire.downgrade import NEWEST
 from carpool_protocol.wire.stateless import missing_tasks
@@ -201,12 +201,18 @@ class AgentTasks:
             self._drop(task)
             self._emit(CancelTask(task.instance, task.theirs))
 
-    def supervisor_lost(self) -> None:
-        """The supervisor has gone, and all instances with it."""
-        for task in list(self._tasks.values()):
-            self._drop(task)
+    def tasks_of(self, supervisor: SupervisorName) -> set[str]:
+        """Return the ids of the tasks on instances of this supervisor."""
+        owner_of = self._call_table.links.owner_of
+        return {task.id for task in self._tasks.values() if owner_of(task.key) == supervisor}
+
+    def supervisor_lost(self, name: SupervisorName) -> None:
+        """This supervisor has gone, and all of its instances with it."""
+        for task_id in self.tasks_of(name):
+            self._drop(self._tasks[task_id])
+        owner_of = self._call_table.links.owner_of
         for session in self._sessions.values():
-            for open_call in [each for each in session.waiting if each.task]:
+            for open_call in [each for each in session.waiting if each.task and owner_of(each.key) == name]:
                 self._call_table.fail(open_call, "unknown_task")
 
     def expire(self, tasks: Iterable[str]) -> None:

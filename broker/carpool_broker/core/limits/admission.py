@@ -3,7 +3,7 @@
 `Admission.decide` has the whole decision, in the order of its rules. It comes after `dispatch` has found a
 server that may be called, and before `CallTable.send`, where hooks can hold the call. Owns the queue of each
 session, the bounds of sessions (docs/rules.md, rule 3), the quotas of profiles and tokens (`quotas`), the
-link's credit, and that nothing is sent while carpool drains. No call waits here for longer than `wait_s`.
+credit of links, and that nothing is sent while carpool drains. No call waits here for longer than `wait_s`.
 
 Invariants (`invariants.check`): a call in a session's queue is `waiting` and has a time limit; no call waits
 that could go. Refuses to know: which server a call is for (`dispatch`), hooks (`hook_points`), how a call is
@@ -17,8 +17,9 @@ from carpool_broker.core.limits.memory_budgets import COUNTED_BYTES, UNREAD_STEP
 from carpool_broker.core.limits.quotas import Quotas
 from carpool_broker.core.model.bounds import SessionBounds
 from carpool_broker.core.model.session import OpenCall, Quota, Session
+from carpool_broker.core.model.supervisors import SupervisorLinks
 from carpool_broker.core.model.timer_kinds import BrokerTimers
-from carpool_protocol.ids import CallId, SessionId
+from carpool_protocol.ids import SessionId, SupervisorName
 
 Step = Literal["send", "wait"]
 
@@ -57,19 +58,20 @@ class Admission:
         arguments: ArgumentBudget,
         books: AdmittedCalls,
         timers: BrokerTimers,
+        *,
+        links: SupervisorLinks,
     ) -> None:
         self._sessions = sessions
+        self.links = links
         self._arguments = arguments
         self._admitted_calls = books
         self._timers = timers
         self.bounds = bounds
-        self.credit_bytes: int | None = None
-        """The bytes that the link may still carry; None while no supervisor is connected."""
         self.draining = False
         """True while carpool drains: no call is sent any more (`drain`)."""
         self.quotas = Quotas()
         self._blocked_sessions: dict[SessionId, None] = {}
-        """The sessions whose queues may hold calls that only the link's credit holds back."""
+        """The sessions whose queues may hold calls that only the credit of links holds back."""
 
     # --- does this call go now? ------------------------------------------------------------------------
 
@@ -79,7 +81,8 @@ class Admission:
         1. Its arguments are large, and too many calls or arguments are open (`excess`): it is refused.
         2. carpool drains, and the agent's carrier cannot bring the call to the next broker: it is refused.
         3. The profile's quota is used up: it is refused. Otherwise the quota counts it from now on.
-        4. No call of the session waits, and the session may send one (`may_send`): it goes.
+        4. The session may send it (`may_send`), and no call that waits in the session could go before: it
+           goes.
         5. The session's queue is full: it is refused.
         6. It waits, for `wait_s` at most.
         """
@@ -90,7 +93,7 @@ class Admission:
             return CLOSING
         if session.quota is not None and (excess := session.quota.excess(open_call, now)) is not None:
             return Refusal(excess.fault, excess.detail, excess.retry_after_s)
-        if not session.waiting and self.may_send(session):
+        if self.may_send(open_call) and (not session.waiting or self.next_queued(session) is None):
             return "send"
         full = len(session.waiting) >= bounds.max_waiting_calls
         if full or session.waiting_bytes + open_call.size_bytes > bounds.max_waiting_bytes:
@@ -107,7 +110,7 @@ class Admission:
             return refusal
         if self.draining and not session.carrier_keeps_lines:
             return CLOSING
-        return "send" if self.may_send(session) else "wait"
+        return "send" if self.may_send(open_call) else "wait"
 
     def excess(self, open_call: OpenCall) -> Refusal | None:
         """Return why no room is left for this call; None where there is room."""
@@ -118,12 +121,28 @@ class Admission:
             return TOO_MANY_CALLS
         return None
 
-    def may_send(self, session: Session) -> bool:
-        """True if a call of this session may go to the supervisor now."""
+    def may_send(self, open_call: OpenCall) -> bool:
+        """True if this call may go to its supervisor now."""
+        return self.links.has_credit(open_call.key) and self._has_room(open_call.session)
+
+    def next_queued(self, session: Session) -> OpenCall | None:
+        """Return the first queued call of this session that may go now: one whose supervisor is away, or has
+        no credit, holds back none for another supervisor.
+        """
+        if not session.waiting or not self._has_room(session):
+            return None
+        has_credit = self.links.has_credit
+        if self.links.is_single:
+            first = session.waiting[0]
+            return first if has_credit(first.key) else None
+        return next((open_call for open_call in session.waiting if has_credit(open_call.key)), None)
+
+    def _has_room(self, session: Session) -> bool:
+        """True if the limits of this session let another call go."""
         most = session.max_open_calls or self.bounds.max_open_calls
         return (
             session.sent < most
-            and (self.credit_bytes or 0) > 0
+            and not session.awaits_records
             and session.unread_bytes <= UNREAD_STEP_BYTES
             and not self.draining
             and (session.quota is None or session.quota.has_room)
@@ -184,8 +203,8 @@ class Admission:
         if session.quota is not None:
             self.send_queued_of_quota(session.quota, now)
             return
-        while session.waiting and self.may_send(session):
-            self._send_next(session, now)
+        while (open_call := self.next_queued(session)) is not None:
+            self._send_queued_call(open_call, now)
         if session.waiting:
             self._blocked_sessions[session.id] = None  # perhaps it is the link that keeps it back now
 
@@ -193,34 +212,44 @@ class Admission:
         """Send queued calls of all sessions of one quota: the sessions take turns, one call each."""
         ready = [session for session in quota.sessions.values() if session.waiting]
         while ready:
-            ready = [session for session in ready if session.waiting and self.may_send(session)]
+            ready = [session for session in ready if self.next_queued(session) is not None]
             for session in ready:
-                if self.may_send(session):
-                    self._send_next(session, now)
+                if (open_call := self.next_queued(session)) is not None:
+                    self._send_queued_call(open_call, now)
                     quota.move_last(session)
         for session in quota.sessions.values():
             if session.waiting:
                 self._blocked_sessions[session.id] = None
 
-    def _send_next(self, session: Session, now: float) -> None:
-        open_call = session.waiting.popleft()
+    def _send_queued_call(self, open_call: OpenCall, now: float) -> None:
+        session = open_call.session
+        session.waiting.remove(open_call)
         session.waiting_bytes -= open_call.size_bytes
         self._timers.disarm("queued_call", open_call.call)
         self._admitted_calls.send(open_call, now)
 
     def send_queued_of_all(self, now: float) -> None:
-        """Send queued calls of all sessions while the link has credit: the sessions take turns, one call
-        each.
-        """
-        while self._blocked_sessions and (self.credit_bytes or 0) > 0 and not self.draining:
+        """Send queued calls of all sessions while links have credit: sessions take turns, one call each."""
+        without_credit: list[SessionId] = []
+        while self._blocked_sessions and self.links.has_any_credit and not self.draining:
             session_id = next(iter(self._blocked_sessions))
             del self._blocked_sessions[session_id]
             session = self._sessions.get(session_id)
-            if session is None or not session.waiting or not self.may_send(session):
+            if session is None or not session.waiting or not self._has_room(session):
                 continue
-            self._send_next(session, now)
+            if (open_call := self.next_queued(session)) is None:
+                without_credit.append(session_id)
+                continue
+            self._send_queued_call(open_call, now)
             if session.waiting:
                 self._blocked_sessions[session_id] = None
+        self._blocked_sessions.update(dict.fromkeys(without_credit))
+
+    def records_settled(self, session: Session) -> None:
+        """The requests of a session that is back are decided about: its queued calls may go."""
+        session.awaits_records = False
+        if session.waiting:
+            self._blocked_sessions[session.id] = None
 
     def leave_queue(self, open_call: OpenCall) -> None:
         """Remove a call that ends while it is queued."""
@@ -230,9 +259,9 @@ class Admission:
 
     # --- the other end, and time -----------------------------------------------------------------------
 
-    def supervisor_lost(self) -> None:
-        """The supervisor has gone. Queued calls were never delivered and stay queued."""
-        self.credit_bytes = None
+    def supervisor_lost(self, name: SupervisorName) -> None:
+        """This supervisor has gone. Queued calls were never delivered and stay queued."""
+        self.links.supervisor_lost(name)
         for session in self._sessions.values():
             if session.waiting:
                 self._blocked_sessions[session.id] = None
@@ -241,12 +270,12 @@ class Admission:
         """The session has closed."""
         self._blocked_sessions.pop(session.id, None)
 
-    def expired_calls(self, call: CallId, now: float) -> tuple[str, str] | None:
+    def why_expired(self, open_call: OpenCall, now: float) -> tuple[str, str] | None:
         """Return the fault and the detail for a call that was queued for too long. None: it stays, for the
         next broker.
         """
         if self.draining:
-            self._timers.arm("queued_call", call, now, self.bounds.wait_s)
+            self._timers.arm("queued_call", open_call.call, now, self.bounds.wait_s)
             return None
-        slug = "waited_too_long" if self.credit_bytes is not None else "supervisor_away"
+        slug = "waited_too_long" if self.links.is_served(open_call.key) else "supervisor_away"
         return slug, f"The call waited for {self.bounds.wait_s:g} s."

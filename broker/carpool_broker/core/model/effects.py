@@ -35,7 +35,7 @@ from carpool_broker.core.model.agent_effects import (
 from carpool_broker.core.model.approval import PinId
 from carpool_broker.core.model.events import RunId
 from carpool_broker.core.model.traces import TracedSpan
-from carpool_protocol.ids import ABSENT, CallId, Epoch, PoolKey, ServerName, SessionId
+from carpool_protocol.ids import ABSENT, CallId, Epoch, PoolKey, ServerName, SessionId, SupervisorName
 from carpool_protocol.link.messages import (
     AnswerAsk,
     AnswersWritten,
@@ -92,6 +92,7 @@ __all__ = [
     "SendProgress",
     "SendResourceUpdated",
     "SendTaskStatus",
+    "SendTo",
     "SetStatefulServers",
     "SetSupervisorEpoch",
     "WithdrawAsk",
@@ -222,6 +223,13 @@ class LogLine(BrokerEffect, frozen=True):
     text: str
 
 
+class SendTo(BrokerEffect, frozen=True):
+    """Send a message to one of several supervisors. `SupervisorRoutes` knows where other messages go."""
+
+    supervisor: SupervisorName
+    message: SetPools | OpenSessions
+
+
 class EndBroker(BrokerEffect, frozen=True):
     """End the broker's process: no call is unfinished any more, or the drain time is over."""
 
@@ -254,6 +262,7 @@ LocalEffect = (
     | ExportTrace
     | SaveApprovals
     | LogLine
+    | SendTo
     | EndBroker
 )
 LinkEffect = (

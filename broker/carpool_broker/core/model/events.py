@@ -44,8 +44,9 @@ from carpool_broker.core.model.agent_events import (
 from carpool_broker.core.model.approval import Approved, PinId
 from carpool_broker.core.model.bounds import SessionBounds
 from carpool_broker.core.model.scope import DisabledServer, NamedServers, Scope
+from carpool_broker.core.model.supervisors import ONLY
 from carpool_protocol.config.schema.capability import EVERYTHING, Capability
-from carpool_protocol.ids import ABSENT, CallId, Epoch, PoolKey, ServerName
+from carpool_protocol.ids import ABSENT, CallId, Epoch, PoolKey, ServerName, SupervisorName
 from carpool_protocol.link.messages import (
     AskOpened,
     AskWithdrawn,
@@ -55,7 +56,6 @@ from carpool_protocol.link.messages import (
     CallsRecorded,
     CallTimed,
     Catalog,
-    Credit,
     ElicitationFinished,
     LogForSession,
     Payload,
@@ -77,6 +77,7 @@ __all__ = [
     "CallCancelledByOperator",
     "CallRequested",
     "CarrierAnnounced",
+    "CreditReceived",
     "DiscoverRequested",
     "DrainRequested",
     "EndRequested",
@@ -98,6 +99,7 @@ __all__ = [
     "PausedServersChanged",
     "PingRequested",
     "PinsApproved",
+    "RecordReceived",
     "RequestCancelled",
     "RootsAnswered",
     "RootsListChanged",
@@ -253,10 +255,27 @@ class SupervisorConnected(BrokerEvent, frozen=True):
 
     credit_bytes: int
     epoch: Epoch = Epoch("")
+    supervisor: SupervisorName = ONLY
 
 
 class SupervisorLost(BrokerEvent, frozen=True):
-    """The supervisor has died, and every instance with it."""
+    """A supervisor has died, and every instance of its servers with it."""
+
+    supervisor: SupervisorName = ONLY
+
+
+class RecordReceived(BrokerEvent, frozen=True):
+    """A supervisor has sent a part of its record."""
+
+    record: CallsRecorded
+    supervisor: SupervisorName = ONLY
+
+
+class CreditReceived(BrokerEvent, frozen=True):
+    """A supervisor has processed so many bytes (`Credit`)."""
+
+    size_bytes: int
+    supervisor: SupervisorName = ONLY
 
 
 class EndRequested(BrokerEvent, frozen=True):
@@ -285,6 +304,8 @@ LocalEvent = (
     | AgentEvent
     | SupervisorConnected
     | SupervisorLost
+    | RecordReceived
+    | CreditReceived
     | EndRequested
     | DrainRequested
 )
@@ -295,13 +316,11 @@ LinkEvent = (
     | CallTimed
     | Catalog
     | PoolChanged
-    | Credit
     | LogForSession
     | ResourceChanged
     | AskOpened
     | AskWithdrawn
     | ElicitationFinished
     | TaskStatusChanged
-    | CallsRecorded
 )
 AnyEvent = LocalEvent | LinkEvent

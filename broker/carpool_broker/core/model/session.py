@@ -162,6 +162,7 @@ class Session:
         "anonymous",
         "argument_bytes",
         "asking",
+        "awaits_records",
         "awaits_roots",
         "calls",
         "capabilities",
@@ -214,6 +215,10 @@ class Session:
         """See `SessionOpened`."""
         self.follows_roots = False
         """See `SessionOpened`."""
+        self.awaits_records = False
+        """True for a session that is back from an earlier broker, until its requests are decided about. None
+        of its calls is sent before: a supervisor may first have to be told what the session has lost.
+        """
         self.is_unresumable = False
         """See `SessionOpened`."""
         self.anonymous = False

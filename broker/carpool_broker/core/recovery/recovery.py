@@ -1,21 +1,22 @@
 """Recovery: how the sessions of a broker that died go on at this one (docs/decisions/0019).
 
-Owns which sessions have come back, and until when others may; the requests that wait for the supervisor's
-record (`supervisor_record`); and the decision about each. A request that the record has goes on as that
-call, under its old number. A request that the same supervisor does not know was never seen by a server, and
+Owns which sessions have come back, and until when others may; the requests that wait for the records of all
+supervisors (`supervisor_record`); and the decision about each. A request that a record has goes on as that
+call, under its old number. A request that the same supervisors do not know was never seen by a server, and
 is a new call. Any other request may have been run and is answered `link_broken`. Where an id was used twice,
 each use has its own call (`match_request`). A recorded call that no request claims was cancelled or
 answered, and the supervisor may forget it.
 
-Until all expected sessions are back, the supervisor keeps what it has for the others: pools, log levels and
+Until all expected sessions are back, supervisors keep what it has for the others: pools, log levels and
 subscriptions.
 
-Invariants (`check`): a request waits here only while its session is back and the record is not complete, and
-it has a deadline; a session that is back is not awaited once the record is complete; no session is awaited
+Invariants (`check`): a request waits here only while its session is back and a record is not complete, and
+it has a deadline; a session that is back is not awaited once all records are complete; no session is awaited
 once all are known. Refuses to know: how carriers keep lines, what is in requests and answers.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -32,7 +33,17 @@ from carpool_broker.core.model.session import OpenCall, Session
 from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_broker.core.recovery.supervisor_record import RecordedCalls, match_request
 from carpool_broker.core.requests.dispatch import RequestDispatch
-from carpool_protocol.ids import CallId, Epoch, PoolKey, RawJson, ServerName, SessionId, life_of
+from carpool_protocol.ids import (
+    CallId,
+    Epoch,
+    PoolKey,
+    RawJson,
+    ServerName,
+    SessionId,
+    SupervisorName,
+    life_of,
+    server_of_pool,
+)
 from carpool_protocol.link.messages import (
     CallsRecorded,
     Catalog,
@@ -50,6 +61,13 @@ UNREAD: Final = 8
 """A session can bring back this many times its limit of open requests, because some answers were not read."""
 
 NO_SUPERVISOR: Final = Epoch("")
+
+
+def joint_epoch(epochs: Sequence[Epoch]) -> Epoch:
+    """Return the epoch of several supervisors together, for their sessions' carriers; `NO_SUPERVISOR` for one
+    that is away.
+    """
+    return Epoch("|".join(epochs)) if any(epochs) else NO_SUPERVISOR
 
 
 class Recovery:
@@ -81,10 +99,11 @@ class Recovery:
         self.are_sessions_known = False
         """No session returns any more. `SupervisorSync.recovery_advanced` takes it."""
         self.record = record
-        self.epoch = NO_SUPERVISOR
-        """The epoch of the connected supervisor."""
-        self.heard = False
-        """True once that supervisor has sent its whole record."""
+        self._links = call_table.links
+        self._epochs: dict[SupervisorName, Epoch] = {}
+        """The epochs of the connected supervisors."""
+        self._heard: set[SupervisorName] = set()
+        """Those of them that have sent their whole record."""
         self.everybody = life == 0
         """True once no session is awaited any more. A first broker awaits none."""
         self.may_return = True
@@ -102,14 +121,34 @@ class Recovery:
         self._bereft: dict[SessionId, set[ServerName]] = {}
         """The servers at which absent sessions have lost state with an earlier supervisor."""
         self._held: dict[SessionId, list[ServerName]] = {}
-        """The servers at which they held instances of the last supervisor, while none is connected."""
-        self._last = NO_SUPERVISOR
-        """The epoch of that last supervisor."""
+        """The servers at which they held instances of a last supervisor, while none took its place."""
+        self._last: dict[SupervisorName, Epoch] = {}
+        """The epochs of those last supervisors."""
         self._adopted: dict[CallId, OpenCall] = {}
         self.kept_pools: dict[PoolKey, dict[type, Catalog | PoolChanged]] = {}
         """Catalogs and states of pools that no present session wants."""
 
-    # --- the supervisor --------------------------------------------------------------------------------
+    # --- the supervisors -------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch of the connected supervisors together; it changes with that of each."""
+        return joint_epoch([self._epochs.get(name, NO_SUPERVISOR) for name in self._links.names])
+
+    @property
+    def _heard_epoch(self) -> Epoch:
+        """The same, of those supervisors whose records are complete."""
+        names = self._links.names
+        return joint_epoch([self._epochs[name] if name in self._heard else NO_SUPERVISOR for name in names])
+
+    @property
+    def heard(self) -> bool:
+        """True once every supervisor has sent its whole record."""
+        return len(self._heard) == len(self._links.names)
+
+    def has_heard(self, name: SupervisorName) -> bool:
+        """True once this supervisor has sent its whole record."""
+        return name in self._heard
 
     @property
     def is_hushed(self) -> bool:
@@ -118,49 +157,57 @@ class Recovery:
         """
         return not self.everybody and (not self.heard or self._timers.has("return_window", "grace"))
 
-    def supervisor_connected(self, epoch: Epoch) -> None:
+    def supervisor_connected(self, name: SupervisorName, epoch: Epoch) -> None:
         """A supervisor has connected. Its record comes next."""
-        self.epoch = epoch
+        self._epochs[name] = epoch
 
-    def record_received(self, record: CallsRecorded) -> None:
-        """The supervisor has sent a part of its record."""
-        self.record.record_received(record)
+    def record_received(self, record: CallsRecorded, name: SupervisorName) -> None:
+        """A supervisor has sent a part of its record."""
+        self.record.record_received(record, name)
 
-    def supervisor_greeted(self) -> None:
-        """Note what sessions have lost: all that they had, unless this is the same supervisor and still has
-        it.
+    def supervisor_greeted(self, name: SupervisorName) -> None:
+        """Note what sessions have lost at its servers: all that they had, unless this is the same supervisor
+        and still has it.
         """
-        known = self.record.awaited if self.epoch == self._last else {}
-        lost_state.supervisor_connected(self._sessions.values(), known)
-        for session, held in self._held.items():
-            lost = set(held).difference(known.get(session, ()))
+        known = self.record.awaited if self._epochs[name] == self._last.get(name, NO_SUPERVISOR) else {}
+        lost_state.supervisor_connected(self._sessions.values(), known, partial(self._runs, name))
+        for session, held in list(self._held.items()):
+            of_it = {server for server in held if self._runs(name, server)}
+            lost = of_it.difference(known.get(session, ()))
             if lost:
                 self._bereft.setdefault(session, set()).update(lost)
+            self._held[session] = [server for server in held if server not in of_it]
+            if not self._held[session]:
+                del self._held[session]
         for session in self._bereft:
             self.record.awaited.setdefault(session, [])
-        self._held.clear()
 
-    def record_completed(self, now: float) -> None:
-        """The supervisor has sent its whole record."""
-        self.heard = True
-        self.record.record_completed()
-        if not self.everybody and not self._timers.keys("return_window"):
+    def _runs(self, name: SupervisorName, server: ServerName) -> bool:
+        return self._links.owner_of_server(server) == name
+
+    def record_completed(self, name: SupervisorName, now: float) -> None:
+        """A supervisor has sent its whole record. When all have, requests that wait are decided about."""
+        if not self._heard and not self.everybody and not self._timers.keys("return_window"):
             return_s = self._call_table.bounds.return_s
             self._timers.arm("return_window", "grace", now, min(RESUME_GRACE_S, return_s))
             self._timers.arm("return_window", "return", now, return_s)
+        self._heard.add(name)
         for session in list(self.record.sessions()):
             if session not in self._back:
                 self._release_own_calls(session)
-        for left in self._left & self.record.awaited.keys():
-            self._give_up_session(left)
-        self._left.clear()
-        for back in list(self._back):
-            self._settle_session(self._sessions[back], now)
-        if self.everybody:
+        if self.heard:
+            self.record.record_completed()
+            for left in self._left & self.record.awaited.keys():
+                self._give_up_session(left)
+            self._left.clear()
+        for back in [self._sessions[each] for each in self._back]:
+            if self.heard or not (back.awaits_records or self._returning_calls(back)):
+                self._settle_session(back, now)
+        if self.heard and self.everybody:
             self._give_up_missing()
         for each in self._sessions.values():
             if each.id not in self._back:
-                self._emit(SetSupervisorEpoch(each.id, self.epoch))
+                self._emit(SetSupervisorEpoch(each.id, self._heard_epoch))
         self.recheck()
 
     def _release_own_calls(self, session: SessionId) -> None:
@@ -172,21 +219,25 @@ class Recovery:
             elif life_of(call.call) == self._life:
                 let_go(call, "the link was down")
 
-    def supervisor_lost(self, states: Mapping[PoolKey, PoolChanged]) -> None:
-        """The supervisor has gone, and its record with it. `states` has the states of the wanted pools."""
-        if self.heard:
-            self._last = self.epoch
+    def supervisor_lost(self, name: SupervisorName, states: Mapping[PoolKey, PoolChanged]) -> None:
+        """A supervisor has gone, and its record with it. `states` has the states of the wanted pools."""
+        if name in self._heard:
+            self._last[name] = self._epochs[name]
         for session, held in self.record.awaited.items():
             had = {*held, *self._called_servers(session, states)}
-            if had and session not in self._sessions:
-                self._held[session] = sorted(had)
-        self.record.clear()
-        for session in self._back:
-            if not self._timers.has("returning_session", session):
-                self._before.stop_waiting(session)
-        self.heard, self.epoch = False, NO_SUPERVISOR
-        self._adopted.clear()
-        self.kept_pools.clear()
+            lost = {server for server in had if self._runs(name, server)}
+            if lost and session not in self._sessions:
+                self._held[session] = sorted(lost.union(self._held.get(session, ())))
+        self.record.supervisor_lost(name, self._links)
+        if self._links.is_single:  # else others may repeat their asks
+            for session in self._back:
+                if not self._timers.has("returning_session", session):
+                    self._before.stop_waiting(session)
+        self._heard.discard(name)
+        self._epochs.pop(name, None)
+        owner_of = self._links.owner_of
+        self._adopted = {call: each for call, each in self._adopted.items() if owner_of(each.key) != name}
+        self.kept_pools = {key: told for key, told in self.kept_pools.items() if owner_of(key) != name}
 
     def _called_servers(
         self, session: SessionId, states: Mapping[PoolKey, PoolChanged]
@@ -195,7 +246,7 @@ class Recovery:
         for call in self.record.calls_of(session):
             state = states.get(call.key) or self.kept_pools.get(call.key, {}).get(PoolChanged)
             if isinstance(state, PoolChanged) and state.mode == "session":
-                yield ServerName(call.key.partition(":")[0])
+                yield server_of_pool(call.key)
 
     def keep_pool_state(self, told: Catalog | PoolChanged) -> None:
         """Keep a catalog or a state of a pool that no present session wants: a session that returns may want
@@ -241,6 +292,7 @@ class Recovery:
         self._again[session.id] = event.again
         self._before.session_resumed(session.id, event.asks, now)
         self._requests.resumed(session)
+        session.awaits_records = not self.heard
         for server in self._held.pop(session.id, ()):
             session.server_use(server).has_run = True
         for told in lost_state.session_resumed(session, event.stateful):
@@ -303,9 +355,11 @@ class Recovery:
         for server in held:
             use = session.server_use(server)
             use.is_called = use.is_reported = True
-        known = self._back[session.id] == self.epoch != NO_SUPERVISOR and session.id not in self.record.gone
+        same = self._same_supervisors(session.id)
+        known = len(same) == len(self._links.names)
         if not known:
-            for told in lost_state.assume_state_lost(session):
+            owner_of = self._links.owner_of_server
+            for told in lost_state.assume_state_lost(session, lambda server: owner_of(server) not in same):
                 self._emit(told)
         self._timers.disarm("returning_session", session.id)
         self._before.start_waiting(session.id, now)
@@ -334,10 +388,24 @@ class Recovery:
         ]
         session.given_up.clear()
         self._settle_rest(session, {call.call for call in given_up if call is not None}, now)
-        if not known and not any(open_call.session is session for open_call in self._adopted.values()):
+        if not same and not any(open_call.session is session for open_call in self._adopted.values()):
             self._before.stop_waiting(session.id)
-        self._back[session.id] = self.epoch
-        self._emit(SetSupervisorEpoch(session.id, self.epoch))
+        self._back[session.id] = self._heard_epoch
+        self._call_table.admission.records_settled(session)
+        self._emit(SetSupervisorEpoch(session.id, self._heard_epoch))
+
+    def _same_supervisors(self, session: SessionId) -> set[SupervisorName]:
+        """Return the supervisors that had the requests of this session that is back, and know of it."""
+        if session in self.record.gone:
+            return set()
+        before = self._back[session].split("|")
+        if len(before) != len(self._links.names):
+            return set()
+        return {
+            name
+            for name, epoch in zip(self._links.names, before, strict=True)
+            if epoch and name in self._heard and epoch == self._epochs[name]
+        }
 
     def _settle_rest(self, session: Session, given_up: Container[CallId], now: float) -> None:
         """Decide about recorded calls of the session that no request was matched with. `given_up` has the
@@ -383,10 +451,10 @@ class Recovery:
             self._requests.update_rewrite(open_call)
 
     def session_closed(self, session: Session) -> None:
-        """The session has closed. The supervisor hears so at once, or after it has sent its record."""
-        if self.heard:
+        """The session has closed. A supervisor hears so at once, or after it has sent its record."""
+        if self._heard:
             self._give_up_session(session.id)
-        else:
+        if not self.heard:
             self._left.add(session.id)
         self._back.pop(session.id, None)
         self._again.pop(session.id, None)
@@ -438,10 +506,15 @@ class Recovery:
             for open_call in self._returning_calls(self._sessions[late]):
                 self._requests.end_call(open_call, "link_broken")
 
-    def close_window(self, window: str) -> None:
-        """End the time for sessions without open requests (`grace`), or for all (`return`), to come back."""
+    def close_window(self, window: str, now: float) -> None:
+        """End the time for sessions without open requests (`grace`), or for all (`return`), to come back.
+        After it no session waits for the record of a supervisor that is away.
+        """
         if window == "return":
             self.may_return = False
+            for session in list(self._back):
+                if self._sessions[session].awaits_records:
+                    self._settle_session(self._sessions[session], now)
         if window == "grace":
             self.is_grace_over = not self.everybody
         elif not self.everybody:

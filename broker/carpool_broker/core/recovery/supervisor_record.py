@@ -1,8 +1,8 @@
-"""The supervisor's record of calls of earlier brokers, until this broker has decided about each
+"""The supervisors' records of calls of earlier brokers, until this broker has decided about each
 (docs/rules.md, rule 4).
 
 Owns the calls and sessions of the record (`CallsRecorded`): which call a request matches, which sessions can
-still come back, and what the supervisor may forget. Of a call that has ended the supervisor forgets the
+still come back, and what a supervisor may forget. Of a call that has ended its supervisor forgets the
 answer; an open call is cancelled. A stateless call whose agent is asked for something is kept for a retry,
 which can come late (rule 14).
 
@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from carpool_broker.core.calls.audit import AuditTrail
 from carpool_broker.core.model.effects import AnyEffect, ForgetRecordedCall
 from carpool_broker.core.model.events import CallRequested
+from carpool_broker.core.model.supervisors import SupervisorLinks
 from carpool_broker.core.model.timer_kinds import BrokerTimers
-from carpool_protocol.ids import CallId, RawJson, ServerName, SessionId
+from carpool_protocol.ids import CallId, RawJson, ServerName, SessionId, SupervisorName
 from carpool_protocol.link.messages import AnswersWritten, CallsRecorded, CancelCall, RecordedCall
 
 
@@ -30,6 +31,8 @@ class RecordedCalls:
         """The audit, if one is kept."""
         self.awaited: dict[SessionId, list[ServerName]] = {}
         """The sessions that are not back, and the servers at which each holds an instance."""
+        self._recorded_by: dict[SessionId, set[SupervisorName]] = {}
+        """Where there are several supervisors: those whose records have these sessions."""
         self.gone: set[SessionId] = set()
         """The sessions that were given up. If one comes back, nothing is known of its calls."""
         self._calls: dict[SessionId, dict[CallId, RecordedCall]] = {}
@@ -37,16 +40,20 @@ class RecordedCalls:
         self._until: dict[CallId, float] = {}
         """The deadlines that calls had when the supervisor went. They go on when it is back."""
 
-    def record_received(self, record: CallsRecorded) -> None:
-        """Add a part of the record."""
+    def record_received(self, record: CallsRecorded, supervisor: SupervisorName) -> None:
+        """Add a part of the record of this supervisor."""
         for each in record.sessions:
             if each.gone:
                 self.gone.add(each.session)
-                continue
-            self.awaited[each.session] = each.held
+            else:
+                self._await(each.session, supervisor).extend(each.held)
         for call in record.calls:
-            self.awaited.setdefault(call.session, [])
+            self._await(call.session, supervisor)
             self._calls.setdefault(call.session, {})[call.call] = call
+
+    def _await(self, session: SessionId, supervisor: SupervisorName) -> list[ServerName]:
+        self._recorded_by.setdefault(session, set()).add(supervisor)
+        return self.awaited.setdefault(session, [])
 
     def record_completed(self) -> None:
         """The record is complete: deadlines of calls that are not in it are dropped."""
@@ -134,16 +141,26 @@ class RecordedCalls:
             found = self._calls[self._parked.pop(call)][call]
             self.release(found, "the agent did not bring in time what it wants")
 
-    def clear(self) -> None:
-        """The supervisor has gone, and its record with it."""
-        for call in self._parked:
-            until = self._timers.deadline_of("recorded_call", call)
-            assert until is not None
-            self._until[call] = until
-            self._timers.disarm("recorded_call", call)
-        self.awaited.clear()
-        self._calls.clear()
-        self._parked.clear()
+    def supervisor_lost(self, name: SupervisorName, links: SupervisorLinks) -> None:
+        """This supervisor has gone, and its record with it."""
+        for session, calls in list(self._calls.items()):
+            for call in [each.call for each in calls.values() if links.owner_of(each.key) == name]:
+                del calls[call]
+                if self._parked.pop(call, None) is not None:
+                    until = self._timers.deadline_of("recorded_call", call)
+                    assert until is not None
+                    self._until[call] = until
+                    self._timers.disarm("recorded_call", call)
+            if not calls:
+                del self._calls[session]
+        for session, held in list(self.awaited.items()):
+            others = self._recorded_by.get(session, set()) - {name}
+            if others:
+                self._recorded_by[session] = others
+                held[:] = [server for server in held if links.owner_of_server(server) != name]
+            else:
+                del self.awaited[session]
+        self._recorded_by = {each: by for each, by in self._recorded_by.items() if each in self.awaited}
 
     def check(self) -> None:
         """Assert every invariant."""

@@ -1,32 +1,33 @@
-"""What the broker tells a supervisor that connects, and keeps telling it.
+"""What the broker tells each supervisor that connects, and keeps telling it.
 
-Owns the order: the wanted pools; then the supervisor sends its record (`recovery`); then the open sessions
-and those whose pools have changed, their subscriptions and the catalogs that they need; then calls are sent.
-Owns the pools that the supervisor was told to want. Refuses to know: what is in the record, why a pool is
-wanted.
+Owns the order, for each supervisor: the wanted pools; then it sends its record (`recovery`); then the open
+sessions and those whose pools have changed, their subscriptions and the catalogs that they need; then calls
+are sent. Owns the pools that each supervisor was told to want, and the division of the limits on processes.
+Refuses to know: what is in the record, why a pool is wanted, which supervisor runs a server (`supervisors`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from msgspec.structs import replace
 
 from carpool_broker.core.calls import lost_state
 from carpool_broker.core.calls.call_table import CallTable
 from carpool_broker.core.configuration.session_views import SessionViews
-from carpool_broker.core.model.effects import AnyEffect
-from carpool_broker.core.model.events import SupervisorConnected
+from carpool_broker.core.model.effects import AnyEffect, SendTo
+from carpool_broker.core.model.events import RecordReceived, SupervisorConnected
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.recovery.recovery import Recovery
 from carpool_broker.core.registry.catalog_queue import CatalogQueue
 from carpool_broker.core.registry.registry import Registry
 from carpool_broker.core.requests.dispatch import RequestDispatch
 from carpool_broker.core.requests.notifications import Notifications
-from carpool_protocol.ids import PoolKey, SessionId
-from carpool_protocol.link.messages import CallsRecorded, DiscoverCatalog, SessionPoolChanged, SetPools
+from carpool_protocol.ids import PoolKey, ServerName, SessionId, SupervisorName
+from carpool_protocol.link.messages import DiscoverCatalog, OpenSessions, SessionPoolChanged, SetPools
 
 
 class SupervisorSync:
-    """The broker's side of the link to the supervisor."""
+    """The broker's side of the links to the supervisors."""
 
     def __init__(
         self,
@@ -50,65 +51,91 @@ class SupervisorSync:
         self._emit = out
         self._hearing = hearing
         self._queue = queue
-        self._credit_bytes: int | None = None
-        """The credit of the link, until the record is complete."""
+        self._links = call_table.links
+        self._credit_bytes: dict[SupervisorName, int] = {}
+        """The credit of links to supervisors whose record is not complete."""
         self.wanted_pools: set[PoolKey] = set()
-        self._sent_pools: SetPools | None = None
-        """The wanted pools as the supervisor knows them."""
+        self._sent_pools: dict[SupervisorName, SetPools] = {}
+        """The wanted pools as each supervisor knows them."""
         self._moved: dict[tuple[SessionId, PoolKey], SessionPoolChanged] = {}
-        """The sessions that moved to another pool since a supervisor last took calls, by session and old
+        """The sessions that moved to another pool since its supervisor last took calls, by session and old
         pool.
         """
 
     # --- supervisors come and go -----------------------------------------------------------------------
 
     def supervisor_connected(self, event: SupervisorConnected) -> None:
-        """The supervisor has connected. It is told the wanted pools; its record comes next."""
-        self._session_views.states.clear()
-        self._credit_bytes = event.credit_bytes
-        self._recovery.supervisor_connected(event.epoch)
-        self._sent_pools = self._all_wanted()
-        self._emit(self._sent_pools)
+        """A supervisor has connected. It is told the wanted pools; its record comes next."""
+        name = event.supervisor
+        self._forget_states(name)
+        self._credit_bytes[name] = event.credit_bytes
+        self._recovery.supervisor_connected(name, event.epoch)
+        self._sent_pools[name] = self._part_of(self._all_wanted(), name)
+        self._send_to(name, self._sent_pools[name])
 
-    def record_received(self, event: CallsRecorded, now: float) -> None:
-        """The supervisor has sent a part of its record. After the last part it takes calls."""
-        if self._credit_bytes is None:
+    def record_received(self, event: RecordReceived, now: float) -> None:
+        """A supervisor has sent a part of its record. After the last part it takes calls."""
+        name = event.supervisor
+        if name not in self._credit_bytes:
             return
-        self._recovery.record_received(event)
-        if not event.last:
+        self._recovery.record_received(event.record, name)
+        if not event.record.last:
             return
-        self._call_table.admission.credit_bytes, self._credit_bytes = self._credit_bytes, None
+        self._links.supervisor_ready(name, self._credit_bytes.pop(name))
         self.send_pools()
-        self._recovery.supervisor_greeted()
-        self._send_sessions()
-        for word in self._moved.values():
-            self._emit(word)
-        self._moved.clear()
-        self._recovery.record_completed(now)
+        self._recovery.supervisor_greeted(name)
+        self._send_sessions([name])
+        for key in [key for key in self._moved if self._links.owner_of(key[1]) == name]:
+            self._emit(self._moved.pop(key))
+        self._recovery.record_completed(name, now)
         self.recovery_advanced()
-        self._requests.list_freshness.supervisor_connected()
-        self._send_subscriptions()
+        runs = partial(self._runs_pool, name)
+        self._requests.list_freshness.supervisor_connected(runs)
+        self._send_subscriptions(runs)
         self._discover_catalogs()
         self._call_table.admission.send_queued_of_all(now)
 
-    def supervisor_lost(self) -> None:
-        """The supervisor has gone."""
-        self._credit_bytes = None
-        self._recovery.supervisor_lost(self._session_views.states)
+    def supervisor_lost(self, name: SupervisorName) -> None:
+        """This supervisor has gone."""
+        self._credit_bytes.pop(name, None)
+        self._recovery.supervisor_lost(name, self._session_views.states)
+
+    def states_lost(self, name: SupervisorName) -> None:
+        """What this supervisor has told of its pools no longer holds."""
+        self._forget_states(name)
+        self._session_views.slow = {key for key in self._session_views.slow if not self._runs_pool(name, key)}
+
+    def _forget_states(self, name: SupervisorName) -> None:
+        states = self._session_views.states
+        for key in [key for key in states if self._runs_pool(name, key)]:
+            del states[key]
 
     def is_linked(self) -> bool:
         """True if a supervisor is connected that takes calls."""
-        return self._call_table.admission.credit_bytes is not None
+        return bool(self._links.ready)
 
     def accepts_subscriptions(self) -> bool:
-        """True if the supervisor is told of subscriptions and log levels now."""
+        """True if supervisors are told of subscriptions and log levels now."""
         return self.is_linked() and not self._recovery.is_hushed
 
-    def _send_sessions(self) -> None:
-        self._emit(lost_state.report_sessions(self._sessions.values(), self._recovery.expected_sessions()))
+    def _runs_pool(self, name: SupervisorName, key: PoolKey) -> bool:
+        return self._links.owner_of(key) == name
+
+    def _runs_server(self, name: SupervisorName, server: ServerName) -> bool:
+        return self._links.owner_of_server(server) == name
+
+    def _send_to(self, name: SupervisorName, message: SetPools | OpenSessions) -> None:
+        self._emit(message if self._links.is_single else SendTo(name, message))
+
+    def _send_sessions(self, names: Iterable[SupervisorName]) -> None:
+        expected = self._recovery.expected_sessions()
+        for name in names:
+            runs = partial(self._runs_server, name)
+            told = lost_state.report_sessions(self._sessions.values(), expected, runs)
+            self._send_to(name, told)
 
     def recovery_advanced(self) -> None:
-        """Tell the supervisor what recovery has decided: subscriptions, then wanted pools and sessions."""
+        """Tell supervisors what recovery has decided: subscriptions, then wanted pools and sessions."""
         recovery = self._recovery
         if recovery.is_grace_over:
             recovery.is_grace_over = False
@@ -117,15 +144,17 @@ class SupervisorSync:
             recovery.are_sessions_known = False
             if self.is_linked():
                 self.send_pools()
-                self._send_sessions()
+                self._send_sessions(self._links.ready)
 
-    def _send_subscriptions(self) -> None:
-        """Send all subscriptions. The supervisor then tells what has changed while no broker was there."""
-        self._requests.subscriptions.mark_all_unsent()
+    def _send_subscriptions(self, concerns: Callable[[PoolKey], bool] = lambda _: True) -> None:
+        """Send all subscriptions at these pools. Their supervisor then tells what has changed while no broker
+        was there.
+        """
+        self._requests.subscriptions.mark_unsent(concerns)
         self.say_interests()
 
     def say_interests(self) -> None:
-        """Send the log levels and subscriptions that the supervisor does not know yet."""
+        """Send the log levels and subscriptions that supervisors do not know yet."""
         if self.accepts_subscriptions():
             for news in self._requests.subscriptions.take_changes():
                 self._emit(news)
@@ -144,7 +173,7 @@ class SupervisorSync:
         """Tell the supervisor that a session moved to another pool. It may hold a lease in the old one, also
         after the link was down.
         """
-        if self.is_linked():
+        if self._links.is_served(word.old):
             self._emit(word)
         else:
             self._moved[word.session, word.old] = word
@@ -158,6 +187,18 @@ class SupervisorSync:
     def _all_wanted(self) -> SetPools:
         wanted = self._session_views.sources.wanted_pools()
         return wanted if self._recovery.everybody else replace(wanted, complete=False)
+
+    def _part_of(self, wanted: SetPools, name: SupervisorName) -> SetPools:
+        """Return the wanted pools of this supervisor, and its share of the limits."""
+        if self._links.is_single:
+            return wanted
+        among = len(self._links.names)
+        return replace(
+            wanted,
+            pools=[spec for spec in wanted.pools if self._runs_pool(name, spec.key)],
+            max_processes=-(-wanted.max_processes // among),
+            max_greeting=-(-wanted.max_greeting // among),
+        )
 
     def send_pools(self) -> None:
         """Send the wanted pools if they have changed."""
@@ -175,10 +216,13 @@ class SupervisorSync:
         self._session_views.slow &= keys
         self._requests.list_freshness.retain_pools(keys)
         self.wanted_pools = keys
+        self._links.retain_pools(keys)
+        for name in self._links.ready:
+            part = self._part_of(wanted, name)
+            if part != self._sent_pools[name]:
+                self._sent_pools[name] = part
+                self._send_to(name, part)
         if self.is_linked():
-            if wanted != self._sent_pools:
-                self._sent_pools = wanted
-                self._emit(wanted)
             self._requests.subscriptions.is_stale = True
             for key in self._session_views.sources.pools_to_discover():
                 self._emit(DiscoverCatalog(key))

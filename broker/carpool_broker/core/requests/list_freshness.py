@@ -54,9 +54,9 @@ class ListFreshness:
         self._expires_at = {key: end for key, end in self._expires_at.items() if key in wanted}
         self._renewing &= wanted
 
-    def supervisor_connected(self) -> None:
-        """A new supervisor has connected, which was asked for nothing."""
-        self._renewing.clear()
+    def supervisor_connected(self, runs: Callable[[PoolKey], bool] = lambda _: True) -> None:
+        """A new supervisor has connected, which was asked for none of these pools."""
+        self._renewing = {key for key in self._renewing if not runs(key)}
 
     def ttl_of(self, view: View, families: Iterable[Family], now: float) -> tuple[int, bool]:
         """Return for how many milliseconds lists of these families hold, and whether they may be given to

@@ -12,7 +12,7 @@ is granted. Knows nothing of: how it is worded, how long what waits does so (`de
 (`broker`), the union for servers (`subscription_table`).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from carpool_broker.core.calls.tasks import AgentTasks
@@ -159,10 +159,12 @@ class ListenStreams:
             elif listen.granted:
                 self.say_old(session, listen)
 
-    def supervisor_lost(self) -> None:
-        """The supervisor has gone, and every task with it."""
+    def tasks_lost(self, lost: Container[str]) -> None:
+        """These tasks are gone with their supervisor: the listens that hear of them end."""
         for session in self._sessions.values():
-            for listen in [each for each in session.listens.values() if each.tasks]:
+            for listen in [
+                each for each in session.listens.values() if any(map(lost.__contains__, each.tasks))
+            ]:
                 self._end_listen(session, listen)
 
     def _end_listen(self, session: Session, listen: ListenStream) -> None:

@@ -267,6 +267,7 @@ class Config(Struct, frozen=True, kw_only=True):
     login_shell: bool
     max_instances: int
     max_greeting: int
+    supervisors: int
     list_wait_s: float
     idle_exit_s: float
     receive_budget_bytes: int

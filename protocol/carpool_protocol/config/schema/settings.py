@@ -122,6 +122,17 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         "Maximum number of instances that start at the same time; others wait their turn.",
         high=4096,
     ),
+    count(
+        "supervisors",
+        "supervisors",
+        1,
+        "processes",
+        "Number of processes that run servers. Each server has one of them, and each gets an equal share of "
+        "`max_instances` and `max_greeting`. More than one helps where that process needs a whole core. A "
+        "changed number applies after `carpool restart --all`.",
+        low=1,
+        high=16,
+    ),
     seconds(
         "list_wait_s",
         "list_wait_s",

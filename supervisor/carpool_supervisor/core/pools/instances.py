@@ -14,7 +14,7 @@ Knows nothing of: calls (only that an instance has some), JSON, how processes ar
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from carpool_protocol.ids import InstanceId
+from carpool_protocol.ids import InstanceId, instance_of
 from carpool_protocol.link.messages import Catalog
 from carpool_supervisor.core.calls import ask_evidence
 from carpool_supervisor.core.calls.dispatcher import Dispatcher
@@ -64,7 +64,12 @@ class Instances:
         *,
         timers: SupervisorTimers,
         out: Callable[[AnyEffect], None],
+        supervisor: int = 0,
     ) -> None:
+        """`supervisor`: the number of this supervisor in its carpool."""
+        self._supervisor = supervisor
+        self._started = 0
+        """The number of instances that were started."""
         self._pools = pools
         self._dispatcher = dispatcher
         self._leases = leases
@@ -79,7 +84,6 @@ class Instances:
         """The process cap, or the number that ran when it was lowered: no instance is ended only because of
         that.
         """
-        self._next_id = 1
         self._timers = timers
         self.phase_timers = timers.of("instance_phase")
 
@@ -103,8 +107,8 @@ class Instances:
     def _start(self, pool: Pool, now: float) -> Instance:
         pool.generations += 1
         pool.counts.starts += 1
-        instance = Instance(InstanceId(self._next_id), pool, pool.generations, now)
-        self._next_id += 1
+        self._started += 1
+        instance = Instance(instance_of(self._supervisor, self._started), pool, pool.generations, now)
         self.by_id[instance.id] = instance
         pool.instances[instance.id] = instance
         instance.update_review()

@@ -199,10 +199,10 @@ def test_a_server_is_told_which_call_it_is_and_no_agent_can_say_that_itself(meta
 def test_members_that_carpool_adds_to_a_call_count_against_the_credit() -> None:
     one, other = rig(), TwoServersRig()
     other.ready()
-    before, others = one.core.admission.credit_bytes or 0, other.core.admission.credit_bytes or 0
+    before, others = one.core.links.credit_bytes(), other.core.links.credit_bytes()
     (call,) = [each for each in one.call("a__x") if isinstance(each, Call)]
     other.call("a__x")
     assert call.meta == b'{"carpool/call":"c1"}'
-    assert before - (one.core.admission.credit_bytes or 0) == len(call.meta) + others - (
-        other.core.admission.credit_bytes or 0
+    assert before - (one.core.links.credit_bytes()) == len(call.meta) + others - (
+        other.core.links.credit_bytes()
     )

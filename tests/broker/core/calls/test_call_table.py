@@ -8,6 +8,7 @@ from carpool_broker.core.model.bounds import SessionBounds
 from carpool_broker.core.model.effects import Reply, SendProgress
 from carpool_broker.core.model.events import CallRequested, SourceId
 from carpool_broker.core.model.session import Session
+from carpool_broker.core.model.supervisors import ONLY
 from carpool_broker.core.model.timer_kinds import ORDER, BrokerTimers
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import (
@@ -33,7 +34,8 @@ class CallTableRig:
         self.sessions = {name: Session(name, SourceId("daemon"), "", 1, "shim") for name in (ONE, TWO)}
         self.timers: BrokerTimers = Timers(ORDER)
         self.ledger = CallTable(self.sessions, BOUNDS, self.effects.append, self.timers)
-        self.ledger.admission.credit_bytes = credit
+        if credit is not None:
+            self.ledger.links.supervisor_ready(ONLY, credit)
         self.now = 100.0
 
     def call(
@@ -112,7 +114,7 @@ def test_without_credit_nothing_goes_and_then_sessions_take_turns() -> None:
     for n in range(2):
         rig.call(str(n), ONE)
     rig.call("0", TWO)
-    rig.ledger.admission.credit_bytes = 100
+    rig.ledger.links.supervisor_ready(ONLY, 100)
     rig.ledger.admission.send_queued_of_all(rig.now)
     assert [(e.session, e.call) for e in rig.done()] == [(ONE, 1), (TWO, 3)]
 
@@ -121,13 +123,13 @@ def test_a_session_that_was_at_its_bound_when_credit_came_is_not_forgotten_when_
     rig = CallTableRig(credit=100)
     rig.call("1")
     rig.call("2")
-    rig.ledger.admission.credit_bytes = 0
+    rig.ledger.links.supervisor_ready(ONLY, 0)
     rig.call("3")
-    rig.ledger.admission.credit_bytes = 64
+    rig.ledger.links.supervisor_ready(ONLY, 64)
     rig.ledger.admission.send_queued_of_all(rig.now)
-    rig.ledger.admission.credit_bytes = 0
+    rig.ledger.links.supervisor_ready(ONLY, 0)
     rig.answer(1)
-    rig.ledger.admission.credit_bytes = 64
+    rig.ledger.links.supervisor_ready(ONLY, 64)
     rig.ledger.admission.send_queued_of_all(rig.now)
     assert calls(rig.done()) == [3]
 
@@ -187,10 +189,10 @@ def test_when_the_supervisor_went_what_had_gone_is_maybe_and_what_waits_waits_on
     rig = CallTableRig()
     for n in range(3):
         rig.call(str(n))
-    rig.ledger.supervisor_lost()
+    rig.ledger.supervisor_lost(ONLY)
     replies = rig.done()
     assert [(r.id, b'"link_broken"' in r.body) for r in replies] == [(b"0", True), (b"1", True)]
-    rig.ledger.admission.credit_bytes = 1000
+    rig.ledger.links.supervisor_ready(ONLY, 1000)
     rig.ledger.admission.send_queued_of_all(rig.now)
     assert calls(rig.done()) == [3]
 

@@ -12,6 +12,7 @@ from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.capabilities import Capabilities
 from carpool_broker.core.model.effects import Reply, SendAsk, SendElicitationComplete, WithdrawAsk
 from carpool_broker.core.model.events import SourceId
+from carpool_broker.core.model.supervisors import ONLY
 from carpool_broker.era import server_requests
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, CallId, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import (
@@ -301,13 +302,13 @@ def test_asks_and_their_answers_need_no_credit_and_no_place_among_open_calls() -
     rig.come()
     bound = rig.core.call_table.bounds.max_open_calls
     calls = [rig.call() for _ in range(bound)]
-    rig.core.admission.credit_bytes = 0
+    rig.core.links.supervisor_ready(ONLY, 0)
     asks = [AskId(f"q{n}") for n in range(bound)]
     for call, ask in zip(calls, asks, strict=True):
         assert [type(effect) for effect in rig.ask(call, ask)] == [SendAsk]
     for ask in reversed(asks):
         assert [type(effect) for effect in rig.answer_ask(ask=ask)] == [AnswerAsk]
-    assert rig.core.admission.credit_bytes == 0
+    assert rig.core.links.credit_bytes() == 0
 
 
 # --- ends ------------------------------------------------------------------------------------------------

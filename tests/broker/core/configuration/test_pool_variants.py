@@ -11,7 +11,6 @@ from carpool_protocol.ids import EMPTY_OBJECT, CallId, PoolKey, RawJson, Session
 from carpool_protocol.link.messages import (
     Call,
     CallAnswered,
-    Credit,
     DiscoverCatalog,
     SetPools,
 )
@@ -183,7 +182,7 @@ def test_calls_that_only_the_link_kept_back_go_to_the_new_pool_too() -> None:
     rig.read("s:2")
     (call,) = [it for it in supervisor_comes(rig.feed, 10) if isinstance(it, Call)]
     assert call.key == "s:2"
-    assert rig.feed(Credit(10_000)) == []
+    assert rig.feed(ev.CreditReceived(10_000)) == []
 
 
 def test_a_request_that_waits_for_a_catalog_waits_for_that_of_the_replacing_pool() -> None:

@@ -183,7 +183,10 @@ def test_a_call_that_has_passed_and_cannot_leave_is_the_first_of_its_line_and_no
     rig.unlink()
     assert say(rig, run) == []
     rig.core.check()
-    effects = [*rig.feed(ev.SupervisorConnected(1_000_000, EPOCH)), *rig.feed(CallsRecorded([], []))]
+    effects = [
+        *rig.feed(ev.SupervisorConnected(1_000_000, EPOCH)),
+        *rig.feed(ev.RecordReceived(CallsRecorded([], []))),
+    ]
     assert [call.request for call in of_kind(effects, Call)] == [b"1"]
     assert not of_kind(effects, BeginHook)
 
@@ -419,7 +422,9 @@ def test_a_call_that_a_dead_brokers_hook_looked_at_is_new_and_an_answer_is_looke
     rig.feed(ev.HooksRead((BEFORE, AFTER)))
     effects = rig.resume(called("1"), called("2"))
     effects += rig.feed(ev.SupervisorConnected(1_000_000, EPOCH))
-    remembered = CallsRecorded([RecordedSession(ONE, [])], [recorded(1, request="1", ended=True)])
+    remembered = ev.RecordReceived(
+        CallsRecorded([RecordedSession(ONE, [])], [recorded(1, request="1", ended=True)])
+    )
     effects += [*rig.feed(remembered), *rig.catalog(A, "x")]
     assert of_kind(effects, ResumeCall) == [ResumeCall(recorded(1).call)]
     before = run_of(effects)

@@ -9,6 +9,7 @@ from carpool_broker.core.limits.memory_budgets import COUNTED_BYTES, UNREAD_STEP
 from carpool_broker.core.model.bounds import ProfileLimits, SessionBounds
 from carpool_broker.core.model.events import CallRequested, SourceId
 from carpool_broker.core.model.session import OpenCall, Session
+from carpool_broker.core.model.supervisors import ONLY, SupervisorLinks
 from carpool_broker.core.model.timer_kinds import ORDER
 from carpool_protocol.ids import ABSENT, CallId, RawJson, ServerName, SessionId
 from carpool_protocol.machine.timers import Timers
@@ -41,8 +42,11 @@ class Rig:
         self.session.profile = "p"
         self.arguments = ArgumentBudget()
         sessions = {self.session.id: self.session}
-        self.admission = Admission(sessions, BOUNDS, self.arguments, NoCallTable(), Timers(ORDER))
-        self.admission.credit_bytes = 10_000
+        self.links = SupervisorLinks()
+        self.admission = Admission(
+            sessions, BOUNDS, self.arguments, NoCallTable(), Timers(ORDER), links=self.links
+        )
+        self.links.supervisor_ready(ONLY, 10_000)
         calls_per_minute = 1 if "quota" in conditions else 100
         limits = {"p": ProfileLimits(calls_per_minute=calls_per_minute)}
         self.admission.quotas.session_opened(self.session, limits, NOW)
@@ -58,7 +62,7 @@ class Rig:
         if "busy" in conditions:
             self.session.sent = BOUNDS.max_open_calls
         if "no credit" in conditions:
-            self.admission.credit_bytes = 0
+            self.links.supervisor_ready(ONLY, 0)
         if "unread" in conditions:
             self.session.unread_bytes = UNREAD_STEP_BYTES + 1
         self.admission.draining = "draining" in conditions
@@ -118,8 +122,10 @@ def test_while_carpool_drains_a_call_waits_where_its_carrier_brings_it_to_the_ne
 
 def test_a_call_waits_behind_one_that_waits_though_the_session_may_send() -> None:
     rig = Rig()
-    rig.session.waiting.append(rig.call())
-    assert rig.admission.may_send(rig.session)
+    first = rig.call()
+    rig.session.waiting.append(first)
+    assert rig.admission.may_send(rig.call())
+    assert rig.admission.next_queued(rig.session) is first
     assert rig.decide() == "wait"
 
 

@@ -18,6 +18,7 @@ from carpool_broker.core.model.bounds import SessionBounds
 from carpool_broker.core.model.effects import LogLine, Reply, SendResourceUpdated
 from carpool_broker.core.model.events import CallRequested, SourceId
 from carpool_broker.core.model.session import Session
+from carpool_broker.core.model.supervisors import ONLY
 from carpool_broker.core.model.timer_kinds import ORDER, BrokerTimers
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import Call, CallAnswered, CallProgressed, CancelCall
@@ -39,7 +40,7 @@ class MemoryBudgetRig:
         self.sessions = {name: Session(name, SourceId("daemon"), "", 1, "shim") for name in (ONE, TWO, THREE)}
         self.timers: BrokerTimers = Timers(ORDER)
         self.ledger = CallTable(self.sessions, BOUNDS, self.effects.append, self.timers)
-        self.ledger.admission.credit_bytes = 1 << 40
+        self.ledger.links.supervisor_ready(ONLY, 1 << 40)
         self.count = 0
 
     def call(self, session: SessionId, size_bytes: int = 0) -> list[Any]:

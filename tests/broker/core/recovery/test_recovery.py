@@ -240,8 +240,10 @@ def test_a_record_in_pieces_is_known_with_its_last_one() -> None:
     rig = RecoveryRig()
     rig.resume(called())
     rig.feed(ev.SupervisorConnected(1000, EPOCH))
-    assert rig.feed(CallsRecorded([], [recorded(6, TWO)], last=False)) == []
-    assert of_kind(rig.feed(CallsRecorded([], [recorded(7)])), ResumeCall) == [ResumeCall(OLD)]
+    assert rig.feed(ev.RecordReceived(CallsRecorded([], [recorded(6, TWO)], last=False))) == []
+    assert of_kind(rig.feed(ev.RecordReceived(CallsRecorded([], [recorded(7)]))), ResumeCall) == [
+        ResumeCall(OLD)
+    ]
 
 
 def test_the_later_of_two_calls_with_one_id_is_the_open_one() -> None:
@@ -386,7 +388,7 @@ def test_a_resumed_session_with_a_list_hears_of_a_change_also_when_the_catalog_c
     if not known:
         assert of_kind([*listed, *told], Reply) == []
         rig.feed(ev.SupervisorConnected(1_000_000, EPOCH))
-        rig.feed(CallsRecorded([], []))
+        rig.feed(ev.RecordReceived(CallsRecorded([], [])))
         told = [*rig.catalog(A, "x"), *rig.catalog(B, "y")]
     assert of_kind([*listed, *told], Reply)
     assert of_kind(told, SendListChanged) == [SendListChanged(ONE)]
@@ -396,7 +398,7 @@ def test_a_resumed_session_with_a_list_hears_of_a_change_also_when_the_catalog_c
 def test_a_first_broker_waits_for_no_session() -> None:
     rig = RecoveryRig(life=0)
     assert [each.complete for each in rig.feed(ev.SupervisorConnected(1000, EPOCH))] == [True]
-    effects = rig.feed(CallsRecorded([], []))
+    effects = rig.feed(ev.RecordReceived(CallsRecorded([], [])))
     assert notes(effects) == [[]]
     assert of_kind(effects, SetPools) == []
 
@@ -405,7 +407,9 @@ def test_a_first_broker_waits_for_no_session() -> None:
 def test_remembered_pools_and_sessions_stay_until_all_sessions_are_back() -> None:
     rig = RecoveryRig()
     assert [each.complete for each in rig.feed(ev.SupervisorConnected(1000, EPOCH))] == [False]
-    assert notes(rig.feed(CallsRecorded([], [recorded(7), recorded(8, TWO)]))) == [[ONE, TWO]]
+    assert notes(rig.feed(ev.RecordReceived(CallsRecorded([], [recorded(7), recorded(8, TWO)])))) == [
+        [ONE, TWO]
+    ]
     assert of_kind(rig.resume(called()), SetPools) == []
     assert of_kind(rig.wait(RESUME_GRACE_S + 1.0), SetPools) == [], "one may still come"
     effects = rig.resume(called(session=TWO), session=TWO)
@@ -593,7 +597,7 @@ def test_a_session_that_the_supervisor_knows_has_lost_nothing() -> None:
 def test_a_session_that_comes_too_late_has_lost_its_state() -> None:
     rig = RecoveryRig()
     rig.feed(ev.SupervisorConnected(1000, EPOCH))
-    rig.feed(CallsRecorded([RecordedSession(ONE, gone=True)], []))
+    rig.feed(ev.RecordReceived(CallsRecorded([RecordedSession(ONE, gone=True)], [])))
     assert of_kind(rig.resume(stateful=("a",)), SessionStateLost) == [
         SessionStateLost(ONE, [ServerName("a")])
     ]
@@ -649,7 +653,7 @@ def test_carriers_may_say_the_new_supervisor_only_when_what_they_had_sent_under_
     rig.resume(called(), epoch=OTHER)
     rig.come(TWO)
     rig.feed(ev.SupervisorConnected(1000, EPOCH))
-    effects = rig.feed(CallsRecorded([], []))
+    effects = rig.feed(ev.RecordReceived(CallsRecorded([], [])))
     assert set(of_kind(effects, SetSupervisorEpoch)) == {
         SetSupervisorEpoch(ONE, EPOCH),
         SetSupervisorEpoch(TWO, EPOCH),
@@ -663,7 +667,7 @@ def test_a_supervisor_gets_no_call_before_its_record_has_come() -> None:
     rig.come()
     assert [type(each) for each in rig.feed(ev.SupervisorConnected(1000, EPOCH))] == [SetPools]
     assert of_kind(rig.feed(called()), Call) == []
-    effects = rig.feed(CallsRecorded([], []))
+    effects = rig.feed(ev.RecordReceived(CallsRecorded([], [])))
     assert of_kind(effects, Call) == [], "no catalog has come"
     (call,) = of_kind(rig.catalog(A, "x"), Call)
     assert call.request == b"1"
@@ -746,7 +750,7 @@ def test_a_failure_names_the_call_as_people_see_it() -> None:
 def test_a_session_that_the_broker_before_had_dropped_does_not_have_its_calls_run_anew() -> None:
     rig = RecoveryRig()
     rig.feed(ev.SupervisorConnected(1_000_000, EPOCH))
-    rig.feed(CallsRecorded([RecordedSession(ONE, gone=True)], []))
+    rig.feed(ev.RecordReceived(CallsRecorded([RecordedSession(ONE, gone=True)], [])))
     rig.catalog(A, "x")
     effects = rig.resume(called())
     assert of_kind(effects, Call) == []
@@ -757,7 +761,7 @@ def test_a_stopped_pool_that_is_wanted_again_causes_no_passing_list_change() -> 
     rig = RecoveryRig()
     rig.configure(DAEMON)
     rig.feed(ev.SupervisorConnected(1_000_000, EPOCH))
-    rig.feed(CallsRecorded([RecordedSession(TWO)], []))
+    rig.feed(ev.RecordReceived(CallsRecorded([RecordedSession(TWO)], [])))
     rig.catalog(A, "x")
     rig.feed(PoolChanged(A, "stopped", "", None, "session"))
     rig.come(ONE)

@@ -369,11 +369,13 @@ class RecoveryMachine(RuleBasedStateMachine):
             for call, sim in self.record.items()
         ]
         for _ in range(pieces - 1):
-            self.feed(CallsRecorded([], calls[:1], last=False))
+            self.feed(ev.RecordReceived(CallsRecorded([], calls[:1], last=False)))
             calls = calls[1:]
         self.link = "up"
         self.feed(
-            CallsRecorded([RecordedSession(session, gone=True) for session in sorted(self.gone)], calls)
+            ev.RecordReceived(
+                CallsRecorded([RecordedSession(session, gone=True) for session in sorted(self.gone)], calls)
+            )
         )
         self.take([*self.rig.catalog(A, "x"), *self.rig.catalog(B, "y")])
 

@@ -87,7 +87,7 @@ def test_the_same_supervisor_hears_only_of_losses_that_it_does_not_know_of() -> 
     rig.feed(ev.SupervisorConnected(1_000_000, EPOCH))
     [said] = [
         each
-        for each in rig.feed(CallsRecorded([RecordedSession(ONE, [A_SERVER])], []))
+        for each in rig.feed(ev.RecordReceived(CallsRecorded([RecordedSession(ONE, [A_SERVER])], [])))
         if isinstance(each, OpenSessions)
     ]
     assert said.live == [SessionNote(ONE, []), SessionNote(TWO, [A_SERVER])]

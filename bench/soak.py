@@ -195,8 +195,11 @@ class SoakAgent:
 class SoakedCarpool:
     """One private carpool with its agents."""
 
-    def __init__(self, name: str, victims: tuple[str, ...], agents: int, chance: random.Random) -> None:
+    def __init__(
+        self, name: str, victims: tuple[str, ...], agents: int, chance: random.Random, *, supervisors: int
+    ) -> None:
         self.name = name
+        self.supervisors = supervisors
         self.victims = victims
         self.chance = chance
         self.house = PrivateCarpool("cps-")
@@ -213,7 +216,8 @@ class SoakedCarpool:
             "sharing": "concurrent",
             "restart": {"give_up_after": 1000, "max_delay_s": 1},
         }
-        self.house.config_file.write_text(json.dumps({"mcpServers": dict.fromkeys(SERVERS, server)}))
+        config = {"mcpServers": dict.fromkeys(SERVERS, server), "supervisors": self.supervisors}
+        self.house.config_file.write_text(json.dumps(config))
         self.house.up()
 
     async def processes(self) -> list[dict[str, Any]]:
@@ -287,8 +291,8 @@ async def soak(options: argparse.Namespace) -> int:
     """The whole run; the exit code."""
     chance = random.Random(options.seed)
     houses = [
-        SoakedCarpool("calm", CALM, options.agents, chance),
-        SoakedCarpool("stormy", STORM, options.agents, chance),
+        SoakedCarpool("calm", CALM, options.agents, chance, supervisors=options.supervisors),
+        SoakedCarpool("stormy", STORM, options.agents, chance, supervisors=options.supervisors),
     ]
     rows: list[dict[str, Any]] = []
     stop, over = trio.Event(), trio.Event()
@@ -347,6 +351,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two kills, on average")
     parser.add_argument("--agents", type=int, default=16, help="agents of each carpool")
+    parser.add_argument("--supervisors", type=int, default=1, help="supervisors of each carpool")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(31))
     parser.add_argument(
         "--first-seed", type=int, default=random.SystemRandom().getrandbits(31), help="of the simulated world"

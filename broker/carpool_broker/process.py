@@ -392,7 +392,8 @@ class BrokerShell:
                 self._link.flush()
 
     def _linked(self) -> dict[str, int]:
-        return {name: hello.pid for name, hello in self._supervisors.items()}
+        found = self._supervisors
+        return {name: found[name].pid for name in self.core.links.names if name in found}
 
     def _recipients(self, message: AnyMessage) -> list[str]:
         return [name for name, _ in self._routes.of(message)]

@@ -66,6 +66,21 @@ async def test_a_broker_that_is_stopped_is_found_within_one_bound(daemon: Make) 
 
 
 @behaviour("doctor:repair")
+async def test_a_supervisor_that_is_stopped_is_found_and_is_no_silent_broker(daemon: Make) -> None:
+    one = daemon({"echo": kit("echo")})
+    facts = await one.until(lambda facts: bool(facts["supervisors"]), "the supervisor is connected")
+    pid = facts["supervisors"][0]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with trio.fail_after(LIMIT_S):
+            (problem,) = await problems(one)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert problem["id"] == "supervisor-silent"
+    assert "has not answered for" in problem["text"]
+
+
+@behaviour("doctor:repair")
 async def test_a_server_whose_calls_fail_is_named_though_it_runs(daemon: Make) -> None:
     one = daemon({"slow": observer(timeout_s=0.2), "echo": kit("echo")})
     with trio.fail_after(LIMIT_S):

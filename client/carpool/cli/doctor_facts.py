@@ -30,6 +30,8 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _LOG_LINES = 100
 _WARNINGS = LogFilter("warning")
 ANSWER_S = 5.0
+SUPERVISOR_S = 2.0
+"""The broker waits so long for its supervisors: less than it is waited for itself."""
 """The broker may take so long to answer."""
 
 
@@ -92,7 +94,7 @@ def _ask_broker(directory: str) -> _BrokerFacts:
     tools: dict[str, Any] = {}
     try:
         with ControlClient(directory, control=True, attach_s=ANSWER_S) as client:
-            status = _decode(client.request("carpool/status", {}, ANSWER_S))
+            status = _decode(client.request("carpool/status", {"within_s": SUPERVISOR_S}, ANSWER_S))
             tools = _decode(client.request("carpool/tools", {"offline": True}, ANSWER_S))
     except (ControlClientError, AnsweredError, msgspec.MsgspecError, UnicodeDecodeError):
         pass

@@ -161,6 +161,15 @@ def _of_daemon(facts: Facts) -> Iterator[Problem]:
             text = "There is a socket of carpool, and nothing listens on it."
             yield _problem("socket-stale", text, _NEXT_START, fix="remove_socket")
         return
+    if status.get("reason") in {"supervisor_away", "supervisor_silent"}:
+        silent_s = (status.get("silent") or {}).get("for_s")
+        text = (
+            "A supervisor of carpool is not connected: calls to the servers that it runs wait."
+            if silent_s is None
+            else f"A supervisor of carpool has not answered for {silent_s:.0f} s: calls to its servers wait."
+        )
+        repair = f"See `carpool logs --daemon`; if it stays so, run `carpool restart --all`. {RESTART_COSTS}"
+        yield _problem("supervisor-silent", text, repair)
     running = str((status.get("broker") or {}).get("version", ""))
     if running and running != facts.installed:
         text = f"carpool {running} is running, and {facts.installed} is installed."

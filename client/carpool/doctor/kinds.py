@@ -136,6 +136,14 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "what it did last.",
         ),
         ProblemKind(
+            "supervisor-silent",
+            "carpool",
+            "A process of carpool that runs servers is away or does not answer",
+            "Calls to the servers that it runs wait for it. carpool starts one that has died again by "
+            "itself, and replaces one that hangs. One that was stopped (SIGSTOP, a debugger) is left alone: "
+            "it goes on where it was.",
+        ),
+        ProblemKind(
             "door-closed",
             "machine",
             "The HTTP door cannot open",

@@ -69,6 +69,12 @@ def test_a_machine_in_order_has_no_problem() -> None:
         ({"installed": "1.1"}, "old-daemon", "carpool restart --all"),
         ({"status": None}, "broker-silent", "carpool logs --daemon"),
         ({"status": None, "held": False}, "socket-stale", "next start"),
+        ({"status": {**WELL, "reason": "supervisor_away"}}, "supervisor-silent", "carpool restart --all"),
+        (
+            {"status": {**WELL, "reason": "supervisor_silent", "silent": {"for_s": 3.1}}},
+            "supervisor-silent",
+            "carpool logs --daemon",
+        ),
         ({"status": {**WELL, "counters": MOSTLY_FAILED}}, "calls-failing", "carpool stats"),
         (failing("x"), "server-failing", "carpool logs git"),
         (failing("x", state="cold", well=True), "server-failing", "carpool logs git"),

@@ -10,6 +10,7 @@ agents (`outbound`).
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -151,6 +152,11 @@ class BrokerShell:
         self._link: Link = ZmqLink(hello, paths.link_endpoint(runtime_dir), self._ready)
         self.core = _core(configuration, incarnation, epoch, supervisors)
         self._routes = SupervisorRoutes(self.core.links, self.core.call_table.calls)
+        # Each call passes here.
+        names = self.core.links.names
+        self._send: Callable[[AnyMessage], None] = (
+            partial(self._send_to, names[0]) if len(names) == 1 else self._send_routed
+        )
         self._withheld = SecretFilter(self.core, configuration, approvals)
         self._clock = SteadyClock()
         self._pump: CorePump[events.AnyEvent, effects.AnyEffect] = CorePump(
@@ -375,11 +381,8 @@ class BrokerShell:
         for effect in todo:
             perform_one.get(type(effect), self._send)(effect)
 
-    def _send(self, message: AnyMessage) -> None:
+    def _send_routed(self, message: AnyMessage) -> None:
         """Send a message to the supervisors that it concerns, as far as they are connected."""
-        if self.core.links.is_single:
-            self._send_to(self.core.links.names[0], message)
-            return
         for name, each in self._routes.of(message):
             self._send_to(name, each)
 
@@ -406,10 +409,11 @@ class BrokerShell:
 
     def _deliver(self, peer: str, messages: Sequence[LinkEvent]) -> None:
         name = SupervisorName(peer)
+        is_linked = name in self._supervisors
         burst: list[events.AnyEvent] = []
         for message in messages:
             if isinstance(message, events.LinkEvent):
-                if name in self._supervisors:
+                if is_linked:
                     self._observe_message(name, message)
                     burst.append(message)
                 continue
@@ -417,6 +421,7 @@ class BrokerShell:
                 self._pump.feed_all(burst)
                 burst = []
             self._handle_message(name, message)
+            is_linked = name in self._supervisors
         if burst:
             self._pump.feed_all(burst)
 

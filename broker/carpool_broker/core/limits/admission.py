@@ -93,7 +93,8 @@ class Admission:
             return CLOSING
         if session.quota is not None and (excess := session.quota.excess(open_call, now)) is not None:
             return Refusal(excess.fault, excess.detail, excess.retry_after_s)
-        if self.may_send(open_call) and (not session.waiting or self.next_queued(session) is None):
+        may_send = self._has_room(session) and self.links.has_credit(open_call.key)
+        if may_send and (not session.waiting or self.next_queued(session) is None):
             return "send"
         full = len(session.waiting) >= bounds.max_waiting_calls
         if full or session.waiting_bytes + open_call.size_bytes > bounds.max_waiting_bytes:

@@ -17,92 +17,106 @@ ONLY: Final = SupervisorName("sup1")
 """The supervisor of a carpool that has one."""
 
 
+class _Link:
+    """The link to one supervisor."""
+
+    __slots__ = ("credit_bytes", "is_ready", "name")
+
+    def __init__(self, name: SupervisorName) -> None:
+        self.name = name
+        self.is_ready = False
+        """True while its supervisor takes calls."""
+        self.credit_bytes = 0
+        """The bytes that it may still carry; below 1: none."""
+
+
 class SupervisorLinks:
     """The supervisors by name, and the links to them. A link has credit while its supervisor takes calls."""
 
     def __init__(self, names: Sequence[SupervisorName] = (ONLY,)) -> None:
         self.names: Final = tuple(names)
         self.is_single: Final = len(self.names) == 1
-        self._credit_bytes: dict[SupervisorName, int] = {}
-        """By supervisor that takes calls: the bytes that its link may still carry."""
-        self._owners: dict[ServerName, SupervisorName] = {}
-        self._owners_of_pools: dict[PoolKey, SupervisorName] = {}
+        self._links = {name: _Link(name) for name in names}
+        self._of_servers: dict[ServerName, _Link] = {}
+        self._of_pools: dict[PoolKey, _Link] = {}
 
     # --- placement -------------------------------------------------------------------------------------
 
     def owner_of_server(self, server: ServerName) -> SupervisorName:
         """Return the supervisor that runs this server."""
-        if self.is_single:
-            return self.names[0]
-        owner = self._owners.get(server)
-        if owner is None:
-            owner = self._owners[server] = max(self.names, key=lambda name: _weight(name, server))
-        return owner
+        return self._of_server(server).name
 
     def owner_of(self, key: PoolKey) -> SupervisorName:
         """Return the supervisor that runs this pool."""
-        if self.is_single:
-            return self.names[0]
-        owner = self._owners_of_pools.get(key)
-        if owner is None:
-            owner = self._owners_of_pools[key] = self.owner_of_server(server_of_pool(key))
-        return owner
+        return self._of_pool(key).name
+
+    def _of_server(self, server: ServerName) -> _Link:
+        link = self._of_servers.get(server)
+        if link is None:
+            owner = max(self.names, key=lambda name: _weight(name, server))
+            link = self._of_servers[server] = self._links[owner]
+        return link
+
+    def _of_pool(self, key: PoolKey) -> _Link:
+        link = self._of_pools.get(key)
+        if link is None:
+            link = self._of_pools[key] = self._of_server(server_of_pool(key))
+        return link
 
     def retain_pools(self, keys: Iterable[PoolKey]) -> None:
         """Forget all pools but these."""
-        if not self.is_single:
-            wanted = set(keys)
-            self._owners_of_pools = {key: at for key, at in self._owners_of_pools.items() if key in wanted}
-            servers = {server_of_pool(key) for key in wanted}
-            self._owners = {server: at for server, at in self._owners.items() if server in servers}
+        wanted = set(keys)
+        servers = {server_of_pool(key) for key in wanted}
+        self._of_pools = {key: link for key, link in self._of_pools.items() if key in wanted}
+        self._of_servers = {server: link for server, link in self._of_servers.items() if server in servers}
 
     # --- credit ----------------------------------------------------------------------------------------
 
     def supervisor_ready(self, name: SupervisorName, credit_bytes: int) -> None:
         """This supervisor takes calls from now on."""
-        self._credit_bytes[name] = credit_bytes
+        link = self._links[name]
+        link.is_ready, link.credit_bytes = True, credit_bytes
 
     def supervisor_lost(self, name: SupervisorName) -> None:
         """This supervisor is gone."""
-        self._credit_bytes.pop(name, None)
+        link = self._links[name]
+        link.is_ready, link.credit_bytes = False, 0
 
     def grant(self, name: SupervisorName, size_bytes: int) -> None:
         """This supervisor has processed so many bytes."""
-        if name in self._credit_bytes:
-            self._credit_bytes[name] += size_bytes
+        link = self._links[name]
+        if link.is_ready:
+            link.credit_bytes += size_bytes
 
     def spend(self, key: PoolKey, size_bytes: int) -> None:
         """So many bytes go to the supervisor of this pool."""
-        name = self.owner_of(key)
-        self._credit_bytes[name] = self._credit_bytes.get(name, 0) - size_bytes
+        link = self._of_pools.get(key) or self._of_pool(key)
+        link.credit_bytes -= size_bytes
 
     def has_credit(self, key: PoolKey) -> bool:
         """True if something may be sent to the supervisor of this pool."""
-        return self._credit_bytes.get(self.owner_of(key), 0) > 0
+        link = self._of_pools.get(key) or self._of_pool(key)
+        return link.credit_bytes > 0
 
     @property
     def has_any_credit(self) -> bool:
         """True if something may be sent to any supervisor."""
-        return any(size_bytes > 0 for size_bytes in self._credit_bytes.values())
+        return any(link.credit_bytes > 0 for link in self._links.values())
 
     def credit_bytes(self, name: SupervisorName = ONLY) -> int:
         """Return the bytes that may be sent to this supervisor; below 1: none."""
-        return self._credit_bytes.get(name, 0)
+        return self._links[name].credit_bytes
 
     # --- who is there ----------------------------------------------------------------------------------
 
-    def takes_calls(self, name: SupervisorName) -> bool:
-        """True if this supervisor is connected and takes calls."""
-        return name in self._credit_bytes
-
     def is_served(self, key: PoolKey) -> bool:
         """True if the supervisor of this pool is connected and takes calls."""
-        return self.owner_of(key) in self._credit_bytes
+        return self._of_pool(key).is_ready
 
     @property
     def ready(self) -> list[SupervisorName]:
         """The supervisors that take calls, in the order of their names."""
-        return [name for name in self.names if name in self._credit_bytes]
+        return [link.name for link in self._links.values() if link.is_ready]
 
 
 def _weight(name: SupervisorName, server: ServerName) -> bytes:

@@ -7,7 +7,7 @@ is a new call. Any other request may have been run and is answered `link_broken`
 each use has its own call (`match_request`). A recorded call that no request claims was cancelled or
 answered, and the supervisor may forget it.
 
-Until all expected sessions are back, supervisors keep what it has for the others: pools, log levels and
+Until all expected sessions are back, supervisors keep what they have for the others: pools, log levels and
 subscriptions.
 
 Invariants (`check`): a request waits here only while its session is back and a record is not complete, and

@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -78,8 +78,15 @@ def gather_facts() -> Facts:
         status=broker.status,
         last_warnings=_last_warnings(paths.log_dir(os.environ, directory), broker.status),
         held=launcher_lock.holder(directory) is not None,
-        socket=os.path.lexists(paths.agents_socket(directory)),
+        socket=_kind_at(paths.agents_socket(directory)),
     )
+
+
+def _kind_at(path: str) -> Literal["", "socket", "other"]:
+    try:
+        return "socket" if stat.S_ISSOCK(os.lstat(path).st_mode) else "other"
+    except OSError:
+        return ""
 
 
 def _waiting(found: CheckedLayers) -> str:

@@ -78,8 +78,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """By server whose calls fail: the last warning in its log."""
     held: bool = False
     """True if a process holds the lock of the runtime directory."""
-    socket: bool = False
-    """True if something stands at the place of the socket."""
+    socket: Literal["", "socket", "other"] = ""
+    """What stands at the place of the socket; empty: nothing."""
 
 
 class Problem(Struct, frozen=True):
@@ -157,9 +157,14 @@ def _of_daemon(facts: Facts) -> Iterator[Problem]:
         if facts.held:
             text = "carpool runs, and its broker does not answer."
             yield _problem("broker-silent", text, "See `carpool logs --daemon`; `carpool down` ends it.")
-        elif facts.socket:
+        elif facts.socket == "socket":
             text = "There is a socket of carpool, and nothing listens on it."
             yield _problem("socket-stale", text, _NEXT_START, fix="remove_socket")
+        elif facts.socket == "other":
+            text = "A file that is no socket stands where the socket of carpool should be."
+            yield _problem(
+                "socket-stale", text, "Move the file away if you need it: the next start removes it."
+            )
         return
     if status.get("reason") in {"supervisor_away", "supervisor_silent"}:
         silent_s = (status.get("silent") or {}).get("for_s")

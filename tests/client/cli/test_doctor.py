@@ -127,7 +127,8 @@ def test_a_runtime_directory_that_is_open_to_others_is_restricted(house: Private
 def test_a_file_in_place_of_the_socket_is_not_removed(house: PrivateDaemon) -> None:
     (house.directory / "agents.sock").write_text("mine")
     found, _ = fixed(house, "--yes", code=1)
-    assert [each["ok"] for each in found["repaired"]] == [False]
+    assert found["repaired"] == []
+    assert [(each["id"], each["fix"]) for each in found["problems"]] == [("socket-stale", "")]
     assert (house.directory / "agents.sock").read_text() == "mine"
     (house.directory / "agents.sock").unlink()
 

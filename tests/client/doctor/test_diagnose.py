@@ -21,7 +21,7 @@ NO_UVX = MissingProgram("uvx is not in the PATH of servers", "Install uv")
 
 def facts(**more: Any) -> Facts:
     well: dict[str, Any] = {"installed": "1.0", "status": WELL, "places": (ROOM,), "held": True}
-    return Facts(**{**well, "socket": True, **more})
+    return Facts(**{**well, "socket": "socket", **more})
 
 
 def failing(error: str, *stderr: str, state: str = "given_up", well: bool = False) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def only(found: Facts) -> Problem:
 @behaviour("doctor:repair")
 def test_a_machine_in_order_has_no_problem() -> None:
     assert diagnose(facts()) == []
-    assert diagnose(facts(status=None, held=False, socket=False)) == [], "carpool need not run"
+    assert diagnose(facts(status=None, held=False, socket="")) == [], "carpool need not run"
 
 
 @behaviour("doctor:repair")
@@ -136,6 +136,7 @@ def test_only_what_is_safe_to_repair_has_a_fix_and_a_path_only_where_the_fix_nee
         ("not-private", "restrict", "/s"),
     ]
     assert only(facts(status=None, held=False)).fix == "remove_socket"
+    assert only(facts(status=None, held=False, socket="other")).fix == ""
 
 
 def test_a_server_that_works_and_prints_to_stdout_is_told() -> None:

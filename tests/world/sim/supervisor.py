@@ -67,6 +67,8 @@ class SimSupervisor(SimProcess):
         self.journal = Journal(1_000_000) if world.journal else None
         self.instances: dict[InstanceId, SimInstance] = {}
         self._specs: dict[PoolKey, PoolSpec] = {}
+        self._most = 0
+        """The most processes that it may run."""
         self._queue: deque[sv.AnyEvent] = deque()
         self._busy = False
 
@@ -225,10 +227,9 @@ class SimSupervisor(SimProcess):
         after = spec.start_after
         if after not in self._specs and any(other.key == after for other in world.living()):
             raise Violation(f"{effect.key} starts although {after} still runs")
-        if (
-            len(world.living()) > world.max_processes + 2 * len(world.supervisor_names) - 1
-        ):  # shares are rounded up
-            raise Violation(f"{len(world.living())} processes run")
+        running = sum(each.alive for each in self.instances.values())
+        if running > self._most + 1:
+            raise Violation(f"{running} processes run at {self.name}")
 
     def heard(self, messages: list[LinkEvent]) -> None:
         """From the link."""
@@ -248,6 +249,7 @@ class SimSupervisor(SimProcess):
                 case SetPools():
                     new = [s.key for s in message.pools if s.key not in self._specs]
                     self._specs = {spec.key: spec for spec in message.pools}
+                    self._most = message.max_processes
                     self.feed(message)
                     for key in new:
                         self._tell(key)

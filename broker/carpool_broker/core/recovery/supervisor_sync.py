@@ -193,10 +193,14 @@ class SupervisorSync:
         if self._links.is_single:
             return wanted
         among = len(self._links.names)
+        pools = [spec for spec in wanted.pools if self._runs_pool(name, spec.key)]
+        # Servers that always run must fit, and another one beside them.
+        kept = sum(spec.policy.min_instances for spec in pools)
+        needed = kept + any(not spec.policy.min_instances for spec in pools)
         return replace(
             wanted,
-            pools=[spec for spec in wanted.pools if self._runs_pool(name, spec.key)],
-            max_processes=-(-wanted.max_processes // among),
+            pools=pools,
+            max_processes=max(-(-wanted.max_processes // among), needed),
             max_greeting=-(-wanted.max_greeting // among),
         )
 

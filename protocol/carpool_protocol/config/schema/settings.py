@@ -128,8 +128,9 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         1,
         "processes",
         "Number of processes that run servers. Each server has one of them, and each gets an equal share of "
-        "`max_instances` and `max_greeting`. More than one helps where that process needs a whole core. A "
-        "changed number applies after `carpool restart --all`.",
+        "`max_greeting` and `max_instances`, but room for the `pool.min` of all its servers. More than one "
+        "helps where that process needs a whole core. A changed number applies after "
+        "`carpool restart --all`.",
         low=1,
         high=16,
     ),

@@ -3,20 +3,25 @@
 import pytest
 
 from carpool_broker.core.model import events as ev
-from carpool_protocol.ids import EMPTY_OBJECT, RawJson, ServerName
+from carpool_broker.core.model.effects import SendTo
+from carpool_broker.core.model.scope import Scope, ScopeEntry
+from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName, SupervisorName
 from carpool_protocol.link.messages import (
     CallAnswered,
     CallFailed,
     CallsRecorded,
     Mode,
     OpenSessions,
+    Policy,
     PoolChanged,
+    PoolSpec,
     RecordedSession,
     SessionNote,
+    SetPools,
 )
 from tests.behaviours import behaviour
 from tests.broker.core.calls.test_server_requests import KEY, ONE, TWO, ServerRequestsRig
-from tests.kit.broker_rig import EPOCH, supervisor_comes
+from tests.kit.broker_rig import EPOCH, broker_core, source_read, supervisor_comes
 
 A_SERVER = ServerName("a")
 
@@ -91,3 +96,25 @@ def test_the_same_supervisor_hears_only_of_losses_that_it_does_not_know_of() -> 
         if isinstance(each, OpenSessions)
     ]
     assert said.live == [SessionNote(ONE, []), SessionNote(TWO, [A_SERVER])]
+
+
+@behaviour("supervisors:several")
+def test_a_supervisor_has_room_for_the_servers_that_always_run() -> None:
+    names = [SupervisorName("sup1"), SupervisorName("sup2")]
+    core = broker_core(supervisors=names)
+    every = map(ServerName, map(str, range(40)))
+    servers = [each for each in every if core.links.owner_of_server(each) == names[0]][:7]
+    policies = [Policy(min_instances=1)] * 6 + [Policy()]
+    specs = [
+        PoolSpec(key=PoolKey(f"{server}:k"), server=server, argv=[], env={}, cwd="/", policy=policy)
+        for server, policy in zip(servers, policies, strict=True)
+    ]
+    entries = tuple(ScopeEntry(server=spec.server, key=spec.key) for spec in specs)
+    core.handle(source_read(Scope(entries), specs), 1.0)
+    shares = []
+    for name in names:
+        [told] = core.handle(ev.SupervisorConnected(1000, EPOCH, name), 2.0)
+        assert isinstance(told, SendTo)
+        assert isinstance(told.message, SetPools)
+        shares.append((told.supervisor, len(told.message.pools), told.message.max_processes))
+    assert shares == [(names[0], 7, 7), (names[1], 0, 4)], "eight are shared by two"

@@ -17,6 +17,9 @@ from carpool.doctor.symptoms import stdout_noise, symptom
 FREE_BYTES: Final = 50 * 1024 * 1024
 """Less free space than this is a problem."""
 
+START_S: Final = 10.0
+"""A broker that has not run so long may still wait for its supervisors."""
+
 _NEXT_START: Final = "Nothing is needed: the next start takes its place. `carpool doctor --fix` removes it."
 
 _UNSHADOW: Final = (
@@ -166,7 +169,8 @@ def _of_daemon(facts: Facts) -> Iterator[Problem]:
                 "socket-stale", text, "Move the file away if you need it: the next start removes it."
             )
         return
-    if status.get("reason") in {"supervisor_away", "supervisor_silent"}:
+    reason, uptime_s = status.get("reason"), (status.get("broker") or {}).get("uptime_s", START_S)
+    if reason == "supervisor_silent" or (reason == "supervisor_away" and uptime_s >= START_S):
         silent_s = (status.get("silent") or {}).get("for_s")
         text = (
             "A supervisor of carpool is not connected: calls to the servers that it runs wait."

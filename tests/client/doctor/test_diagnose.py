@@ -7,7 +7,15 @@ import pytest
 from carpool.check.open_files import OpenFile
 from carpool.check.programs import MissingProgram
 from carpool.cli.doctor_repairs import question
-from carpool.doctor.diagnose import FREE_BYTES, Facts, NotPrivate, Problem, WrittenDirectory, diagnose
+from carpool.doctor.diagnose import (
+    FREE_BYTES,
+    START_S,
+    Facts,
+    NotPrivate,
+    Problem,
+    WrittenDirectory,
+    diagnose,
+)
 from carpool.doctor.kinds import KINDS
 from carpool_protocol.machine.stop_commands import DRAIN_S
 from carpool_protocol.wire.jsonrpc import NOT_A_MESSAGE
@@ -136,6 +144,8 @@ def test_only_what_is_safe_to_repair_has_a_fix_and_a_path_only_where_the_fix_nee
         ("not-private", "restrict", "/s"),
     ]
     assert only(facts(status=None, held=False)).fix == "remove_socket"
+    starting = {**WELL, "reason": "supervisor_away", "broker": {"uptime_s": START_S - 1}}
+    assert diagnose(facts(status=starting)) == [], "its supervisor is just starting"
     assert only(facts(status=None, held=False, socket="other")).fix == ""
 
 

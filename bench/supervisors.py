@@ -1,4 +1,4 @@
-"""`python -m bench.supervisors`: what a second supervisor gains or costs.
+"""`python -m bench.supervisors`: compares the calls per second of one supervisor and of several.
 
 Starts two private carpools of this tree with the same echo servers, one with `supervisors: 1` and one with
 more, and loads all servers of each in turns. A ratio is taken within a round, and rounds begin with the one
@@ -14,13 +14,12 @@ import json
 import statistics
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from bench.revisions import median_interval
-from carpool.bench import processes
 from carpool.bench.agents import BenchAgents, Load
 from carpool.bench.arms import ECHO_ARGV
+from carpool.bench.scenarios import ProcessCosts
 from carpool.bench.spawn import connect
 from carpool.bench.work import EchoWorkload
 from carpool.launcher.sandbox import PrivateCarpool
@@ -59,7 +58,7 @@ class LoadedCarpool:
         self._house = PrivateCarpool("cp")
         argv = {"command": ECHO_ARGV[0], "args": ECHO_ARGV[1:], "sharing": "concurrent"}
         text = json.dumps({"mcpServers": dict.fromkeys(self._names, argv), "supervisors": supervisors})
-        Path(self._house.config_file).write_text(text)
+        self._house.config_file.write_text(text)
         self._house.up()
         self._house.run_carpool("start", *self._names)
 
@@ -71,34 +70,22 @@ class LoadedCarpool:
     def measure(self, agents: int, in_flight: int, seconds: float) -> dict[str, float]:
         """Load it. Returns calls per second, and the CPU of each role in µs per call."""
         facts = self._house.status()
-        roles = {
-            "broker": [facts["broker"]["pid"]],
-            "supervisor": [each["pid"] for each in facts["supervisors"]],
-        }
+        costs = ProcessCosts()
+        supervisors = [each["pid"] for each in facts["supervisors"]]
+        costs.watch({"broker": [facts["broker"]["pid"]], "supervisor": supervisors})
         socket = paths.agents_socket(self._house.directory)
         crowd = BenchAgents([connect(socket) for _ in range(agents)])
-        spent: list[dict[int, float]] = []
-        every = [pid for pids in roles.values() for pid in pids]
         try:
             crowd.greet()
-            found = crowd.run_load(
-                SpreadWorkload(self._names),
-                Load(in_flight=in_flight, seconds=seconds),
-                at_start=lambda: spent.append(processes.cpu_of(every)),
-                at_end=lambda: spent.append(processes.cpu_of(every)),
-            )
+            load = Load(in_flight=in_flight, seconds=seconds)
+            work = SpreadWorkload(self._names)
+            found = crowd.run_load(work, load, at_start=costs.begin, at_end=costs.end)
         finally:
             crowd.close()
         if found.errors or found.unanswered:
             raise SystemExit(f"calls failed: {found.errors}, {found.unanswered} unanswered")
-        before, after = spent
-        return {
-            "calls_per_s": found.calls / found.seconds,
-            **{
-                role: sum(after[pid] - before[pid] for pid in pids) / found.calls * 1e6
-                for role, pids in roles.items()
-            },
-        }
+        per_call = {role: spent / found.calls * 1e6 for role, spent in costs.cpu_s.items()}
+        return {"calls_per_s": found.calls / found.seconds, **per_call}
 
 
 def compare(carpools: dict[int, LoadedCarpool], scenario: str, rounds: int, seconds: float) -> float:

@@ -20,7 +20,7 @@ from carpool_broker.transport.incarnation import Incarnation, read_incarnation
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.last_good import LastGoodReadings
 from carpool_protocol.config.reading.load import find_config_file
-from carpool_protocol.ids import SupervisorName
+from carpool_protocol.ids import SupervisorName, supervisor_name
 from carpool_protocol.runtime.lifeline import Lifeline, first_line
 from carpool_protocol.runtime.process import log_to_stderr, run_daemon
 from carpool_protocol.runtime.variables_pipe import read_pipe
@@ -99,7 +99,7 @@ def _supervisors(names: str, configuration: Configuration) -> list[SupervisorNam
     """The names of the supervisors: as the launcher says, or for a first broker as the configuration says."""
     if names:
         return [SupervisorName(name) for name in names.split(",")]
-    return [SupervisorName(f"sup{number + 1}") for number in range(configuration.config.supervisors)]
+    return [supervisor_name(number) for number in range(configuration.config.supervisors)]
 
 
 def _operator_variables(fd: int) -> dict[str, str]:

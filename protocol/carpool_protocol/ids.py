@@ -89,6 +89,16 @@ def session_of(life: int, number: int) -> SessionId:
     return SessionId(f"s{life}-{number}" if life else f"s{number}")
 
 
+def supervisor_name(number: int) -> SupervisorName:
+    """The name of the `number`-th supervisor, counted from 0: `sup1`, `sup2`, …"""
+    return SupervisorName(f"sup{number + 1}")
+
+
+def supervisor_number(name: SupervisorName) -> int:
+    """The number of the supervisor with this name, counted from 0."""
+    return int(name.removeprefix("sup")) - 1
+
+
 INSTANCES_OF_A_SUPERVISOR: Final = 1_000_000
 
 

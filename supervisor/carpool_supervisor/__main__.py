@@ -13,7 +13,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="carpool_supervisor", description=__doc__)
     parser.add_argument("--runtime-dir", required=True)
     parser.add_argument("--name", required=True)
-    parser.add_argument("--number", type=int, default=0)
     parser.add_argument("--lifeline", type=int, default=-1)
     arguments = parser.parse_args()
     process = f"supervisor-{arguments.name}"
@@ -22,7 +21,7 @@ def main() -> int:
 
     async def run() -> None:
         lifeline = Lifeline(lifeline_fd) if lifeline_fd >= 0 else None
-        await SupervisorShell(arguments.runtime_dir, arguments.name, lifeline, arguments.number).run()
+        await SupervisorShell(arguments.runtime_dir, arguments.name, lifeline).run()
 
     return run_daemon(process, run)
 

@@ -17,7 +17,15 @@ import trio
 
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.release import RELEASE
-from carpool_protocol.ids import CallId, Epoch, InstanceId, PoolKey, RawJson
+from carpool_protocol.ids import (
+    CallId,
+    Epoch,
+    InstanceId,
+    PoolKey,
+    RawJson,
+    SupervisorName,
+    supervisor_number,
+)
 from carpool_protocol.link.messages import (
     LINK_VERSION,
     AnswerAsk,
@@ -90,8 +98,7 @@ _KINDS_OF_PROBE: Final[dict[str, EvidenceKind]] = {
 class SupervisorShell:
     """One supervisor process."""
 
-    def __init__(self, runtime_dir: str, name: str, lifeline: Lifeline | None, number: int = 0) -> None:
-        """`number`: that of this supervisor in its carpool, counted from 0."""
+    def __init__(self, runtime_dir: str, name: str, lifeline: Lifeline | None) -> None:
         self._logs = Path(paths.log_dir(os.environ, runtime_dir))
         self._name = name
         self._lifeline = lifeline
@@ -103,7 +110,7 @@ class SupervisorShell:
         """The epoch of the broker that greeted last."""
         self._broker_away = False
         life = os.urandom(LIFE_BYTES)
-        self.core = SupervisorCore(life, number)
+        self.core = SupervisorCore(life, supervisor_number(SupervisorName(name)))
         self._instance_ios = InstanceIos(self._ready, self._logs, RELEASE, life, self._feed)
         self._processes = Processes(
             self._ready,

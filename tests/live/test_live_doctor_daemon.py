@@ -51,16 +51,21 @@ async def test_a_disk_that_is_nearly_full_is_found(daemon: Make, tmp_path: Path)
         assert "0 MB are free in" in found[0]["text"]
 
 
-@behaviour("doctor:repair")
-async def test_a_broker_that_is_stopped_is_found_within_one_bound(daemon: Make) -> None:
-    one = daemon({"echo": kit("echo")})
-    pid = (await one.status())["broker"]["pid"]
+async def problem_while_stopped(one: Daemon, pid: int) -> dict[str, Any]:
+    """Return the one problem that the doctor finds while this process is stopped."""
     os.kill(pid, signal.SIGSTOP)
     try:
         with trio.fail_after(LIMIT_S):
             (problem,) = await problems(one)
     finally:
         os.kill(pid, signal.SIGCONT)
+    return problem
+
+
+@behaviour("doctor:repair")
+async def test_a_broker_that_is_stopped_is_found_within_one_bound(daemon: Make) -> None:
+    one = daemon({"echo": kit("echo")})
+    problem = await problem_while_stopped(one, (await one.status())["broker"]["pid"])
     assert problem["id"] == "broker-silent"
     assert "carpool logs --daemon" in problem["repair"]
 
@@ -69,13 +74,7 @@ async def test_a_broker_that_is_stopped_is_found_within_one_bound(daemon: Make) 
 async def test_a_supervisor_that_is_stopped_is_found_and_is_no_silent_broker(daemon: Make) -> None:
     one = daemon({"echo": kit("echo")})
     facts = await one.until(lambda facts: bool(facts["supervisors"]), "the supervisor is connected")
-    pid = facts["supervisors"][0]["pid"]
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        with trio.fail_after(LIMIT_S):
-            (problem,) = await problems(one)
-    finally:
-        os.kill(pid, signal.SIGCONT)
+    problem = await problem_while_stopped(one, facts["supervisors"][0]["pid"])
     assert problem["id"] == "supervisor-silent"
     assert "has not answered for" in problem["text"]
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from tests.behaviours import behaviour
 from tests.world.sim.agents import CAPABILITIES, SimAgent
-from tests.world.sim.quiesce import quiesce
+from tests.world.sim.quiesce import assert_calls_survive_the_broker, quiesce
 from tests.world.sim.traits import Traits, uri_of
 from tests.world.sim.world import POLICY, SOURCES, SimServer, World
 
@@ -24,14 +24,7 @@ def begun(traits: Traits) -> tuple[World, SimAgent]:
 @pytest.mark.parametrize("dies_in", range(1, 9))
 def test_calls_in_flight_complete_and_none_runs_twice_wherever_the_broker_dies(dies_in: int) -> None:
     world, agent = begun(Traits(answer_s=1.0))
-    for _ in range(6):
-        world.call(agent, "s__t0")
-    world.run(0.3)
-    world.kill_broker(0.2, fate="back", dies_in=dies_in)
-    world.run(6)
-    assert world.book.outcomes == {"ok": 6}
-    assert set(world.book.ran.values()) == {1}
-    quiesce(world)
+    assert_calls_survive_the_broker(world, agent, ["s"] * 6, dies_in=dies_in)
 
 
 @behaviour("death:broker-pause")

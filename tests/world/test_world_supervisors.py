@@ -5,7 +5,7 @@ import pytest
 from carpool_protocol.ids import PoolKey, SupervisorName
 from tests.behaviours import behaviour
 from tests.world.sim.agents import SimAgent
-from tests.world.sim.quiesce import quiesce
+from tests.world.sim.quiesce import assert_calls_survive_the_broker, quiesce
 from tests.world.sim.storms import STORMS
 from tests.world.sim.traits import Traits
 from tests.world.sim.world import SimServer, World
@@ -58,15 +58,7 @@ def test_a_call_that_waits_for_an_absent_supervisor_holds_back_none_for_another(
 @pytest.mark.parametrize("dies_in", range(1, 7))
 def test_calls_at_both_complete_and_none_runs_twice_wherever_the_broker_dies(dies_in: int) -> None:
     world, agent, servers = begun(Traits(answer_s=1.0))
-    for name in servers.values():
-        for _ in range(3):
-            world.call(agent, f"{name}__t0")
-    world.run(0.3)
-    world.kill_broker(0.2, fate="back", dies_in=dies_in)
-    world.run(6)
-    assert world.book.outcomes == {"ok": 6}
-    assert set(world.book.ran.values()) == {1}
-    quiesce(world)
+    assert_calls_survive_the_broker(world, agent, [*servers.values()] * 3, dies_in=dies_in)
 
 
 @behaviour("supervisors:several")

@@ -142,11 +142,15 @@ class PoolCommands:
     async def _operate_pool(self, key: PoolKey, verb: OperateVerb, limit_s: float) -> tuple[bool, str]:
         """Run a verb on one pool. Returns whether it succeeded, and what the operator reads."""
         answer = await self._supervisor_queries.query(lambda token: Operate(token, key, verb), limit_s)
-        if isinstance(answer, OperationEnded):
-            return answer.ok, answer.text
-        if answer in {"lost", "away"}:
-            return False, _SUPERVISOR_LOST if answer == "lost" else _SUPERVISOR_AWAY
-        return False, f"{_NOT_DONE[verb]} after {limit_s:g} s; see `carpool status`"
+        match answer:
+            case OperationEnded():
+                return answer.ok, answer.text
+            case "lost":
+                return False, _SUPERVISOR_LOST
+            case "away":
+                return False, _SUPERVISOR_AWAY
+            case _:
+                return False, f"{_NOT_DONE[verb]} after {limit_s:g} s; see `carpool status`"
 
     def _without_pool(self, name: ServerName) -> str:
         slug, text = self._why_no_pool(name) or ("", no_such_server(name, self._known_servers()))

@@ -27,7 +27,7 @@ from carpool_broker.storage.audit_log import AuditLog
 from carpool_protocol.config.schema.model import ServerConfig
 from carpool_protocol.counters.snapshot import CountersSnapshot
 from carpool_protocol.ids import PoolKey, ServerName, SessionId
-from carpool_protocol.link.messages import PoolState, Survey, Surveyed
+from carpool_protocol.link.messages import PoolState, ProcessReport, Survey, Surveyed
 
 SURVEY_TIMEOUT_S = 5.0
 """`status` waits this long for the supervisor, unless the request names a shorter time."""
@@ -213,7 +213,9 @@ def merge_surveys(answers: Sequence[Surveyed]) -> Surveyed:
     first, *others = answers
     if not others:
         return first
-    processes = {row.pid: row for each in reversed(answers) for row in each.processes}
+    processes: dict[int, ProcessReport] = {}
+    for row in (row for each in answers for row in each.processes):
+        processes.setdefault(row.pid, row)
     return replace(
         first,
         pools=[pool for each in answers for pool in each.pools],

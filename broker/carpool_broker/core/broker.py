@@ -10,6 +10,7 @@ words requests and answers, sockets, processes.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, assert_never
 
 from msgspec import Struct
@@ -424,10 +425,8 @@ class BrokerCore:
         self.requests.listen_streams.tasks_lost(self.requests.tasks.tasks_of(name))
         self.requests.tasks.supervisor_lost(name)
         if was_heard:  # else all is as the one before has left it
-            owner_of = self.links.owner_of_server
-            lost_state.supervisor_lost(
-                self.sessions.values(), self.states, lambda server: owner_of(server) == name
-            )
+            runs = partial(self.links.runs_server, name)
+            lost_state.supervisor_lost(self.sessions.values(), self.states, runs)
         self.supervisor_sync.states_lost(name)
         self.admission.send_queued_of_all(now)  # the ended calls leave room for calls to other supervisors
 

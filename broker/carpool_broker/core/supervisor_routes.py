@@ -1,6 +1,6 @@
-"""Where a message to supervisors goes: to the one whose server it concerns, or to all.
+"""Decides which supervisors a message is sent to: the one whose server it concerns, or all.
 
-Owns that decision. A message about a pool, an instance, an ask or a call goes to the supervisor that has it;
+A message about a pool, an instance, an ask or a call goes to the supervisor that has it;
 one about sessions, or about calls in general, to every supervisor, and so does the cancel of a call that this
 broker has forgotten. A supervisor ignores what it does not know. Pure.
 
@@ -81,7 +81,7 @@ class SupervisorRoutes:
                 return [] if asking is None else [(asking, message)]
             case ResumeCall() | EndCall() | CancelCall() if message.call in self._calls:
                 return [(self._links.owner_of(self._calls[message.call].key), message)]
-            case ResumeCall():  # whoever resumed it has let go of it
+            case ResumeCall():  # the call has ended here meanwhile: nobody waits for its outcome
                 return []
             case _:
                 return [(name, message) for name in self._links.names]

@@ -30,9 +30,9 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _LOG_LINES = 100
 _WARNINGS = LogFilter("warning")
 ANSWER_S = 5.0
-SUPERVISOR_S = 2.0
-"""The broker waits so long for its supervisors: less than it is waited for itself."""
 """The broker may take so long to answer."""
+SUPERVISOR_S = 2.0
+"""The broker waits for its supervisors no longer than this, which is less than `ANSWER_S`."""
 
 
 class _BrokerFacts(NamedTuple):

@@ -18,7 +18,7 @@ FREE_BYTES: Final = 50 * 1024 * 1024
 """Less free space than this is a problem."""
 
 START_S: Final = 10.0
-"""A broker that has not run so long may still wait for its supervisors."""
+"""Supervisors may take this long to connect to a new broker."""
 
 _NEXT_START: Final = "Nothing is needed: the next start takes its place. `carpool doctor --fix` removes it."
 
@@ -82,7 +82,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     held: bool = False
     """True if a process holds the lock of the runtime directory."""
     socket: Literal["", "socket", "other"] = ""
-    """What stands at the place of the socket; empty: nothing."""
+    """The kind of file at the path of the socket; empty: there is none."""
 
 
 class Problem(Struct, frozen=True):

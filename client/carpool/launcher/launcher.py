@@ -33,6 +33,7 @@ from carpool.launcher.runtime_dir import RuntimeDirWatch
 from carpool.launcher.service_manager import RESTART_STATUS, ServiceManager
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.files.log_rotation import rotate_in_use
+from carpool_protocol.ids import supervisor_name
 from carpool_protocol.machine.stop_commands import DRAIN_S, STOP, STOP_FOR_RESTART, STOP_FOR_RESTART_NOW
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
@@ -67,7 +68,7 @@ class ChildSpec:
         self.clear_by: float | None = None
         """After a supervisor's death: until then its instances may end by themselves."""
         self.epoch = ""
-        """Of a supervisor: its epoch, once it has told it."""
+        """The epoch of a supervisor; empty until it has announced one."""
 
 
 class Launcher:
@@ -154,9 +155,9 @@ class Launcher:
 
     def _new_supervisor(self, number: int) -> ChildSpec:
         """Return the supervisor of this number, counted from 0."""
-        name = f"sup{number + 1}"
+        name = supervisor_name(number)
         log = paths.daemon_log(paths.log_dir(self._environ, self._directory), f"supervisor-{name}")
-        arguments = ["--runtime-dir", self._directory, "--name", name, "--number", str(number)]
+        arguments = ["--runtime-dir", self._directory, "--name", name]
         return ChildSpec(
             DaemonChild(name, "carpool_supervisor", arguments, log), RestartPolicy(self._silent_s)
         )
@@ -353,7 +354,7 @@ class Launcher:
         if not accepts(self._directory):
             return
         if len(self._supervisors) > 1 and not all(keep.child.ready for keep in self._supervisors):
-            return  # whoever starts servers now would find some of them without a supervisor
+            return  # a server that is started now could lack its supervisor
         door = self._door
         now = time.monotonic()
         self._door_by = self._door_by or now + DOOR_S

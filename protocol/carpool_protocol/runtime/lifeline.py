@@ -2,7 +2,8 @@
 
 It carries text lines. To the launcher: `ready` once; before it perhaps `note TEXT` for the user who starts
 carpool; `alive` every second. A broker writes `alone` in place of `alive` once sessions of an earlier broker
-can no longer come back, and `idle` when nobody has used carpool for `idle_exit_s`. From the launcher: `stop`,
+can no longer come back, `supervisors N` before `ready`, and `idle` when nobody has used carpool for
+`idle_exit_s`. A supervisor writes `epoch EPOCH` before it starts anything. From the launcher: `stop`,
 or `stop again` if carpool is started again at once; `gone NAME` (a supervisor has died); to a broker `heir …`
 before anything else (docs/decisions/0019). End of file means that the launcher is dead, and then this process
 ends as well: nothing is left running.

@@ -31,11 +31,13 @@ def sweep(runtime_id: str) -> tuple[int, int]:
     return end_marked(marks.RUNTIME, lambda value: value == runtime_id, limits=limits)
 
 
-def sweep_epoch(runtime_id: str, epoch: str) -> tuple[int, int]:
+def sweep_epoch(
+    runtime_id: str, epoch: str, grace_s: float = GRACE_S, kill_wait_s: float = KILL_WAIT_S
+) -> tuple[int, int]:
     """The same for what one life of a supervisor started."""
     ours = marks.instance_mark(runtime_id, epoch, "")
     limits = marks.limits_of_epoch(runtime_id, epoch)
-    return end_marked(marks.INSTANCE, lambda value: value.startswith(ours), limits=limits)
+    return end_marked(marks.INSTANCE, lambda value: value.startswith(ours), grace_s, kill_wait_s, limits)
 
 
 def end_marked(
@@ -100,7 +102,7 @@ def main(argv: list[str]) -> int:
     if len(argv) not in {1, 2}:
         print("usage: python -m carpool_supervisor.spawn.orphans RUNTIME_ID [EPOCH]", file=sys.stderr)  # noqa: T201  # a command
         return 2
-    found, left = sweep_epoch(*argv) if len(argv) == 2 else sweep(argv[0])
+    found, left = sweep_epoch(argv[0], argv[1]) if len(argv) == 2 else sweep(argv[0])
     if found:
         text = f"ended {found - left} processes of an earlier life" + (
             f"; {left} would not end" if left else ""

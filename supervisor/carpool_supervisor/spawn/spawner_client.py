@@ -30,7 +30,7 @@ from carpool_protocol.runtime import core_dumps
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor import marks
 from carpool_supervisor.spawn.exit_messages import is_machine_limit, why_not_started
-from carpool_supervisor.spawn.orphans import end_marked
+from carpool_supervisor.spawn.orphans import sweep_epoch
 from carpool_supervisor.spawn.request import (
     Pipes,
     SpawnRefusedError,
@@ -255,11 +255,9 @@ class Spawner:
         self._ready.remove(self._sock.fileno())
         self._outbox_closed()
         self._abandon()
-        ours = marks.instance_mark(self._runtime_id, self._epoch, "")
         groups = list(self._pids.values())
         if sys.platform == "linux":  # the leaders are dead; the sweep finds what they started
-            limits = marks.limits_of_epoch(self._runtime_id, self._epoch)
-            end_marked(marks.INSTANCE, lambda value: value.startswith(ours), 0.0, 0.2, limits)
+            sweep_epoch(self._runtime_id, self._epoch, 0.0, 0.2)
         else:
             for pid in groups:
                 with contextlib.suppress(OSError):

@@ -56,7 +56,7 @@ def test_a_unit_waits_until_carpool_is_ready_and_is_started_again_by_a_restart(u
 
 
 def verified(file: Path) -> str:
-    """What systemd finds wrong with a unit."""
+    """Return what `systemd-analyze verify` reports about a unit."""
     command = ["systemd-analyze", "verify", "--man=no", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.stderr

@@ -1,4 +1,4 @@
-"""What `carpool top` shows of readings: rows, rates, sparklines, order and details."""
+"""The tables of `carpool top`: rows, rates, sparklines, order and details."""
 
 import pytest
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from carpool_supervisor import marks
-from carpool_supervisor.spawn.orphans import end_marked, sweep
+from carpool_supervisor.spawn.orphans import end_marked, sweep, sweep_epoch
 from tests.behaviours import behaviour
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc; elsewhere see test_vitals")
@@ -20,8 +20,8 @@ POLITE = "import time; print(flush=True); time.sleep(60)"
 
 
 @contextmanager
-def survivor(code: str, runtime_id: str) -> Iterator[subprocess.Popen[bytes]]:
-    env = {marks.RUNTIME: runtime_id, marks.INSTANCE: f"{runtime_id}:e0.1"}
+def survivor(code: str, runtime_id: str, epoch: str = "e0") -> Iterator[subprocess.Popen[bytes]]:
+    env = {marks.RUNTIME: runtime_id, marks.INSTANCE: f"{runtime_id}:{epoch}.1"}
     argv = [sys.executable, "-I", "-S", "-c", code]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, env=env, start_new_session=True) as process:
         try:
@@ -48,6 +48,14 @@ def test_marked_processes_end_even_if_they_ignore_term_and_others_are_left_alone
         assert not marks.is_running(deaf.pid)
         assert polite.wait() == -15
         assert deaf.wait() == -9
+        assert other.poll() is None
+
+
+@behaviour("supervisors:several")
+def test_a_sweep_of_one_supervisor_leaves_what_others_have_started(runtime_id: str) -> None:
+    with survivor(POLITE, runtime_id) as dead, survivor(POLITE, runtime_id, "e01") as other:
+        assert sweep_epoch(runtime_id, "e0") == (1, 0)
+        assert dead.wait() == -15
         assert other.poll() is None
 
 

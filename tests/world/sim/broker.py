@@ -58,7 +58,7 @@ class SimBroker(SimProcess):
         super().__init__(world)
         self.linked: set[SupervisorName] = set()
         self.served = Epoch("")
-        """Of all supervisors together, while all are there."""
+        """The epochs of all supervisors together, as carriers remember them."""
         self._epochs: dict[SupervisorName, Epoch] = {}
         self.knows: dict[SupervisorName, Epoch] = {}
         """The last supervisors whose records it has heard."""

@@ -3,6 +3,7 @@
 Owns the end of a run: every promise that only quiet can prove. Knows nothing of: what went on before.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from carpool_broker.core.model.events import SourceId
@@ -59,6 +60,22 @@ def quiesce(world: World) -> None:
     world.run(POLICY.lease_idle_s + POLICY.idle_s + 20)
     _nothing_is_left(world)
     _pools_are_at_rest(world)
+
+
+def assert_calls_survive_the_broker(
+    world: World, agent: SimAgent, servers: Sequence[str], *, dies_in: int
+) -> None:
+    """Call each of these servers, which answer slowly, and let the broker die meanwhile: every call is
+    answered, and none runs twice.
+    """
+    for server in servers:
+        world.call(agent, f"{server}__t0")
+    world.run(0.3)
+    world.kill_broker(0.2, fate="back", dies_in=dies_in)
+    world.run(6)
+    assert world.book.outcomes == {"ok": len(servers)}
+    assert set(world.book.ran.values()) == {1}
+    quiesce(world)
 
 
 def _nothing_is_left(world: World) -> None:

@@ -22,7 +22,7 @@ from carpool_broker.core.model.capabilities import Capabilities, StatelessAgent
 from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.scope import ScopeEntry
 from carpool_broker.core.model.supervisors import ONLY
-from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId, SupervisorName
+from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId, SupervisorName, supervisor_name
 from carpool_protocol.link.messages import Era, EraWish, Operate, Policy, PoolSpec
 from carpool_protocol.machine.machine import FULL_CHECK_EVERY
 from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
@@ -155,7 +155,7 @@ class World:
         self.evidence: dict[PoolKey, dict[EvidenceKind, Evidence]] = {}
         self.eras: dict[str, Era] = {}
         self.supervisor_names: Sequence[SupervisorName] = [
-            SupervisorName(f"sup{number + 1}") for number in range(supervisors)
+            supervisor_name(number) for number in range(supervisors)
         ]
         self.wires = {name: SimLink(self, name) for name in self.supervisor_names}
         self.deaths = BrokerDeaths(self)

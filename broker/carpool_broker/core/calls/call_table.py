@@ -471,9 +471,8 @@ class CallTable:
         never delivered and wait on.
         """
         self.admission.supervisor_lost(name)
-        owner_of = self.links.owner_of
         sent = [open_call for open_call in self.calls.values() if open_call.stage == "sent"]
-        for open_call in [each for each in sent if owner_of(each.key) == name]:
+        for open_call in [each for each in sent if self.links.runs(name, each.key)]:
             open_call.session.server_use(open_call.server).has_run = True
             self.fail(open_call, "link_broken")
 

@@ -26,7 +26,7 @@ RunsServer = Callable[[ServerName], bool]
 
 
 def supervisor_lost(
-    sessions: Iterable[Session], states: Mapping[PoolKey, PoolChanged], runs: RunsServer = lambda _: True
+    sessions: Iterable[Session], states: Mapping[PoolKey, PoolChanged], runs: RunsServer
 ) -> None:
     """A supervisor has gone. Note where sessions may have had state there: at each server that it ran
     (`runs`) and had reported an instance of, and at each of them in mode `session` that has run a call,
@@ -50,7 +50,7 @@ def supervisor_lost(
 def supervisor_connected(
     sessions: Iterable[Session],
     held: Mapping[SessionId, Collection[ServerName]],
-    runs: RunsServer = lambda _: True,
+    runs: RunsServer,
 ) -> None:
     """A supervisor has connected, which `runs` these servers. `held` is what it knows to be held or lost by
     each session; it is empty for a new supervisor. All other state of the sessions at its servers is lost,
@@ -67,8 +67,8 @@ def supervisor_connected(
 
 def report_sessions(
     sessions: Collection[Session],
-    expected: Iterable[SessionNote] = (),
-    runs: RunsServer = lambda _: True,
+    expected: Iterable[SessionNote],
+    runs: RunsServer,
 ) -> OpenSessions:
     """Return the open sessions and what each has lost while their supervisor, which `runs` these servers, was
     not connected; the losses count as reported. `expected` are the absent sessions that may come back.
@@ -144,7 +144,7 @@ def session_resumed(session: Session, stateful: Collection[str]) -> list[SetStat
     return [SetStatefulServers(session.id, _stateful_servers(session))] if stateful else []
 
 
-def assume_state_lost(session: Session, runs: RunsServer = lambda _: True) -> list[SessionStateLost]:
+def assume_state_lost(session: Session, runs: RunsServer) -> list[SessionStateLost]:
     """The session holds no lease any more at these servers: what it may have had is lost."""
     lost = [server for server in _stateful_servers(session) if runs(server)]
     for server in lost:

@@ -13,6 +13,7 @@ journal does not keep them.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -166,11 +167,11 @@ class AgentAsks:
 
     def supervisor_lost(self, name: SupervisorName) -> None:
         """This supervisor has gone, and all of its servers that asked."""
-        owner_of = self._call_table.links.owner_of
-        for ask, asked in [each for each in self._open.items() if owner_of(each[1].key) == name]:
+        runs = partial(self._call_table.links.runs, name)
+        for ask, asked in [each for each in self._open.items() if runs(each[1].key)]:
             self._emit(WithdrawAsk(asked.session, ask, "The server that asked is gone.", asked.request))
             del self._open[ask]
-        self._answered = {ask: key for ask, key in self._answered.items() if owner_of(key) != name}
+        self._answered = {ask: key for ask, key in self._answered.items() if not runs(key)}
 
     # --- agents ----------------------------------------------------------------------------------------
 

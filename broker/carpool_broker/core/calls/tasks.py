@@ -203,16 +203,16 @@ class AgentTasks:
 
     def tasks_of(self, supervisor: SupervisorName) -> set[str]:
         """Return the ids of the tasks on instances of this supervisor."""
-        owner_of = self._call_table.links.owner_of
-        return {task.id for task in self._tasks.values() if owner_of(task.key) == supervisor}
+        runs = self._call_table.links.runs
+        return {task.id for task in self._tasks.values() if runs(supervisor, task.key)}
 
     def supervisor_lost(self, name: SupervisorName) -> None:
         """This supervisor has gone, and all of its instances with it."""
         for task_id in self.tasks_of(name):
             self._drop(self._tasks[task_id])
-        owner_of = self._call_table.links.owner_of
+        runs = self._call_table.links.runs
         for session in self._sessions.values():
-            for open_call in [each for each in session.waiting if each.task and owner_of(each.key) == name]:
+            for open_call in [each for each in session.waiting if each.task and runs(name, each.key)]:
                 self._call_table.fail(open_call, "unknown_task")
 
     def expire(self, tasks: Iterable[str]) -> None:

@@ -130,12 +130,9 @@ class Admission:
         """Return the first queued call of this session that may go now: one whose supervisor is away, or has
         no credit, holds back none for another supervisor.
         """
-        if not session.waiting or not self._has_room(session):
+        if not session.waiting or not self._has_room(session) or not self.links.has_any_credit:
             return None
         has_credit = self.links.has_credit
-        if self.links.is_single:
-            first = session.waiting[0]
-            return first if has_credit(first.key) else None
         return next((open_call for open_call in session.waiting if has_credit(open_call.key)), None)
 
     def _has_room(self, session: Session) -> bool:

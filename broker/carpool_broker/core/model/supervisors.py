@@ -1,4 +1,4 @@
-"""The supervisors of this broker: which of them runs a server, and how much may be sent to each.
+"""The placement of servers on supervisors, and the credit of the link to each supervisor.
 
 Owns the placement and the credit of each link. Every server has one supervisor, chosen by rendezvous hashing
 of its name: the pools of a server that replace each other, its leases and what is known about it stay in one
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Final
 
-from carpool_protocol.ids import PoolKey, ServerName, SupervisorName, server_of_pool
+from carpool_protocol.ids import PoolKey, ServerName, SupervisorName, server_of_pool, supervisor_name
 
-ONLY: Final = SupervisorName("sup1")
+ONLY: Final = supervisor_name(0)
 """The supervisor of a carpool that has one."""
 
 
@@ -50,6 +50,14 @@ class SupervisorLinks:
         """Return the supervisor that runs this pool."""
         return self._of_pool(key).name
 
+    def runs_server(self, name: SupervisorName, server: ServerName) -> bool:
+        """True if this supervisor runs this server."""
+        return self._of_server(server).name == name
+
+    def runs(self, name: SupervisorName, key: PoolKey) -> bool:
+        """True if this supervisor runs this pool."""
+        return self._of_pool(key).name == name
+
     def _of_server(self, server: ServerName) -> _Link:
         link = self._of_servers.get(server)
         if link is None:
@@ -71,6 +79,7 @@ class SupervisorLinks:
         self._of_servers = {server: link for server, link in self._of_servers.items() if server in servers}
 
     # --- credit ----------------------------------------------------------------------------------------
+    # Each call passes `spend` and `has_credit`: they look a known pool up without `_of_pool`.
 
     def supervisor_ready(self, name: SupervisorName, credit_bytes: int) -> None:
         """This supervisor takes calls from now on."""
@@ -89,7 +98,7 @@ class SupervisorLinks:
             link.credit_bytes += size_bytes
 
     def spend(self, key: PoolKey, size_bytes: int) -> None:
-        """So many bytes go to the supervisor of this pool."""
+        """Take so many bytes from the credit of the supervisor of this pool."""
         link = self._of_pools.get(key) or self._of_pool(key)
         link.credit_bytes -= size_bytes
 

@@ -170,9 +170,10 @@ class Recovery:
         and still has it.
         """
         known = self.record.awaited if self._epochs[name] == self._last.get(name, NO_SUPERVISOR) else {}
-        lost_state.supervisor_connected(self._sessions.values(), known, partial(self._runs, name))
+        runs = partial(self._links.runs_server, name)
+        lost_state.supervisor_connected(self._sessions.values(), known, runs)
         for session, held in list(self._held.items()):
-            of_it = {server for server in held if self._runs(name, server)}
+            of_it = {server for server in held if runs(server)}
             lost = of_it.difference(known.get(session, ()))
             if lost:
                 self._bereft.setdefault(session, set()).update(lost)
@@ -181,9 +182,6 @@ class Recovery:
                 del self._held[session]
         for session in self._bereft:
             self.record.awaited.setdefault(session, [])
-
-    def _runs(self, name: SupervisorName, server: ServerName) -> bool:
-        return self._links.owner_of_server(server) == name
 
     def record_completed(self, name: SupervisorName, now: float) -> None:
         """A supervisor has sent its whole record. When all have, requests that wait are decided about."""
@@ -225,19 +223,19 @@ class Recovery:
             self._last[name] = self._epochs[name]
         for session, held in self.record.awaited.items():
             had = {*held, *self._called_servers(session, states)}
-            lost = {server for server in had if self._runs(name, server)}
+            lost = {server for server in had if self._links.runs_server(name, server)}
             if lost and session not in self._sessions:
                 self._held[session] = sorted(lost.union(self._held.get(session, ())))
         self.record.supervisor_lost(name, self._links)
-        if self._links.is_single:  # else others may repeat their asks
+        self._heard.discard(name)
+        self._epochs.pop(name, None)
+        if not self._heard:  # else others may repeat their asks
             for session in self._back:
                 if not self._timers.has("returning_session", session):
                     self._before.stop_waiting(session)
-        self._heard.discard(name)
-        self._epochs.pop(name, None)
-        owner_of = self._links.owner_of
-        self._adopted = {call: each for call, each in self._adopted.items() if owner_of(each.key) != name}
-        self.kept_pools = {key: told for key, told in self.kept_pools.items() if owner_of(key) != name}
+        runs = partial(self._links.runs, name)
+        self._adopted = {call: each for call, each in self._adopted.items() if not runs(each.key)}
+        self.kept_pools = {key: told for key, told in self.kept_pools.items() if not runs(key)}
 
     def _called_servers(
         self, session: SessionId, states: Mapping[PoolKey, PoolChanged]

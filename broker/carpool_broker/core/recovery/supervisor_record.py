@@ -144,7 +144,7 @@ class RecordedCalls:
     def supervisor_lost(self, name: SupervisorName, links: SupervisorLinks) -> None:
         """This supervisor has gone, and its record with it."""
         for session, calls in list(self._calls.items()):
-            for call in [each.call for each in calls.values() if links.owner_of(each.key) == name]:
+            for call in [each.call for each in calls.values() if links.runs(name, each.key)]:
                 del calls[call]
                 if self._parked.pop(call, None) is not None:
                     until = self._timers.deadline_of("recorded_call", call)
@@ -157,7 +157,7 @@ class RecordedCalls:
             others = self._recorded_by.get(session, set()) - {name}
             if others:
                 self._recorded_by[session] = others
-                held[:] = [server for server in held if links.owner_of_server(server) != name]
+                held[:] = [server for server in held if not links.runs_server(name, server)]
             else:
                 del self.awaited[session]
         self._recorded_by = {each: by for each, by in self._recorded_by.items() if each in self.awaited}

@@ -1,4 +1,4 @@
-"""What the broker tells each supervisor that connects, and keeps telling it.
+"""Sends each supervisor the pools, sessions, subscriptions and catalog requests that concern it.
 
 Owns the order, for each supervisor: the wanted pools; then it sends its record (`recovery`); then the open
 sessions and those whose pools have changed, their subscriptions and the catalogs that they need; then calls
@@ -22,7 +22,7 @@ from carpool_broker.core.registry.catalog_queue import CatalogQueue
 from carpool_broker.core.registry.registry import Registry
 from carpool_broker.core.requests.dispatch import RequestDispatch
 from carpool_broker.core.requests.notifications import Notifications
-from carpool_protocol.ids import PoolKey, ServerName, SessionId, SupervisorName
+from carpool_protocol.ids import PoolKey, SessionId, SupervisorName
 from carpool_protocol.link.messages import DiscoverCatalog, OpenSessions, SessionPoolChanged, SetPools
 
 
@@ -89,7 +89,7 @@ class SupervisorSync:
             self._emit(self._moved.pop(key))
         self._recovery.record_completed(name, now)
         self.recovery_advanced()
-        runs = partial(self._runs_pool, name)
+        runs = partial(self._links.runs, name)
         self._requests.list_freshness.supervisor_connected(runs)
         self._send_subscriptions(runs)
         self._discover_catalogs()
@@ -101,13 +101,14 @@ class SupervisorSync:
         self._recovery.supervisor_lost(name, self._session_views.states)
 
     def states_lost(self, name: SupervisorName) -> None:
-        """What this supervisor has told of its pools no longer holds."""
+        """Drop the states that this supervisor has reported of its pools."""
         self._forget_states(name)
-        self._session_views.slow = {key for key in self._session_views.slow if not self._runs_pool(name, key)}
+        slow = self._session_views.slow
+        self._session_views.slow = {key for key in slow if not self._links.runs(name, key)}
 
     def _forget_states(self, name: SupervisorName) -> None:
         states = self._session_views.states
-        for key in [key for key in states if self._runs_pool(name, key)]:
+        for key in [key for key in states if self._links.runs(name, key)]:
             del states[key]
 
     def is_linked(self) -> bool:
@@ -115,14 +116,8 @@ class SupervisorSync:
         return bool(self._links.ready)
 
     def accepts_subscriptions(self) -> bool:
-        """True if supervisors are told of subscriptions and log levels now."""
+        """True while subscriptions and log levels are sent to supervisors."""
         return self.is_linked() and not self._recovery.is_hushed
-
-    def _runs_pool(self, name: SupervisorName, key: PoolKey) -> bool:
-        return self._links.owner_of(key) == name
-
-    def _runs_server(self, name: SupervisorName, server: ServerName) -> bool:
-        return self._links.owner_of_server(server) == name
 
     def _send_to(self, name: SupervisorName, message: SetPools | OpenSessions) -> None:
         self._emit(message if self._links.is_single else SendTo(name, message))
@@ -130,7 +125,7 @@ class SupervisorSync:
     def _send_sessions(self, names: Iterable[SupervisorName]) -> None:
         expected = self._recovery.expected_sessions()
         for name in names:
-            runs = partial(self._runs_server, name)
+            runs = partial(self._links.runs_server, name)
             told = lost_state.report_sessions(self._sessions.values(), expected, runs)
             self._send_to(name, told)
 
@@ -139,14 +134,14 @@ class SupervisorSync:
         recovery = self._recovery
         if recovery.is_grace_over:
             recovery.is_grace_over = False
-            self._send_subscriptions()
+            self._send_subscriptions(lambda _: True)
         if recovery.are_sessions_known:
             recovery.are_sessions_known = False
             if self.is_linked():
                 self.send_pools()
                 self._send_sessions(self._links.ready)
 
-    def _send_subscriptions(self, concerns: Callable[[PoolKey], bool] = lambda _: True) -> None:
+    def _send_subscriptions(self, concerns: Callable[[PoolKey], bool]) -> None:
         """Send all subscriptions at these pools. Their supervisor then tells what has changed while no broker
         was there.
         """
@@ -193,7 +188,7 @@ class SupervisorSync:
         if self._links.is_single:
             return wanted
         among = len(self._links.names)
-        pools = [spec for spec in wanted.pools if self._runs_pool(name, spec.key)]
+        pools = [spec for spec in wanted.pools if self._links.runs(name, spec.key)]
         # Servers that always run must fit, and another one beside them.
         kept = sum(spec.policy.min_instances for spec in pools)
         needed = kept + any(not spec.policy.min_instances for spec in pools)

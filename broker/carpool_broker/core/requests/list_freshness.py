@@ -54,7 +54,7 @@ class ListFreshness:
         self._expires_at = {key: end for key, end in self._expires_at.items() if key in wanted}
         self._renewing &= wanted
 
-    def supervisor_connected(self, runs: Callable[[PoolKey], bool] = lambda _: True) -> None:
+    def supervisor_connected(self, runs: Callable[[PoolKey], bool]) -> None:
         """A new supervisor has connected, which was asked for none of these pools."""
         self._renewing = {key for key in self._renewing if not runs(key)}
 

@@ -122,7 +122,7 @@ class SubscriptionTable:
         self._subscriptions.pop(session, None)
         self.is_stale = True
 
-    def mark_unsent(self, concerns: Callable[[PoolKey], bool] = lambda _: True) -> None:
+    def mark_unsent(self, concerns: Callable[[PoolKey], bool]) -> None:
         """The supervisor of these pools knows nothing of this: all must be sent again."""
         self._sent_levels = {key: level for key, level in self._sent_levels.items() if not concerns(key)}
         self._sent_uris = {key: uris for key, uris in self._sent_uris.items() if not concerns(key)}

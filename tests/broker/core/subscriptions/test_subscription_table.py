@@ -46,7 +46,7 @@ def test_levels_and_subscriptions_are_sent_once_and_again_to_a_new_supervisor() 
     first = two.news()
     assert first == [SetLevel(FS_KEY, "info"), SetResourceSubscriptions(FS_KEY, ["file:///x"])]
     assert two.news() == []
-    two.interests.mark_unsent()
+    two.interests.mark_unsent(lambda _: True)
     assert two.news() == first
 
 

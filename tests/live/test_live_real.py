@@ -154,6 +154,13 @@ async def test_a_cancelled_scope_of_the_official_client_cancels_at_the_server(sh
             assert text(await client.call_tool("slow__sleep", {"seconds": 0})) == "sleep done"
 
 
+def time_servers(one: Daemon) -> list[str]:
+    """Return the command lines of the servers that run, whatever the directory of the checkout is called."""
+    return [
+        line for line in one.running().values() if "bin/mcp-server-time" in line and "carpool run" not in line
+    ]
+
+
 async def test_run_shows_names_untouched_and_two_runs_share_one_process(daemon: Make) -> None:
     one = daemon({}, up=False)
     with trio.fail_after(LIMIT_S):
@@ -163,12 +170,8 @@ async def test_run_shows_names_untouched_and_two_runs_share_one_process(daemon: 
                 names = {tool.name for tool in (await client.list_tools()).tools}
                 assert names == {"get_current_time", "convert_time"}
                 assert json.loads(text(await client.call_tool("get_current_time", UTC)))["timezone"] == "UTC"
-            processes = [
-                line for line in one.running().values() if "mcp-server-time" in line and "carpool" not in line
-            ]
-            assert len(processes) == 1, processes
+            assert len(time_servers(one)) == 1, one.running()
             async with sdk(one, "run", "--", "mcp-server-time", "--local-timezone", "Asia/Tokyo") as third:
                 assert json.loads(text(await third.call_tool("get_current_time", UTC)))["timezone"] == "UTC"
-                processes = [line for line in one.running().values() if "bin/mcp-server-time" in line]
-                assert len([line for line in processes if "carpool run" not in line]) == 2, processes
+                assert len(time_servers(one)) == 2, one.running()
         await one.until(lambda facts: not facts["totals"]["instances"], "what nobody runs any more has ended")

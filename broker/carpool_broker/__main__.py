@@ -6,6 +6,7 @@ import os
 import sys
 
 import msgspec
+from msgspec.structs import replace
 
 from carpool_broker.config.blocking_io import TURN_S
 from carpool_broker.config.configuration import Configuration
@@ -52,7 +53,10 @@ def main() -> int:
         log.error("the launcher did not send the secret of its brokers")
         return EXIT_FAILED
     try:
-        file = find_config_file(os.environ, arguments.config)
+        file = replace(
+            find_config_file(os.environ, arguments.config),
+            node_servers=paths.node_servers_file(arguments.runtime_dir),
+        )
         state = paths.state_dir(os.environ, arguments.runtime_dir)
         secret, trouble = pool_secret.load_secret(state)
         if trouble:

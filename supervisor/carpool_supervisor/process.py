@@ -117,6 +117,7 @@ class SupervisorShell:
             paths.runtime_id(runtime_dir),
             epoch,
             self._instance_ios,
+            node_socket=paths.node_socket(runtime_dir),
             spec_of=self._spec_of,
             feed=self._feed,
             search_path=lambda: os.pathsep.join(self._server_path.directories),

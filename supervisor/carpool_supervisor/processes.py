@@ -1,5 +1,7 @@
 """Processes of instances: starts and ends them as the core decides, and reports their starts and exits.
 
+An instance of a server at another node is a session there in place of a process (`spawn.node_sessions`).
+
 Owns the starts that wait for a spawner or for the PATH, and the next spawner after one has died. Each
 instance that the core has requested is reported exactly once, even if it was never started.
 
@@ -18,7 +20,8 @@ from carpool_protocol.link.messages import PoolSpec
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor.core.model import effects, events
 from carpool_supervisor.spawn.exit_messages import exit_text
-from carpool_supervisor.spawn.request import AtLimitError, SpawnRefusedError
+from carpool_supervisor.spawn.node_sessions import NodeSessionStarter
+from carpool_supervisor.spawn.request import AtLimitError, Pipes, SpawnRefusedError
 from carpool_supervisor.spawn.spawner_client import Spawner
 from carpool_supervisor.stdio.instance_io import InstanceIos
 
@@ -38,12 +41,13 @@ class Processes:
         epoch: Epoch,
         instance_ios: InstanceIos,
         *,
+        node_socket: str,
         spec_of: Callable[[PoolKey], PoolSpec | None],
         feed: Callable[[Iterable[events.OwnEvent]], None],
         search_path: Callable[[], str],
     ) -> None:
-        """`spec_of`: None if the instance's configuration is gone. `feed`: takes events for the core.
-        `search_path`: the PATH of servers without one of their own.
+        """`node_socket`: the socket of the node's process. `spec_of`: None if the instance's configuration is
+        gone. `feed`: takes events for the core. `search_path`: the PATH of servers without one of their own.
         """
         self._instance_ios = instance_ios
         self._spec_of = spec_of
@@ -57,6 +61,13 @@ class Processes:
             on_spawn_failed=self._spawn_failed,
             on_exited=self._exited,
             on_lost=self._spawner_lost,
+        )
+        self._node_sessions = NodeSessionStarter(
+            ready,
+            node_socket,
+            on_opened=self._spawned,
+            on_failed=self._report_spawn_failure,
+            on_ended=self._ended,
         )
         self._spawner_gone = trio.Event()
         self._is_spawner_away = False
@@ -76,6 +87,7 @@ class Processes:
 
     async def close(self, patience_s: float) -> None:
         """End all processes and the spawner within this time."""
+        self._node_sessions.close()
         await self._spawner.close(patience_s)
 
     @property
@@ -110,17 +122,24 @@ class Processes:
             self._feed((events.SpawnFailed(instance, "its configuration is gone", random.random()),))  # noqa: S311
             return
         try:
-            search_path = self._search_path()
-            env = {**({"PATH": search_path} if search_path else {}), **spec.env}
-            pipes = self._spawner.spawn(instance, spec.argv, env, spec.cwd)
+            pipes = self._start(instance, spec)
         except SpawnRefusedError as error:
             why = self._instance_ios.masked(instance, str(error), spec)
-            self._report_spawn_failure(instance, why, isinstance(error, AtLimitError))
+            passing = isinstance(error, AtLimitError) or spec.target is not None
+            self._report_spawn_failure(instance, why, passing)
             return
         self._instance_ios.open(instance, spec, effect.era, pipes)
         text = f"{effect.server} #{instance} starts (generation {effect.generation})"
         log.info("%s", text, extra={"server": effect.server, "instance": instance})
         self._instance_ios.log_line(effect.server, instance, text)
+
+    def _start(self, instance: InstanceId, spec: PoolSpec) -> Pipes:
+        """Start the process, or the session, of an instance. Raises `SpawnRefusedError`."""
+        if spec.target is not None:
+            return self._node_sessions.open(instance, spec.target)
+        search_path = self._search_path()
+        env = {**({"PATH": search_path} if search_path else {}), **spec.env}
+        return self._spawner.spawn(instance, spec.argv, env, spec.cwd)
 
     def _spawned(self, instance: InstanceId, pid: int) -> None:
         self._feed((events.InstanceSpawned(instance, pid),))
@@ -139,7 +158,9 @@ class Processes:
 
     def _exited(self, instance: InstanceId, status: int) -> None:
         how = exit_text(status)
-        how = f"was {how}" if status < 0 else f"ended with {how}"
+        self._ended(instance, f"was {how}" if status < 0 else f"ended with {how}")
+
+    def _ended(self, instance: InstanceId, how: str) -> None:
         unwritten, words = self._instance_ios.process_exited(instance)
         self._feed((events.InstanceExited(instance, how, unwritten, words, random.random()),))  # noqa: S311
 
@@ -148,7 +169,11 @@ class Processes:
             self._instance_ios.close_stdin(effect.instance)
 
     def _signal(self, effect: effects.SignalGroup) -> None:
-        if not self._cancel_held_start(effect.instance):
+        if self._cancel_held_start(effect.instance):
+            return
+        if self._node_sessions.holds(effect.instance):
+            self._node_sessions.end(effect.instance)
+        else:
             self._spawner.signal(effect.instance, effect.signal)
 
     def _cancel_held_start(self, instance: InstanceId) -> bool:

@@ -57,6 +57,8 @@ class BrokerConnection:
         self._kick = anyio.Event()
         """Set when there is something to write, or a socket to write to."""
         self._room = anyio.Event()
+        self._may_read = anyio.Event()
+        self._may_read.set()
 
     async def open(self) -> None:
         """Connect. Raises `NotRunning`."""
@@ -83,6 +85,13 @@ class BrokerConnection:
         """Wait while no broker is connected, or while it does not read."""
         while self.ended is None and not self.has_room:
             await self._room.wait()
+
+    def set_reading(self, *, on: bool) -> None:
+        """Read on, or read nothing: then the broker waits with what it sends."""
+        if on and not self._may_read.is_set():
+            self._may_read.set()
+        elif not on and self._may_read.is_set():
+            self._may_read = anyio.Event()
 
     def close(self) -> None:
         """Close the connection: the broker cancels open requests."""
@@ -142,6 +151,8 @@ class BrokerConnection:
         attachment = self._attachment
         while True:
             try:
+                if not self._may_read.is_set():
+                    await self._may_read.wait()
                 await anyio.wait_readable(sock)
                 data = sock.recv(READ_BYTES)
             except (BlockingIOError, InterruptedError):

@@ -32,7 +32,7 @@ class HttpDoorWatch:
     def __init__(self, listen: str, config: str, environ: dict[str, str], last_good: str = "") -> None:
         self.listen = listen
         self._last_good = last_good
-        self._path = config or _default_config(environ)
+        self._path = config or default_config(environ)
         self._seen: object = ""
         """The file as it was when the door was last started, or found unwanted."""
         self._said = ""
@@ -42,7 +42,7 @@ class HttpDoorWatch:
         """True if a door that does not run should be started: the file is new or changed, and
         may want one.
         """
-        stamp = _stamp(self._path)
+        stamp = stamp_of(self._path)
         if stamp == self._seen:
             return False
         self._seen = stamp
@@ -72,10 +72,11 @@ class HttpDoorWatch:
         """True if the file may want a door. A wrong yes costs one short process, because the door reads the
         file properly.
         """
-        return _holds(self._path, b'"http"') or _holds(self._last_good, rb"\"http\"")
+        return is_word_in(self._path, b'"http"') or is_word_in(self._last_good, rb"\"http\"")
 
 
-def _holds(path: str, text: bytes) -> bool:
+def is_word_in(path: str, text: bytes) -> bool:
+    """True if the beginning of the file holds this text."""
     try:
         with open(path, "rb") as file:
             return text in file.read(_MAX_FILE_BYTES)
@@ -83,14 +84,16 @@ def _holds(path: str, text: bytes) -> bool:
         return False
 
 
-def _default_config(environ: dict[str, str]) -> str:
+def default_config(environ: dict[str, str]) -> str:
+    """Return the user's configuration file, if no option names one."""
     base = environ.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(base):
         base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".config")
     return os.path.join(base, "carpool", "carpool.json")
 
 
-def _stamp(path: str) -> tuple[int, int] | None:
+def stamp_of(path: str) -> tuple[int, int] | None:
+    """Return what changes when the file does; None if it is not there."""
     try:
         found = os.stat(path)
     except OSError:

@@ -28,6 +28,8 @@ from carpool.launcher.http_door import (
     write_door_problem,
 )
 from carpool.launcher.log import exit_status_text, log_line
+from carpool.launcher.node_process import EXIT_CONFIG as NODE_EXIT_CONFIG
+from carpool.launcher.node_process import NodeProcessWatch
 from carpool.launcher.restart_policy import SILENT_S, RestartPolicy
 from carpool.launcher.runtime_dir import RuntimeDirWatch
 from carpool.launcher.service_manager import RESTART_STATUS, ServiceManager
@@ -129,6 +131,15 @@ class Launcher:
         self._door = ChildSpec(door, RestartPolicy(silent_s))
         self._door.start_at = None
         self._door_watch = HttpDoorWatch(http, config, environ, paths.last_good_file(directory))
+        node = DaemonChild(
+            "node",
+            "carpool.cluster",
+            [*at, *(["--config", config] if config else [])],
+            paths.daemon_log(logs, "node"),
+        )
+        self._node = ChildSpec(node, RestartPolicy(silent_s))
+        self._node.start_at = None
+        self._node_watch = NodeProcessWatch(directory, config, environ)
         self._heritage = os.urandom(32).hex()
         self._life, self._since = -1, 0
         """The number of the last broker, and of the first one whose sessions may still come back."""
@@ -151,7 +162,7 @@ class Launcher:
 
     @property
     def _all(self) -> list[ChildSpec]:
-        return [self._broker, *self._supervisors, self._door]
+        return [self._broker, *self._supervisors, self._door, self._node]
 
     def _new_supervisor(self, number: int) -> ChildSpec:
         """Return the supervisor of this number, counted from 0."""
@@ -199,6 +210,8 @@ class Launcher:
             then = now
             if not self._door.child.pid and self._stop_by is None:
                 self._check_door_wanted(now)
+            if not self._node.child.pid and self._stop_by is None and self._node_watch.is_start_due():
+                self._node.start_at = now
             for keep in self._all:
                 self._check_child(keep, now)
             if self._stop_by is not None and not any(keep.child.pid for keep in self._all):
@@ -272,6 +285,9 @@ class Launcher:
         if keep is self._door:
             self._door_exited(status, now + delay_s)
             return
+        if keep is self._node:
+            self._node_exited(status, now + delay_s)
+            return
         keep.start_at = now + delay_s
         log_line(
             f"{child.name} ended with {exit_status_text(status)}; starting it again in {delay_s:.1f} s",
@@ -319,6 +335,17 @@ class Launcher:
                 log_line(note, "warning")
             if self._needs_door and not self._was_ready:
                 self._give_up(EXIT_USAGE if status == EXIT_CONFIG else EXIT_FAILED, _NO_START)
+
+    def _node_exited(self, status: int, start_at: float) -> None:
+        """The node's process has exited. The others go on; where a restart would not help, a changed
+        configuration may.
+        """
+        again = self._node_watch.should_restart(status)
+        self._node.start_at = start_at if again else None
+        if status == NODE_EXIT_CONFIG:
+            log_line(self._node.child.log_tail().rpartition("\n")[2], "warning")
+        elif again and status:
+            log_line(f"node ended with {exit_status_text(status)}; starting it again", "warning")
 
     def _start_again(self, keep: ChildSpec, now: float) -> None:
         if keep.clear_by is not None:

@@ -25,6 +25,7 @@ from carpool_protocol.bootstrap import paths, trusted_places
 from carpool_protocol.bootstrap.paths import project_around
 from carpool_protocol.files import private_files
 from carpool_protocol.files.log_rotation import rotate
+from carpool_protocol.runtime.node_join import NodeJoin, write_join
 from carpool_protocol.runtime.variables_pipe import pipe_with, read_pipe
 
 START_S = 60.0
@@ -38,12 +39,15 @@ _STARTED_BY_AGENT = (
 )
 _OUR_PACKAGES = ("carpool", "carpool_protocol", "carpool_broker", "carpool_supervisor")
 
-USAGE = """usage: carpool up [--detach] [--config FILE] [--http HOST:PORT]
+USAGE = """usage: carpool up [--detach] [--config FILE] [--http HOST:PORT] [--cluster URL] [--node NAME]
 
 Run carpool for this runtime directory until Ctrl-C or `carpool down`.
 --detach  start it in the background and return when sessions are taken
 --config  use this file instead of the user's carpool.json
 --http    open the HTTP door there, above the configuration's `http`; also CARPOOL_HTTP
+--cluster join the cluster at this URL, above the configuration's `cluster.url`, until `carpool down`;
+          `new` starts a NATS server on this machine, whose URL `carpool cluster status` shows
+--node    the name of this node there
 
 Exit codes: 0; 1 it failed, or the HTTP door cannot open now (its port is taken); 2 usage or configuration,
 also an address that is none (then nothing starts) and one that all could use without tokens.
@@ -81,7 +85,7 @@ def up(arguments: list[str]) -> int:
         ready_fd, ends_idle = int(values.get("--ready-fd", "-1")), "--ends-idle" in values
         return _stay(place, config, ready_fd, http, _handed_variables(values), ends_idle=ends_idle)
     http = http or os.environ.get("CARPOOL_HTTP", "")
-    if why := _why_no_address(http):
+    if why := _why_no_address(http) or _join_cluster(place.directory, values):
         _say(why)
         return EXIT_USAGE
     if "--detach" not in values:
@@ -100,6 +104,21 @@ def up(arguments: list[str]) -> int:
             _say(text)
         return code
     return _detach(place, config, http)
+
+
+def _join_cluster(directory: str, values: dict[str, str]) -> str:
+    """Note the cluster of the command line, if it names one. Returns why that cannot be; empty if it can."""
+    url, node = values.get("--cluster", ""), values.get("--node", "")
+    if not url and not node:
+        return ""
+    from carpool_protocol.config.schema.settings_cluster import check_cluster_url, check_node_name
+
+    if url and (why := check_cluster_url(url)):
+        return f"--cluster {why}"
+    if node and (why := check_node_name(node)):
+        return f"--node {why}"
+    write_join(directory, NodeJoin(url, node))
+    return ""
 
 
 def _why_no_address(http: str) -> str:
@@ -414,7 +433,7 @@ def _parse(arguments: list[str]) -> tuple[dict[str, str], str]:
             return {"--help": ""}, ""
         if name in {"--detach", "--quiet", "--stay", "--checked", "--ends-idle"} and not equals:
             values[name] = ""
-        elif name in {"--config", "--ready-fd", "--variables-fd", "--http"}:
+        elif name in {"--config", "--ready-fd", "--variables-fd", "--http", "--cluster", "--node"}:
             if not equals and not rest:
                 return values, f"{name} needs a value"
             values[name] = value if equals else rest.pop(0)

@@ -249,6 +249,26 @@ def down_file(directory: str) -> str:
     return directory + "/down"
 
 
+def node_socket(directory: str) -> str:
+    """The socket on which the node's process opens sessions at other nodes for supervisors."""
+    return directory + "/node.sock"
+
+
+def node_servers_file(directory: str) -> str:
+    """The servers of other nodes, written by the node's process and read by the broker."""
+    return directory + "/node-servers.json"
+
+
+def node_file(directory: str) -> str:
+    """What the node's process says of itself and of the cluster, for `carpool cluster`."""
+    return directory + "/node.json"
+
+
+def node_join_file(directory: str) -> str:
+    """The cluster that `carpool up --cluster` has joined, until carpool is stopped."""
+    return directory + "/node-join"
+
+
 def door_file(directory: str) -> str:
     """The file in which the HTTP door writes its URL while it listens."""
     return directory + "/http.json"
@@ -271,7 +291,14 @@ def projects_last_good_file(directory: str) -> str:
 
 def held_until_down(directory: str) -> tuple[str, ...]:
     """The files that outlive the death of any process of carpool and are removed when carpool stops."""
-    return switches_file(directory), last_good_file(directory), projects_last_good_file(directory)
+    return (
+        switches_file(directory),
+        last_good_file(directory),
+        projects_last_good_file(directory),
+        node_join_file(directory),
+        node_file(directory),
+        node_servers_file(directory),
+    )
 
 
 def lock_file(directory: str) -> str:

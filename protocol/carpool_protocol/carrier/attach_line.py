@@ -30,8 +30,10 @@ from msgspec import Meta, Struct
 
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION
 
-Carrier = Literal["shim", "run", "cli", "client", "door"]
-"""`door` is the HTTP door. Its connection is no session; it carries many (`streams`)."""
+Carrier = Literal["shim", "run", "cli", "client", "door", "node"]
+"""`door` is the HTTP door. Its connection is no session; it carries many (`streams`). `node`: an agent of
+another node of the cluster.
+"""
 
 OURS_PREFIX = b'{"jsonrpc":"2.0","method":"carpool/'
 ATTACHED_PREFIX = OURS_PREFIX + b'attached"'

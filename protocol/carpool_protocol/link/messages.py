@@ -30,7 +30,7 @@ from carpool_protocol.ids import (
     SessionId,
 )
 
-LINK_VERSION = 6
+LINK_VERSION = 7
 """The version that both ends announce first. A peer with another number is refused with a clear sentence."""
 
 Secret = Annotated[dict[str, str], Meta(extra={"journal": "blank"})]
@@ -183,6 +183,17 @@ class Root(Struct, frozen=True, array_like=True):
     """The agent's name for it; empty: none."""
 
 
+class NodeTarget(Struct, frozen=True, array_like=True):
+    """A server of other nodes of the cluster (docs/cluster.md)."""
+
+    node: str
+    """The node's name; `*`: any node that offers the server."""
+    server: str
+    """Its name there."""
+    keeps_state: bool = True
+    """Each agent has an instance of its own there: an agent is told of state that was lost with it."""
+
+
 class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
     """One pool that is wanted: its program and its policy."""
 
@@ -217,6 +228,8 @@ class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
     """True: its processes are carpool's own bridges to servers over a URL; what they say about delivery is
     trusted.
     """
+    target: NodeTarget | None = None
+    """The server is at another node: its instances are sessions there and no processes (`argv` is unused)."""
 
 
 class SetPools(Message, frozen=True, tag=10):

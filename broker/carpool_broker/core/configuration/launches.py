@@ -37,7 +37,7 @@ from carpool_protocol.config.schema.server_kinds import module_name_problem
 from carpool_protocol.config.schema.url_servers import remote_of
 from carpool_protocol.config.text.problems import ConfigProblem, KeyPath, render_path
 from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.link.messages import EraWish, Policy, PoolSpec, Root
+from carpool_protocol.link.messages import EraWish, NodeTarget, Policy, PoolSpec, Root
 from carpool_protocol.wire.tool_name_resolver import MAX_SERVER_NAME_CHARS, check_server_name
 
 _ERA_WISHES: Final[dict[Literal["auto", "legacy", "modern", "match"], EraWish]] = {
@@ -128,6 +128,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     origin: str = "config"
     bridge: bool = False
     """True if it is carpool's bridge to a URL."""
+    target: NodeTarget | None = None
+    """The server of other nodes that it is; None: it runs here."""
     secrets: list[str] = []
     """The values of variables that were expanded into it."""
     decided: tuple[tuple[str, object], ...] = ()
@@ -164,6 +166,7 @@ class Launch(Struct, frozen=True, kw_only=True):
             roots=self.roots,
             era=self.era,
             bridge=self.bridge,
+            target=self.target,
         )
 
 
@@ -222,6 +225,8 @@ def launch_of(server: ServerConfig, launch: LaunchEnvironment) -> Launch | Canno
     if missing or isinstance(roots, MissingValue):
         problems = (_problem(server, path, each.render()) for path, each in missing.items())
         return CannotRun("; ".join(problems), all(each.cause == "unset" for each in missing.values()))
+    if server.node is not None:
+        return _node_launch(server, server.node, launch)
     if server.url is not None:
         return _bridge_launch(server, filled, roots, launch)
     cwd = _directory(filled["cwd",], launch.base_directory(server), launch.home)
@@ -268,6 +273,36 @@ def _bridge_launch(
         roots=roots,
         era=_ERA_WISHES[server.era],
         bridge=True,
+    )
+
+
+MAX_NODE_SESSIONS: Final = 2000
+"""The most sessions of one server of another node. Each agent that uses it has one."""
+NODE_RETRY_S: Final = 2.0
+"""A node that did not answer is tried again this soon: it may just be started."""
+
+
+def _node_launch(server: ServerConfig, node: str, launch: LaunchEnvironment) -> Launch:
+    """Return the launch of a server of other nodes: a session there for each agent, and no process. The
+    sharing mode in the configuration is the one of the server there.
+    """
+    there = server.server or server.name
+    policy = structs.replace(
+        server.policy,
+        sharing="session",
+        max_instances=server.policy.max_instances or MAX_NODE_SESSIONS,
+        open_s=NODE_RETRY_S,
+        max_delay_s=NODE_RETRY_S,
+    )
+    keeps_state = server.policy.sharing in {"auto", "session"}
+    return Launch(
+        server=server.name,
+        # What it is called in lists of processes, and part of its pool key.
+        argv=["session", node, there, "stateful" if keeps_state else "stateless"],
+        env={},
+        cwd=launch.home,
+        policy=policy,
+        target=NodeTarget(node, there, keeps_state),
     )
 
 

@@ -11,6 +11,7 @@ Knows nothing of: the meaning of the text, the time of the next reading.
 
 import hashlib
 import os
+import socket
 import stat
 from collections.abc import Mapping
 from typing import Final, cast
@@ -22,11 +23,13 @@ from carpool_protocol.bootstrap.paths import project_around
 from carpool_protocol.bootstrap.trusted_places import CONFIG_VARIABLE
 from carpool_protocol.config.reading.flagged_variables import all_flagged
 from carpool_protocol.config.reading.includes import find_included
+from carpool_protocol.config.reading.node_servers import with_node_servers
 from carpool_protocol.config.reading.parse import MAX_PROJECT_SERVERS, LoadedConfig, empty_config, read_config
 from carpool_protocol.config.reading.tools_file import read_tools
 from carpool_protocol.config.schema.environment import read_env_file
 from carpool_protocol.config.schema.expand import from_home
 from carpool_protocol.config.schema.model import Config, NamedWorkspace, ServerConfig
+from carpool_protocol.config.schema.placement import node_name
 from carpool_protocol.config.text.file_stamps import Stamp, stamp
 from carpool_protocol.config.text.jsonc import ValueBudget
 from carpool_protocol.config.text.problems import ConfigProblem, render_path
@@ -55,6 +58,8 @@ class ConfigFile(Struct, frozen=True):
     """Absolute."""
     asked_for: bool
     """True: an option or variable named it, so it must exist."""
+    node_servers: str = ""
+    """The file with the servers of other nodes, which the node's process writes; empty: it does not count."""
 
 
 def find_config_file(environ: Mapping[str, str], option: str | None = None) -> ConfigFile:
@@ -139,6 +144,7 @@ def load_layer(
     else:
         loaded = reading.with_included(reading.parse_servers(text, file.path))
         loaded = reading.with_tools(loaded, home) if home else loaded
+        loaded = reading.with_node_servers(loaded, file) if file.node_servers else loaded
     env: dict[str, str] = {}
     path = env_file_path(loaded.config, home) if loaded.config is not None and home else None
     if loaded.config is not None and path is not None:
@@ -241,6 +247,17 @@ class _LayerReader:
             return LoadedConfig(None, problems, warnings)
         whole = replace(config, servers=servers, unusable=unusable, included=tuple(self.matched))
         return LoadedConfig(whole, [], warnings, written)
+
+    def with_node_servers(self, loaded: LoadedConfig, file: ConfigFile) -> LoadedConfig:
+        """The configuration with the servers of other nodes, and without those that are placed elsewhere."""
+        config = loaded.config
+        if config is None:
+            return loaded
+        text = self.read_text(file.node_servers)
+        offered = read_config(text, file.node_servers).config if isinstance(text, str) else None
+        said = config.cluster.node if offered is None else offered.cluster.node
+        node = node_name(said, socket.gethostname())
+        return replace(loaded, config=with_node_servers(config, offered, node))
 
     def with_tools(self, loaded: LoadedConfig, home: str) -> LoadedConfig:
         """The configuration with the tools of servers that have a `tools_file`. A bad list is that server's

@@ -28,6 +28,7 @@ from carpool_protocol.config.reading.workspaces import WORKSPACES, read_workspac
 from carpool_protocol.config.schema.expand import BadTemplate, read_template
 from carpool_protocol.config.schema.model import (
     AuditConfig,
+    ClusterConfig,
     Config,
     HttpConfig,
     ServerConfig,
@@ -233,6 +234,7 @@ class _ConfigReader:
             audit=audit,
             trace=TraceConfig(**_under("trace", fields)),
             http=http,
+            cluster=ClusterConfig(**_under("cluster", fields)),
             workspaces=workspaces,
             profiles=profiles,
             hooks=hooks,

@@ -91,6 +91,23 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
     session_idle_s: float
 
 
+class ClusterConfig(Struct, frozen=True, kw_only=True):
+    """Settings of the cluster that this carpool is a node of (docs/cluster.md)."""
+
+    url: str
+    """Empty: no cluster."""
+    node: str
+    """Empty: the machine's name."""
+    name: str
+    labels: tuple[str, ...]
+    profile: str
+    credentials: str
+    ca: str
+    key: str
+    peers: tuple[str, ...]
+    """Each `NAME ADDRESS [PUBLIC-KEY]`."""
+
+
 class ServerConfig(Struct, frozen=True, kw_only=True):
     """One server as written, before expansion."""
 
@@ -108,6 +125,12 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     args: tuple[str, ...]
     python: str | None
     """A Python module; its functions are the tools."""
+    node: str | None = None
+    """The server is at this other node of the cluster, or at any (`*`)."""
+    server: str | None = None
+    """Its name there; `None`: the same."""
+    on: tuple[str, ...] = ()
+    """The nodes that run it, by label; empty: every node that has it in its file."""
     strict: bool
     interpreter: str | None
     """`None`: the daemon's own Python."""
@@ -278,6 +301,7 @@ class Config(Struct, frozen=True, kw_only=True):
     audit: AuditConfig
     trace: TraceConfig
     http: HttpConfig
+    cluster: ClusterConfig
     workspaces: dict[str, NamedWorkspace]
     """In the order of the file."""
     profiles: dict[str, ProfileConfig]

@@ -1,4 +1,5 @@
-"""The three kinds of server: a command, a URL, or a Python module. A server is exactly one of them.
+"""The kinds of server: a command, a URL, a Python module, or a server of another node. A server is exactly
+one of them.
 
 Owns which keys belong to which kind, and which names a Python module may have (checked after variables are
 filled in).
@@ -23,7 +24,12 @@ def module_name_problem(name: str) -> str | None:
     return "must be the name of a module, as package.module, not a file"
 
 
-SERVER_KINDS: Final = {"command": "a command", "url": "a server over a URL", "python": "a Python module"}
+SERVER_KINDS: Final = {
+    "command": "a command",
+    "url": "a server over a URL",
+    "python": "a Python module",
+    "node": "a server of another node",
+}
 """Key → kind of the server. A server has exactly one of these keys."""
 
 ONLY_WITH: Final = {
@@ -32,6 +38,7 @@ ONLY_WITH: Final = {
     "oauth": "url",
     "strict": "python",
     "interpreter": "python",
+    "server": "node",
 }
 """Key → the kind of servers for which it has a meaning."""
 
@@ -53,8 +60,10 @@ def kind_problems(server: Mapping[str, JsonValue]) -> list[tuple[KeyPath, str]]:
     if transport is not None and (transport[1] == _PIPES) != (way_here != "url"):
         wanted = '"http", "sse" or "url"' if way_here == "url" else f'"{_PIPES}"'
         return [((transport[0],), f"must be {wanted}: this server is {SERVER_KINDS[way_here]}")]
-    if way_here == "url" and "cwd" in server:
-        return [(("cwd",), "has no meaning for a server over a URL; remove it")]
+    if way_here in {"url", "node"} and "cwd" in server:
+        return [(("cwd",), f"has no meaning for {SERVER_KINDS[way_here]}; remove it")]
+    if way_here == "node" and (aside := {"env", "on", "roots"} & server.keys()):
+        return [((key,), "has no meaning for a server of another node; remove it") for key in sorted(aside)]
     return [
         ((key,), f"goes with `{kind}` only, and this server is {SERVER_KINDS[way_here]}; remove it")
         for key, kind in ONLY_WITH.items()

@@ -64,6 +64,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     """Known choices that this version refuses because it does not support them yet."""
     no_variables: str = ""
     """Advice for people who write `${VAR}` for a `count`, as a sentence."""
+    alone: bool = False
+    """`texts` may also be one text without a list."""
     check: Callable[[str], str | None] | None = None
     """Returns the problem of a `text` or of one of the `texts`, as a sentence."""
     text: str

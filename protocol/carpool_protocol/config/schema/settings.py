@@ -2,8 +2,8 @@
 
 From it come validation and "did you mean" (`parse`), the values and defaults of `model`, the page
 `docs/settings.md` (`settings_page`) and the rows of `carpool check` (`describe`). A setting that is not here,
-in `settings_server`, `settings_profile`, `settings_hooks`, `settings_trace` or `settings_http` does not
-exist.
+in `settings_cluster`, `settings_server`, `settings_profile`, `settings_hooks`, `settings_trace` or
+`settings_http` does not exist.
 
 Knows nothing of: files, text, servers by name.
 """
@@ -21,6 +21,7 @@ from carpool_protocol.config.schema.setting import (
     seconds,
     size,
 )
+from carpool_protocol.config.schema.settings_cluster import CLUSTER_SETTINGS
 from carpool_protocol.config.schema.settings_hooks import HOOK_SETTINGS
 from carpool_protocol.config.schema.settings_http import HTTP_SETTINGS
 from carpool_protocol.config.schema.settings_profile import PROFILE_SETTINGS
@@ -233,6 +234,7 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     *TRACE_SETTINGS,
     *HTTP_SETTINGS,
+    *CLUSTER_SETTINGS,
 )
 """Settings of the file as a whole. `mcpServers` is not one: it holds servers."""
 

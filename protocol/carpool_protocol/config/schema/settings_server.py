@@ -9,6 +9,7 @@ Knows nothing of: files, text, servers by name.
 from typing import Final
 
 from carpool_protocol.config.schema.setting import Setting, count, seconds, size
+from carpool_protocol.config.schema.settings_cluster import check_node, check_placement
 from carpool_protocol.link.messages import Policy
 from carpool_protocol.wire.tool_name_resolver import check_tools_prefix
 
@@ -44,6 +45,32 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="template",
         text="With `python`: the Python that runs the module, relative to `cwd`; carpool must be installed "
         "in it. Default: carpool's own Python.",
+    ),
+    Setting(
+        key="node",
+        field="node",
+        kind="text",
+        check=check_node,
+        text="A server of another node of the cluster: the node's name, or `*` for any node that offers "
+        "it ([cluster.md](cluster.md)). What other nodes offer is there without this; it is for a "
+        "name of your own.",
+    ),
+    Setting(
+        key="server",
+        field="server",
+        kind="text",
+        text="With `node`: the server's name there. Default: the same as here.",
+    ),
+    Setting(
+        key="on",
+        field="on",
+        kind="texts",
+        default=(),
+        alone=True,
+        check=check_placement,
+        text='The nodes of the cluster that run it, by label: `gpu`, or `["host:alpha", "!small"]`. A node '
+        "needs one of the labels and none with `!`; `host:NAME` is the label of one node. Elsewhere "
+        "the server is that of the nodes that run it.",
     ),
     Setting(
         key="env",

@@ -155,6 +155,8 @@ def _why_not_text(setting: Setting, value: str) -> str | None:
 
 
 def _texts(setting: Setting, value: JsonValue, refuse: Callable[[ValueProblem], None]) -> tuple[str, ...]:
+    if setting.alone and isinstance(value, str):
+        value = [value]
     if not isinstance(value, list):
         hint = " (write it in [ ])" if isinstance(value, str) else ""
         refuse(ValueProblem((), f"must be a list of texts, found {kind_of(value)}{hint}"))

@@ -81,6 +81,8 @@ class Leases:
     def __init__(self, timers: SupervisorTimers) -> None:
         self._limits: dict[PoolKey, float] = {}
         """The longest time without a call for leases of this pool, in seconds."""
+        self._stateless: set[PoolKey] = set()
+        """Pools whose leases lose nothing when they end."""
         self._by_instance: dict[InstanceId, _Lease] = {}
         self._held: dict[tuple[SessionId, ServerName], _Lease] = {}
         self._spares: dict[PoolKey, OrderedDict[InstanceId, None]] = {}
@@ -93,12 +95,15 @@ class Leases:
         """Losses that were told, and the calls that must hear of them too."""
         self.idle_timers = timers.of("idle_lease")
 
-    def pool_wanted(self, pool: PoolKey, server: ServerName, idle_s: float = IDLE_S) -> None:
+    def pool_wanted(
+        self, pool: PoolKey, server: ServerName, idle_s: float = IDLE_S, *, keeps_state: bool = True
+    ) -> None:
         """This pool of this server may lease instances; from now on its leases end after this time without a
-        call.
+        call. `keeps_state`: False if the end of a lease loses nothing.
         """
         self._servers[pool] = server
         self._limits[pool] = idle_s
+        (self._stateless.discard if keeps_state else self._stateless.add)(pool)
 
     # --- a session needs an instance -------------------------------------------------------------------
 
@@ -229,7 +234,7 @@ class Leases:
         """The instance has died or must end. Returns None if no session held it (a spare is forgotten)."""
         lease = self._by_instance.get(instance)
         if lease is not None:
-            if lease.used:
+            if lease.used and lease.pool not in self._stateless:
                 self._lost[lease.session, lease.server] = cause
             return self._end(lease)
         spare_of = self._pool_of_spare.pop(instance, None)

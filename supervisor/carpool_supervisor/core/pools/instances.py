@@ -91,7 +91,7 @@ class Instances:
         """Set the process cap, and the number that may greet at once."""
         self.start_queue.max_processes = max_processes
         self.start_queue.max_greeting = max_greeting
-        self._most = max(max_processes, len(self.by_id))
+        self._most = max(max_processes, self.start_queue.process_count)
 
     def close(self, now: float) -> None:
         """End all instances, because the supervisor ends."""
@@ -462,7 +462,7 @@ class Instances:
         """Assert every invariant."""
         self.era_greetings.check()
         self.breakers.check(self._pools)
-        assert len(self.by_id) <= self._most + 1, "more processes than the cap"
+        assert self.start_queue.process_count <= self._most + 1, "more processes than the cap"
         for instance in self.by_id.values():
             self.check_instance(instance)
         for pool in self._pools.values():

@@ -148,9 +148,9 @@ class StartQueue:
     def _fill_needs(self, pool: Pool, now: float) -> bool:
         """Start needed instances. Returns False if no pool may start anything now."""
         while self._is_in_need(pool):
-            if len(self.greeting_turns) >= self.max_greeting:
+            if not self._may_greet(pool):
                 return False
-            if len(self._instances) >= self._cap_for(pool):
+            if not self._has_room(pool):
                 self._make_room(pool, now)
                 return True
             self._begin(pool, now)
@@ -160,17 +160,33 @@ class StartQueue:
         for key in list(self._queue):
             pool = self._ready(key, now)
             while pool is not None and falls_short(pool):
-                if len(self.greeting_turns) >= self.max_greeting:
+                if not self._may_greet(pool):
                     return
-                if len(self._instances) >= self._cap_for(pool):
+                if not self._has_room(pool):
                     break
                 self._begin(pool, now)
 
     def _begin(self, pool: Pool, now: float) -> None:
         instance = self._start(pool, now)
-        self.greeting_turns.arm(instance.id, now, GREETING_TURN_S)
+        if not pool.is_remote:
+            self.greeting_turns.arm(instance.id, now, GREETING_TURN_S)
         if not falls_short(pool):
             self._queue.pop(pool.key, None)
+
+    def _may_greet(self, pool: Pool) -> bool:
+        """True if another instance may start now; a session at another node costs no start here."""
+        return pool.is_remote or len(self.greeting_turns) < self.max_greeting
+
+    def _has_room(self, pool: Pool) -> bool:
+        """True if the process cap leaves room for another instance of the pool."""
+        return pool.is_remote or self.process_count < self._cap_for(pool)
+
+    @property
+    def process_count(self) -> int:
+        """Return the number of instances that are processes of this machine."""
+        return len(self._instances) - sum(
+            len(pool.instances) for pool in self._pools.values() if pool.is_remote
+        )
 
     def _cap_for(self, pool: Pool) -> int:
         """The process cap for this pool. A replacement may exceed it by one, or a full machine could never
@@ -209,8 +225,9 @@ class StartQueue:
         leaving = sum(
             i.state in states and not (i.limit_reached and i.state is InstanceState.DRAINING)
             for i in self._instances.values()
+            if not i.pool.is_remote
         )
-        return len(self._instances) - leaving + self._promised < self._cap_for(needy)
+        return self.process_count - leaving + self._promised < self._cap_for(needy)
 
     def _is_any_ending(self) -> bool:
         return any(i.state in ENDING for i in self._instances.values())
@@ -246,7 +263,9 @@ class StartQueue:
     def _others(self, needy: Pool) -> list[Instance]:
         """The serving instances of other pools."""
         return [
-            i for i in self._instances.values() if i.state is InstanceState.SERVING and i.pool is not needy
+            i
+            for i in self._instances.values()
+            if i.state is InstanceState.SERVING and i.pool is not needy and not i.pool.is_remote
         ]
 
     def _free(self, needy: Pool) -> list[Instance]:
@@ -258,7 +277,8 @@ class StartQueue:
         for instance in reversed(self._instances.values()):
             pool = instance.pool
             starts = instance.state in (InstanceState.SPAWNING, InstanceState.GREETING)
-            if starts and pool is not needy and pool.active_count() > needed_instances(pool, self._leases):
+            others = pool is not needy and not pool.is_remote
+            if starts and others and pool.active_count() > needed_instances(pool, self._leases):
                 return instance
         return None
 

@@ -1,0 +1,135 @@
+"""What two nodes say to each other: records, and the frames that carry them over a link.
+
+Owns the form of both in msgpack, and their limits. A frame is one message of a link (`links`). Field order is
+the wire format: append fields with a default, never reorder, and raise `CHANNEL_VERSION` when a meaning
+changes.
+
+Knows nothing of: order, loss, time, what a session's bytes mean.
+"""
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+CHANNEL_VERSION: Final = 1
+"""Part of each frame. A frame of another version is dropped, and the node is reported once."""
+CHUNK_BYTES: Final = 60 * 1024
+"""The most bytes of one session in one record, so that a long line delays other sessions little."""
+FRAME_BYTES: Final = 512 * 1024
+"""A frame takes no further record beyond this size. NATS takes 1 MB by default."""
+RECORD_OVERHEAD_BYTES: Final = 64
+"""More than a record takes beside its bytes or its text."""
+
+
+class Record(Struct, frozen=True, array_like=True, tag_field="t"):
+    """Root of what a channel carries, in order and once.
+
+    `session`: a positive number for a session that the sender of the record opened, its negative for one
+    that the receiver opened.
+    """
+
+
+class SessionRequested(Record, frozen=True, tag=1):
+    """Open a session at your broker for this server."""
+
+    session: int
+    server: str
+
+
+class SessionBytes(Record, frozen=True, tag=2):
+    """The next bytes of a session: lines of MCP, cut anywhere."""
+
+    session: int
+    data: bytes
+
+
+class SessionCredit(Record, frozen=True, tag=3):
+    """The receiver of a session's bytes has passed so many on: as many may follow."""
+
+    session: int
+    size_bytes: int
+
+
+class SessionClosed(Record, frozen=True, tag=4):
+    """The session is over at the sender's end. It sends nothing more for it and takes nothing."""
+
+    session: int
+    text: str
+    """Why, for people. Empty: its agent or its server is gone, in the ordinary way."""
+
+
+class OfferSent(Record, frozen=True, tag=5):
+    """What the sender offers (`offers.NodeOffer`), on links that have no store for that."""
+
+    offer: bytes
+
+
+AnyRecord = SessionRequested | SessionBytes | SessionCredit | SessionClosed | OfferSent
+
+
+class Frame(Struct, frozen=True, array_like=True):
+    """One message of a link."""
+
+    version: int
+    source: str
+    """The id of the sender's end of the channel."""
+    target: str
+    """The id of the receiver's end as the sender knows it; empty: it does not know one."""
+    number: int
+    """The number of this frame among those with records, from 1; 0: it has no records."""
+    acknowledged: int
+    """The number of the last frame that the sender has received."""
+    missing: bool
+    """The sender has received a later frame than the one after `acknowledged`: send again."""
+    records: list[AnyRecord]
+
+
+class _Version(Struct, frozen=True, array_like=True):
+    version: int
+
+
+class UnreadableFrameError(Exception):
+    """The bytes are no frame of this version. The text says why, for people."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Frame)
+_version = msgspec.msgpack.Decoder(_Version)
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """Return the bytes of a frame."""
+    return _encoder.encode(frame)
+
+
+def decode_frame(data: bytes) -> Frame:
+    """Read a frame. Raises `UnreadableFrameError`."""
+    try:
+        version = _version.decode(data).version
+    except (msgspec.MsgspecError, RecursionError):
+        raise UnreadableFrameError("it sends something else than frames of carpool") from None
+    if version != CHANNEL_VERSION:
+        raise UnreadableFrameError(
+            f"it speaks version {version} of the protocol between nodes, this node speaks {CHANNEL_VERSION}: "
+            "install the same carpool on both"
+        )
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError):
+        raise UnreadableFrameError("it sends frames that cannot be read") from None
+
+
+def size_of(record: AnyRecord) -> int:
+    """Return the most bytes that a record takes in a frame."""
+    match record:
+        case SessionBytes():
+            return len(record.data) + RECORD_OVERHEAD_BYTES
+        case OfferSent():
+            return len(record.offer) + RECORD_OVERHEAD_BYTES
+        case SessionClosed():
+            return 4 * len(record.text) + RECORD_OVERHEAD_BYTES
+        case SessionRequested():
+            return 4 * len(record.server) + RECORD_OVERHEAD_BYTES
+        case SessionCredit():
+            return RECORD_OVERHEAD_BYTES

@@ -1,0 +1,203 @@
+"""The sessions of agents that run over one channel, in both directions.
+
+A session begins at the node of its agent, which asks the node of its server for it, and is a stream of bytes
+each way. Owns their numbers, and the credit of each direction: a sender may have `WINDOW_BYTES` of one
+session under way, and reads no more of its socket until the receiver has passed some on. So a slow agent or
+server holds up its own session only, and the memory of a node is bounded by its sessions.
+
+Invariants (`check`): no session has more under way than the window; after its end nothing is sent for a
+session and what comes for it is dropped. Knows nothing of: sockets, brokers, MCP, the order on the link.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+
+from carpool.cluster.core.channel import ChannelEvent, ChannelLost, ChannelOpened, NodeChannel
+from carpool.cluster.core.frames import (
+    CHUNK_BYTES,
+    OfferSent,
+    SessionBytes,
+    SessionClosed,
+    SessionCredit,
+    SessionRequested,
+)
+
+WINDOW_BYTES: Final = 512 * 1024
+"""The most bytes of a session that one end has sent and the other has not passed on."""
+CREDIT_BYTES: Final = WINDOW_BYTES // 4
+"""Credit is given in portions of this size."""
+MAX_SESSIONS: Final = 20_000
+"""The most sessions of one other node. Further ones are refused."""
+
+
+class SessionAsked(Struct, frozen=True):
+    """The other node asks for a session at this node's broker."""
+
+    session: int
+    server: str
+
+
+class BytesReceived(Struct, frozen=True):
+    """Bytes of a session for its agent, or for its broker."""
+
+    session: int
+    data: bytes
+
+
+class RoomMade(Struct, frozen=True):
+    """More of this session may be sent."""
+
+    session: int
+
+
+class SessionEnded(Struct, frozen=True):
+    """The other node has ended this session, or is lost."""
+
+    session: int
+    text: str
+    """Why, for people; empty: in the ordinary way."""
+
+
+class NodeReached(Struct, frozen=True):
+    """The other node is there."""
+
+
+class NodeLost(Struct, frozen=True):
+    """The other node is gone; all its sessions have ended before. `text` says why."""
+
+    text: str
+
+
+class OfferReceived(Struct, frozen=True):
+    """The other node says what it offers."""
+
+    offer: bytes
+
+
+NodeEvent = SessionAsked | BytesReceived | RoomMade | SessionEnded | NodeReached | NodeLost | OfferReceived
+
+
+class _Flow:
+    """The credit of one session."""
+
+    __slots__ = ("passed_bytes", "under_way_bytes")
+
+    def __init__(self) -> None:
+        self.under_way_bytes = 0
+        """Sent, and not passed on by the other end."""
+        self.passed_bytes = 0
+        """Passed on here, and not yet told to the other end."""
+
+
+class NodeSessions:
+    """The sessions over one channel. Numbers are those of this end: positive for sessions that it opened."""
+
+    def __init__(self, channel: NodeChannel) -> None:
+        self.channel: Final = channel
+        self._flows: dict[int, _Flow] = {}
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self._flows)
+
+    @property
+    def opened(self) -> int:
+        """Return the number of sessions that this node has at the other one."""
+        return sum(session > 0 for session in self._flows)
+
+    @property
+    def served(self) -> int:
+        """Return the number of sessions that the other node has at this one."""
+        return len(self._flows) - self.opened
+
+    # --- towards the other node ------------------------------------------------------------------------
+
+    def open(self, server: str) -> int:
+        """Ask the other node for a session at this server and return its number. 0: the node is away."""
+        if not self.channel.is_open:
+            return 0
+        self._last += 1
+        self._flows[self._last] = _Flow()
+        self.channel.send(SessionRequested(self._last, server))
+        return self._last
+
+    def room_bytes(self, session: int) -> int:
+        """Return how many bytes of this session may be sent now."""
+        flow = self._flows.get(session)
+        return 0 if flow is None else WINDOW_BYTES - flow.under_way_bytes
+
+    def send(self, session: int, data: bytes) -> None:
+        """Send bytes of a session, at most `room_bytes`."""
+        flow = self._flows.get(session)
+        if flow is None:
+            return
+        flow.under_way_bytes += len(data)
+        for at in range(0, len(data), CHUNK_BYTES):
+            self.channel.send(SessionBytes(session, data[at : at + CHUNK_BYTES]))
+
+    def bytes_passed(self, session: int, size_bytes: int) -> None:
+        """So many received bytes of this session are passed on: as many more may come."""
+        flow = self._flows.get(session)
+        if flow is None:
+            return
+        flow.passed_bytes += size_bytes
+        if flow.passed_bytes >= CREDIT_BYTES:
+            self.channel.send(SessionCredit(session, flow.passed_bytes))
+            flow.passed_bytes = 0
+
+    def close(self, session: int, text: str = "") -> None:
+        """End a session. Bytes that were sent before still arrive."""
+        if self._flows.pop(session, None) is not None:
+            self.channel.send(SessionClosed(session, text))
+
+    # --- from the other node ---------------------------------------------------------------------------
+
+    def received(self, events: list[ChannelEvent]) -> list[NodeEvent]:
+        """Return what the events of the channel mean, in order."""
+        return [each for event in events for each in self._received(event)]
+
+    def _received(self, event: ChannelEvent) -> list[NodeEvent]:
+        match event:
+            case ChannelOpened():
+                return [NodeReached()]
+            case ChannelLost():
+                ended: list[NodeEvent] = [SessionEnded(each, event.text) for each in self._flows]
+                self._flows.clear()
+                return [*ended, NodeLost(event.text)]
+            case SessionRequested():
+                return self._requested(-event.session, event.server)
+            case SessionBytes():
+                known = -event.session in self._flows
+                return [BytesReceived(-event.session, event.data)] if known and event.data else []
+            case SessionCredit():
+                return self._credited(-event.session, event.size_bytes)
+            case SessionClosed():
+                known = self._flows.pop(-event.session, None) is not None
+                return [SessionEnded(-event.session, event.text)] if known else []
+            case OfferSent():
+                return [OfferReceived(event.offer)]
+
+    def _requested(self, session: int, server: str) -> list[NodeEvent]:
+        if session >= 0 or session in self._flows:
+            return []
+        if len(self._flows) >= MAX_SESSIONS:
+            self.channel.send(
+                SessionClosed(session, f"the node has {MAX_SESSIONS} sessions of this one open")
+            )
+            return []
+        self._flows[session] = _Flow()
+        return [SessionAsked(session, server)]
+
+    def _credited(self, session: int, size_bytes: int) -> list[NodeEvent]:
+        flow = self._flows.get(session)
+        if flow is None:
+            return []
+        flow.under_way_bytes = max(flow.under_way_bytes - max(size_bytes, 0), 0)
+        return [RoomMade(session)]
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        self.channel.check()
+        assert all(0 <= each.under_way_bytes <= WINDOW_BYTES for each in self._flows.values())
+        assert self.channel.is_open or not self._flows

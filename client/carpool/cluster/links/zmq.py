@@ -1,0 +1,170 @@
+"""The link over ZeroMQ: `tcp://` with CURVE between machines, `ipc://` between carpools of one machine.
+
+Owns the sockets and the proof of who speaks: over TCP each peer has a public key, the authenticator admits
+these keys only and gives each its node's name, and a node reaches a peer only if that has the secret key to
+the peer's public one. Without a key nothing listens. An `ipc://` socket is for the same user only (mode
+0600); there a node says its name itself.
+
+Knows nothing of: frames' content, sessions, how keys are made (`keys`).
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Final
+
+import zmq
+import zmq.asyncio
+from msgspec import Struct
+from zmq.auth.asyncio import AsyncioAuthenticator
+from zmq.utils import z85
+
+from carpool.cluster.core.frames import FRAME_BYTES
+from carpool.cluster.links.link import LinkError, LinkEvents
+
+MAX_QUEUED_FRAMES: Final = 512
+"""Frames for one peer that its socket has not taken; further ones are dropped, and sent again later."""
+HEARTBEAT_MS: Final = 3000
+
+
+class Peer(Struct, frozen=True):
+    """Another node: where it listens, and its public key (32 bytes; empty with `ipc://`)."""
+
+    address: str
+    key: bytes = b""
+
+
+class _Admission(AsyncioAuthenticator):
+    """Admits the keys of peers, each under its node's name."""
+
+    def __init__(self, context: zmq.asyncio.Context, names: Mapping[str, str], events: LinkEvents) -> None:
+        super().__init__(context)
+        self._names = names
+        self._link_events = events
+        self._refused: set[bytes] = set()
+        self.configure_curve_callback("*", credentials_provider=self)
+
+    def callback(self, _domain: str, key: bytes) -> bool:
+        """Say if a node with this public key is admitted."""
+        if key.decode() in self._names:
+            return True
+        if key not in self._refused and len(self._refused) < 100:
+            self._refused.add(key)
+            shown = z85.decode(key).hex()
+            self._link_events.report(
+                f"a node with the public key {shown} was refused: it is none of `cluster.peers`", "warning"
+            )
+        return False
+
+    def curve_user_id(self, client_public_key: bytes) -> str:
+        """Return the name of the node with this key."""
+        return self._names.get(z85.encode(client_public_key).decode(), "")
+
+
+class ZmqNodeLink:
+    """The link of one node over ZeroMQ. `secret_key`: 32 bytes, for `tcp://`."""
+
+    stores_offers = False
+    frame_bytes = FRAME_BYTES
+
+    def __init__(self, address: str, node: str, peers: Mapping[str, Peer], secret_key: bytes = b"") -> None:
+        self._address = address
+        self._node = node
+        self._peers = dict(peers)
+        self._secret = secret_key
+        self._is_tcp = address.startswith("tcp://")
+        self._sockets: dict[str, zmq.asyncio.Socket] = {}
+        if self._is_tcp and len(secret_key) != 32:
+            raise LinkError("a `tcp://` address needs a key: `carpool cluster key` makes it")
+        for name, peer in self._peers.items():
+            if self._is_tcp != (len(peer.key) == 32):
+                raise LinkError(f"the peer {name} needs a public key with `tcp://`, and none with `ipc://`")
+
+    @property
+    def peers(self) -> list[str]:
+        """The configured peers."""
+        return sorted(self._peers)
+
+    @property
+    def is_up(self) -> bool:
+        """True while it runs: ZeroMQ reconnects by itself."""
+        return bool(self._sockets) or not self._peers
+
+    def send(self, node: str, frame: bytes) -> None:
+        """Send a frame, unless its peer's queue is full."""
+        sock = self._sockets.get(node)
+        if sock is not None:
+            parts = [frame] if self._is_tcp else [self._node.encode(), frame]
+            with contextlib.suppress(zmq.ZMQError):  # full, or nobody is there
+                zmq.Socket.send_multipart(sock, parts, zmq.NOBLOCK)
+
+    async def publish(self, offer: bytes) -> None:
+        """Nothing: channels carry offers."""
+
+    async def leave(self) -> None:
+        """Nothing: the channels end."""
+
+    async def run(self, events: LinkEvents) -> None:
+        """Carry frames until cancelled. Raises `LinkError`."""
+        context = zmq.asyncio.Context()
+        admission: _Admission | None = None
+        try:
+            if self._is_tcp:
+                names = {z85.encode(peer.key).decode(): name for name, peer in self._peers.items()}
+                admission = _Admission(context, names, events)
+                admission.start()
+            inlet = self._listen(context)
+            for name, peer in self._peers.items():
+                self._sockets[name] = self._reach(context, peer)
+            events.restored()
+            await self._receive(inlet, events)
+        finally:
+            self._sockets.clear()
+            if admission is not None:
+                admission.stop()
+            context.destroy(linger=0)
+
+    def _listen(self, context: zmq.asyncio.Context) -> zmq.asyncio.Socket:
+        inlet = context.socket(zmq.PULL)
+        inlet.setsockopt(zmq.RCVHWM, MAX_QUEUED_FRAMES)
+        inlet.setsockopt(zmq.MAXMSGSIZE, 4 * FRAME_BYTES)
+        if self._is_tcp:
+            self._use_key(inlet)
+            inlet.setsockopt(zmq.CURVE_SERVER, 1)
+        umask = os.umask(0o177)
+        try:
+            inlet.bind(self._address)
+        except zmq.ZMQError as error:
+            raise LinkError(f"cannot listen at {self._address} ({error.strerror})") from None
+        finally:
+            os.umask(umask)
+        return inlet
+
+    def _reach(self, context: zmq.asyncio.Context, peer: Peer) -> zmq.asyncio.Socket:
+        sock = context.socket(zmq.PUSH)
+        sock.setsockopt(zmq.SNDHWM, MAX_QUEUED_FRAMES)
+        sock.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS)
+        sock.setsockopt(zmq.RECONNECT_IVL, 100)
+        sock.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        # What was queued for an earlier connection is old: the channel sends it again.
+        sock.setsockopt(zmq.IMMEDIATE, 1)
+        if peer.key:
+            self._use_key(sock)
+            sock.setsockopt(zmq.CURVE_SERVERKEY, z85.encode(peer.key))
+        sock.connect(peer.address)
+        return sock
+
+    def _use_key(self, sock: zmq.asyncio.Socket) -> None:
+        secret = z85.encode(self._secret)
+        sock.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        sock.setsockopt(zmq.CURVE_PUBLICKEY, zmq.curve_public(secret))
+
+    async def _receive(self, inlet: zmq.asyncio.Socket, events: LinkEvents) -> None:
+        while True:
+            parts = await inlet.recv_multipart(copy=False)
+            frame = parts[-1].bytes
+            said = parts[0].bytes if len(parts) == 2 else b""
+            name = str(parts[-1].get("User-Id")) if self._is_tcp else said.decode("ascii", "replace")
+            if name in self._peers:
+                events.frame_received(name, frame)

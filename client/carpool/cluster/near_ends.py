@@ -1,0 +1,240 @@
+"""The near ends of sessions: pipes of a supervisor, and a connection to this node's broker.
+
+Owns reading, writing and waiting at both. An end reads only what the other node has room for, and tells how
+much of the other node's bytes it has passed on.
+
+Knows nothing of: nodes, links, MCP.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from carpool.api.attach import AttachTarget
+from carpool.api.connection import BrokerConnection
+from carpool.errors import CarpoolError
+from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
+
+READ_BYTES: Final = 64 * 1024
+MAX_UNSENT_BYTES: Final = 1024 * 1024
+"""A broker's connection is not read while so much of a session waits for the other node."""
+
+
+class NearEnd(Protocol):
+    """One end of a session on this machine."""
+
+    def pass_bytes(self, data: bytes) -> None:
+        """Pass bytes of the other node on."""
+
+    def read_on(self) -> None:
+        """The other node has room again."""
+
+    def end(self, text: str) -> None:
+        """The session is over."""
+
+
+class EndEvents(msgspec.Struct, frozen=True):
+    """The functions that an end calls."""
+
+    room_bytes: Callable[[], int]
+    """How many bytes the other node has room for."""
+    send: Callable[[bytes], None]
+    passed: Callable[[int], None]
+    """So many bytes of the other node are passed on."""
+    ended: Callable[[str], None]
+    """This end is gone, and why; empty: in the ordinary way."""
+
+
+class PipesEnd:
+    """The pipes of an instance of this node's supervisor. Closes them."""
+
+    def __init__(self, fds: Sequence[int], events: EndEvents) -> None:
+        """`fds`: stdin, which is read, stdout and stderr, which are written, as by a server's process."""
+        self._loop = asyncio.get_running_loop()
+        self._stdin, self._stdout, self._stderr = fds
+        self._events = events
+        self._waiting: deque[bytes] = deque()
+        self._is_reading = False
+        self._is_over = False
+        for fd in fds:
+            os.set_blocking(fd, False)
+        self.read_on()
+
+    def read_on(self) -> None:
+        """Read while there is room."""
+        if not self._is_over and not self._is_reading:
+            self._is_reading = True
+            self._loop.add_reader(self._stdin, self._readable)
+
+    def _readable(self) -> None:
+        room = min(self._events.room_bytes(), READ_BYTES)
+        if room <= 0:
+            self._stop_reading()
+            return
+        try:
+            data = os.read(self._stdin, room)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._events.send(data)
+        else:
+            self._finish("", tell=True)
+
+    def _stop_reading(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self._stdin)
+
+    def pass_bytes(self, data: bytes) -> None:
+        """Write bytes of the other node to the pipe, now or when it has room."""
+        if self._is_over:
+            return
+        self._waiting.append(data)
+        if len(self._waiting) == 1:
+            self._write()
+
+    def _write(self) -> None:
+        while self._waiting:
+            data = self._waiting[0]
+            try:
+                sent = os.write(self._stdout, data)
+            except BlockingIOError:
+                self._loop.add_writer(self._stdout, self._write)
+                return
+            except OSError:
+                self._finish("", tell=True)
+                return
+            self._events.passed(sent)
+            if sent < len(data):
+                self._waiting[0] = data[sent:]
+            else:
+                self._waiting.popleft()
+        self._loop.remove_writer(self._stdout)
+
+    def end(self, text: str) -> None:
+        """Close the pipes. What waits for room in a full pipe is lost with the session."""
+        self._finish(text, tell=False)
+
+    def _finish(self, text: str, *, tell: bool) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._stop_reading()
+        self._loop.remove_writer(self._stdout)
+        if text:
+            with contextlib.suppress(OSError):
+                os.write(self._stderr, f"the session at the other node ended: {text}\n".encode())
+        for fd in (self._stdin, self._stdout, self._stderr):
+            os.close(fd)
+        if tell:
+            self._events.ended(text)
+
+
+def attach_line(node: str, server: str, profile: str) -> bytes:
+    """Return the attach line of an agent of another node, for one server."""
+    attach = {
+        "version": ATTACH_VERSION,
+        "carrier": "node",
+        "pid": os.getpid(),
+        "agent": node,
+        "profile": profile,
+        "server": server,
+        "keeps": True,
+        "tells": False,
+    }
+    return b'{"jsonrpc":"2.0","method":"carpool/attach","params":%s}\n' % msgspec.json.encode(attach)
+
+
+class BrokerEnd:
+    """A session of another node's agent at this node's broker. It outlives brokers (docs/decisions/0019)."""
+
+    def __init__(self, place: AttachTarget, line: bytes, events: EndEvents) -> None:
+        """`line`: the attach line. `place` has no variables: those of agents do not travel."""
+        self._events = events
+        self._unsent: deque[bytes] = deque()
+        self._unsent_bytes = 0
+        self._unpassed_bytes = 0
+        self._blocked = asyncio.Event()
+        """Set when the broker has no room for what was written."""
+        self._connection = BrokerConnection(
+            place, line, start=False, keeps=True, take=self._line_received, on_end=self._connection_ended
+        )
+        self._is_over = False
+        self._tasks = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self._connection.open()
+        except CarpoolError as error:
+            self._connection_ended(error)
+            return
+        helpers = [asyncio.create_task(each) for each in (self._connection.write(), self._grant())]
+        try:
+            await self._connection.run()
+        finally:
+            for each in helpers:
+                each.cancel()
+
+    # --- from the broker -------------------------------------------------------------------------------
+
+    def _line_received(self, line: bytes) -> None:
+        self._unsent.append(line + b"\n")
+        self._unsent_bytes += len(line) + 1
+        self._send_unsent()
+
+    def read_on(self) -> None:
+        """Send what waits for room."""
+        self._send_unsent()
+
+    def _send_unsent(self) -> None:
+        while self._unsent and (room := self._events.room_bytes()) > 0:
+            data = self._unsent.popleft()
+            if len(data) > room:
+                self._unsent.appendleft(data[room:])
+                data = data[:room]
+            self._unsent_bytes -= len(data)
+            self._events.send(data)
+        self._connection.set_reading(on=self._unsent_bytes < MAX_UNSENT_BYTES)
+
+    # --- to the broker ---------------------------------------------------------------------------------
+
+    def pass_bytes(self, data: bytes) -> None:
+        """Write bytes of the agent, and grant more when the broker has read them."""
+        self._connection.send_line(data, alone=True)
+        self._unpassed_bytes += len(data)
+        if self._connection.has_room:
+            self._grant_all()
+        else:
+            self._blocked.set()
+
+    async def _grant(self) -> None:
+        """Grant what was written while there was no room."""
+        while self._connection.ended is None:
+            self._blocked.clear()
+            await self._blocked.wait()
+            await self._connection.wait_for_room()
+            self._grant_all()
+
+    def _grant_all(self) -> None:
+        granted, self._unpassed_bytes = self._unpassed_bytes, 0
+        if granted:
+            self._events.passed(granted)
+
+    # --- the end ---------------------------------------------------------------------------------------
+
+    def end(self, text: str) -> None:
+        """Close the connection: the broker cancels what is open."""
+        self._is_over = True
+        self._connection.close()
+
+    def _connection_ended(self, error: CarpoolError) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._events.ended(str(error))

@@ -1,0 +1,104 @@
+"""Facts for this node's offer: the configuration file, and what runs here.
+
+Owns when the file is read again, and the questions to the broker: which servers keep state of each agent, how
+many calls are open, and which servers the profile of peers grants. A broker that does not answer changes
+nothing.
+
+Knows nothing of: links, other nodes, the form of an offer.
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from carpool.cluster.core.offers import ServerOffer
+from carpool.cluster.core.own_servers import own_offers
+from carpool.cluster.settings import NodeSettings
+from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
+from carpool_protocol.config.reading.load import ConfigFile, load_layer
+from carpool_protocol.config.schema.model import Config
+
+ASK_S: Final = 10.0
+"""The broker is asked again after this time."""
+
+
+class OwnOffer:
+    """The servers that this node offers."""
+
+    def __init__(self, directory: str, file: ConfigFile, settings: NodeSettings, home: str) -> None:
+        self._directory = directory
+        self._file = ConfigFile(file.path, file.asked_for)
+        self._settings = settings
+        self._home = home
+        self._config: Config | None = None
+        self._known: set[str] = set()
+        self._stateful: dict[str, bool] = {}
+        self._barred: set[str] = set()
+        self._asked_at = float("-inf")
+        self._kept: dict[str, str] = {}
+        self._offered: list[ServerOffer] = []
+        self.open_calls = 0
+        """Calls that are open here."""
+        self.names: set[str] = set()
+        """The servers of this machine, offered or not: their names are taken."""
+
+    def config_changed(self) -> None:
+        """Read the configuration again at the next `read`, and ask the broker."""
+        self._config = None
+        self._asked_at = float("-inf")
+
+    def refusal(self, server: str) -> str:
+        """Return why other nodes get no session at this server; empty: they do."""
+        if any(each.name == server for each in self._offered):
+            return ""
+        why = self._kept.get(server, "it has no such server, or it is disabled")
+        return f"node {self._settings.node} does not offer {server}: {why}"
+
+    async def read(self) -> tuple[list[ServerOffer], dict[str, str]]:
+        """Return the offered servers, and the reasons of the others."""
+        if self._config is None:
+            layer = load_layer(self._file, self._home)
+            if layer.loaded.config is not None:
+                self._config = layer.loaded.config
+                self._known = {*os.environ, *layer.env}
+        now = asyncio.get_running_loop().time()
+        if now >= self._asked_at + ASK_S:
+            self._asked_at = now
+            await asyncio.to_thread(self._ask_broker)
+        if self._config is not None:
+            node = self._settings.node
+            self._offered, self._kept = own_offers(
+                self._config, node, self._known, self._stateful, self._barred
+            )
+            self.names = {each.name for each in self._offered} | {
+                name
+                for name, why in self._kept.items()
+                if name in self._config.servers and not why.startswith("`on`")
+            }
+        return self._offered, self._kept
+
+    def _ask_broker(self) -> None:
+        try:
+            with ControlClient(self._directory, control=True) as client:
+                counted = msgspec.json.decode(client.request("carpool/servers", {}))
+            self._read_facts(counted)
+            self._ask_profile()
+        except (ControlClientError, AnsweredError, msgspec.MsgspecError, KeyError, TypeError):
+            self._asked_at += 1.0 - ASK_S  # the broker has just started, or is being replaced
+
+    def _read_facts(self, facts: Mapping[str, Any]) -> None:
+        for server in facts["servers"]:
+            self._stateful[server["name"]] = server.get("mode", "session") == "session"
+
+    def _ask_profile(self) -> None:
+        profile = self._settings.cluster.profile
+        if not profile:
+            self._barred = set()
+            return
+        with ControlClient(self._directory, profile=profile) as client:
+            granted = msgspec.json.decode(client.request("carpool/servers", {}))
+        names = {server["name"] for server in granted["servers"]}
+        self._barred = {str(name) for name in (self._config.servers if self._config else ())} - names

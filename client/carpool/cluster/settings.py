@@ -1,0 +1,68 @@
+"""The settings of a node, from the configuration file and the command line, and the link that they name.
+
+Owns which file holds the key, what a URL of the command line replaces, and the sentences for settings that
+cannot work.
+
+Knows nothing of: channels, sessions, offers.
+"""
+
+import os
+import socket
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from carpool.cluster.keys import read_key
+from carpool.cluster.links.link import LinkError, NodeLink
+from carpool_protocol.config.reading.load import ConfigFile
+from carpool_protocol.config.schema.expand import from_home
+from carpool_protocol.config.schema.model import ClusterConfig, Config
+from carpool_protocol.config.schema.placement import node_name
+from carpool_protocol.runtime.node_join import NodeJoin
+
+NEW: Final = "new"
+_NO_EXTRA: Final = "a cluster over NATS needs `pip install 'carpool[cluster]'`"
+
+
+class NodeSettings(Struct, frozen=True):
+    """The settings of this node."""
+
+    node: str
+    cluster: ClusterConfig
+    """Its `url` may be the command line's."""
+    key_file: str
+
+
+def node_settings(config: Config, file: ConfigFile, join: NodeJoin, home: str) -> NodeSettings | None:
+    """Return the settings; None if the configuration has no cluster. `join`: the command line's."""
+    cluster = config.cluster if not join.url else replace(config.cluster, url=join.url)
+    if not cluster.url:
+        return None
+    node = node_name(join.node or cluster.node, socket.gethostname())
+    beside = os.path.join(os.path.dirname(file.path), "node.key")
+    return NodeSettings(node, cluster, from_home(cluster.key, home) if cluster.key else beside)
+
+
+def make_link(settings: NodeSettings, url: str, home: str) -> NodeLink:
+    """Return the link. `url`: the address, which differs from the settings' for `new`. Raises `LinkError`."""
+    cluster = settings.cluster
+    if url.startswith(("tcp://", "ipc://")):
+        from carpool.cluster.links.zmq import Peer, ZmqNodeLink  # only where it is the link
+
+        secret = read_key(settings.key_file) if url.startswith("tcp://") else b""
+        peers: dict[str, Peer] = {}
+        for each in cluster.peers:
+            name, address, *key = each.split(" ")
+            if name != settings.node:
+                peers[name] = Peer(address, bytes.fromhex(key[0]) if key else b"")
+        return ZmqNodeLink(url, settings.node, peers, secret)
+    try:
+        from carpool.cluster.links.nats import NatsLink  # only where it is the link
+    except ImportError:
+        raise LinkError(_NO_EXTRA) from None
+    credentials, ca = (from_home(each, home) for each in (cluster.credentials, cluster.ca))
+    for path in filter(None, (credentials, ca)):
+        if not os.path.isfile(path):
+            raise LinkError(f"there is no file {path}")
+    return NatsLink(url, cluster.name, settings.node, credentials=credentials, ca=ca)

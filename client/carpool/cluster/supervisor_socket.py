@@ -1,0 +1,169 @@
+"""The socket on which this machine's supervisors ask for sessions at other nodes.
+
+Owns the listening socket and its connections, and the descriptors of a request until they are handed over.
+The lines on it are described where the other end is (`carpool_supervisor.spawn.node_sessions`).
+
+Knows nothing of: nodes, links, bytes of sessions.
+"""
+
+import array
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from carpool_protocol.bootstrap import peer_credentials
+
+_READ_BYTES: Final = 1 << 16
+_MAX_FDS: Final = 250
+_FDS: Final = 3
+
+
+class SessionRequest(msgspec.Struct):
+    """One line of a supervisor."""
+
+    open: int = 0
+    """The instance that the session stands for."""
+    node: str = ""
+    server: str = ""
+    end: int = 0
+    """The instance whose session is to end."""
+
+
+_requests = msgspec.json.Decoder(SessionRequest)
+
+
+class SupervisorConnection:
+    """One supervisor. `on_request` gets each request with its three descriptors, or none."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_request: Callable[["SupervisorConnection", SessionRequest, tuple[int, ...]], None],
+        on_closed: Callable[["SupervisorConnection"], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._on_request = on_request
+        self._on_closed = on_closed
+        self._fds: list[int] = []
+        self._inbox = b""
+        self._outbox = b""
+        self._is_open = True
+        self._loop.add_reader(sock.fileno(), self._readable)
+
+    def tell(self, answer: dict[str, object]) -> None:
+        """Send one line."""
+        if self._is_open:
+            self._outbox += msgspec.json.encode(answer) + b"\n"
+            self._write()
+
+    def _write(self) -> None:
+        try:
+            sent = self._sock.send(self._outbox)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._outbox = b""
+            return
+        self._outbox = self._outbox[sent:]
+        if self._outbox:
+            self._loop.add_writer(self._sock.fileno(), self._write)
+        else:
+            self._loop.remove_writer(self._sock.fileno())
+
+    def _readable(self) -> None:
+        try:
+            data, extra, *_ = self._sock.recvmsg(_READ_BYTES, socket.CMSG_SPACE(_MAX_FDS * 4))
+        except BlockingIOError:
+            return
+        except OSError:
+            data, extra = b"", []
+        for level, kind, passed in extra:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self._fds += array.array("i", passed[: len(passed) - len(passed) % 4])
+        *lines, self._inbox = (self._inbox + data).split(b"\n")
+        for line in lines:
+            self._line_received(line)
+        if not data:
+            self.close()
+            self._on_closed(self)
+
+    def _line_received(self, line: bytes) -> None:
+        try:
+            request = _requests.decode(line)
+        except msgspec.MsgspecError:
+            return
+        fds: tuple[int, ...] = ()
+        if request.open:
+            fds, self._fds = tuple(self._fds[:_FDS]), self._fds[_FDS:]
+            if len(fds) < _FDS:  # this process has no free descriptor
+                _close_all(fds)
+                self.tell({"failed": request.open, "text": "the node's process has no free descriptor"})
+                return
+        self._on_request(self, request, fds)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._is_open:
+            self._is_open = False
+            self._loop.remove_reader(self._sock.fileno())
+            self._loop.remove_writer(self._sock.fileno())
+            self._sock.close()
+            _close_all(self._fds)
+
+
+class SupervisorSocket:
+    """The listening socket. Arguments as in `SupervisorConnection`."""
+
+    def __init__(
+        self,
+        path: str,
+        on_request: Callable[[SupervisorConnection, SessionRequest, tuple[int, ...]], None],
+        on_closed: Callable[[SupervisorConnection], None],
+    ) -> None:
+        self._path = path
+        self._on_request = on_request
+        self._on_closed = on_closed
+        self._connections: set[SupervisorConnection] = set()
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._sock.setblocking(False)
+        self._sock.bind(path)
+        os.chmod(path, 0o600)
+        self._sock.listen(64)
+        asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._sock.accept()
+        except OSError:
+            return
+        if not peer_credentials.is_ours(sock):
+            sock.close()
+            return
+        sock.setblocking(False)
+        self._connections.add(SupervisorConnection(sock, self._on_request, self._closed))
+
+    def _closed(self, connection: SupervisorConnection) -> None:
+        self._connections.discard(connection)
+        self._on_closed(connection)
+
+    def close(self) -> None:
+        """Close the socket and its connections."""
+        asyncio.get_running_loop().remove_reader(self._sock.fileno())
+        self._sock.close()
+        for each in self._connections:
+            each.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+
+
+def _close_all(fds: tuple[int, ...] | list[int]) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,181 @@
+"""Sessions at other nodes, in the place of processes: asks the node's process for them and reports their
+ends.
+
+Owns the connection to the node's process of this machine (`carpool.cluster`), and the pipes of a new session
+until they are handed over. The other ends of the pipes go to that process, which passes bytes on as a
+server's process would: so all that reads and writes pipes of instances needs to know nothing of nodes. Each
+instance for which `open` returned is reported exactly once as opened and later as ended, or as failed. If the
+node's process dies, all sessions have ended.
+
+On the socket are lines of JSON. From here: `{"open": instance, "node": …, "server": …}` with three
+descriptors, and `{"end": instance}`. From there: `{"opened": instance}`, `{"failed": instance, "text": …}`
+and `{"ended": instance, "text": …}`.
+
+Knows nothing of: nodes, links, MCP, data on the pipes.
+"""
+
+import array
+import contextlib
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from carpool_protocol.ids import InstanceId
+from carpool_protocol.link.messages import NodeTarget
+from carpool_protocol.runtime.poller import ReadySet
+from carpool_supervisor.spawn.request import Pipes, SpawnRefusedError, close_all, make_pipes
+
+NOT_RUNNING: Final = (
+    "the node's process of this machine does not run: `cluster` is not configured, or see "
+    "`carpool logs --daemon`"
+)
+_GONE: Final = "the node's process of this machine ended"
+_READ_BYTES: Final = 1 << 16
+
+
+class _Answer(msgspec.Struct):
+    opened: int = 0
+    failed: int = 0
+    ended: int = 0
+    text: str = ""
+
+
+_answers = msgspec.json.Decoder(_Answer)
+
+
+class NodeSessionStarter:
+    """Opens and ends sessions at other nodes. Callbacks run in the `ReadySet`'s task."""
+
+    def __init__(
+        self,
+        ready: ReadySet,
+        path: str,
+        *,
+        on_opened: Callable[[InstanceId, int], None],
+        on_failed: Callable[[InstanceId, str, bool], None],
+        on_ended: Callable[[InstanceId, str], None],
+    ) -> None:
+        """`path`: the socket of the node's process. `on_opened` gets 0 in place of a pid."""
+        self._ready = ready
+        self._path = path
+        self._on_opened = on_opened
+        self._on_failed = on_failed
+        self._on_ended = on_ended
+        self._sock: socket.socket | None = None
+        self._inbox = b""
+        self._outbox: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self._asked: set[InstanceId] = set()
+        self._open: set[InstanceId] = set()
+
+    def open(self, instance: InstanceId, target: NodeTarget) -> Pipes:
+        """Ask for a session. Raises `SpawnRefusedError`; this instance is then never reported."""
+        self._connect()
+        theirs, pipes = make_pipes()
+        self._asked.add(instance)
+        said = {"open": instance, "node": target.node, "server": target.server}
+        self._send(msgspec.json.encode(said) + b"\n", theirs)
+        return pipes
+
+    def holds(self, instance: InstanceId) -> bool:
+        """True if this instance is a session that is open or is being opened."""
+        return instance in self._asked or instance in self._open
+
+    def end(self, instance: InstanceId) -> None:
+        """End a session at once. Its end is reported."""
+        if self.holds(instance) and self._sock is not None:
+            self._send(msgspec.json.encode({"end": instance}) + b"\n", ())
+
+    def close(self) -> None:
+        """End all sessions. Their ends are reported."""
+        if self._sock is not None:
+            self._lost()
+
+    def _connect(self) -> None:
+        if self._sock is not None:
+            return
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        try:
+            sock.connect(self._path)
+        except OSError:
+            sock.close()
+            raise SpawnRefusedError(NOT_RUNNING) from None
+        self._sock = sock
+        self._ready.add(sock.fileno(), self._readable)
+
+    def _send(self, line: bytes, fds: tuple[int, ...]) -> None:
+        self._outbox.append((line, fds))
+        if len(self._outbox) == 1:
+            self._flush()
+
+    def _flush(self) -> None:
+        sock = self._sock
+        if sock is None:
+            return
+        while self._outbox:
+            line, fds = self._outbox[0]
+            passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+            try:
+                sent = sock.sendmsg([line], passed)
+            except BlockingIOError:
+                self._ready.want_write(sock.fileno(), self._flush)
+                return
+            except OSError:  # it is gone: the end of file that is read next shows it
+                self._discard_unsent()
+                break
+            close_all(fds)
+            if sent < len(line):
+                self._outbox[0] = (line[sent:], ())
+            else:
+                self._outbox.popleft()
+        self._ready.want_write(sock.fileno(), None)
+
+    def _discard_unsent(self) -> None:
+        for _, fds in self._outbox:
+            close_all(fds)
+        self._outbox.clear()
+
+    def _readable(self) -> None:
+        assert self._sock is not None
+        try:
+            data = self._sock.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        *lines, self._inbox = (self._inbox + data).split(b"\n")
+        for line in lines:
+            with contextlib.suppress(msgspec.MsgspecError):  # of another version: the end of file follows
+                self._answered(_answers.decode(line))
+        if not data:
+            self._lost()
+
+    def _answered(self, answer: _Answer) -> None:
+        opened, failed, ended = map(InstanceId, (answer.opened, answer.failed, answer.ended))
+        if opened in self._asked:
+            self._asked.discard(opened)
+            self._open.add(opened)
+            self._on_opened(opened, 0)
+        elif failed in self._asked:
+            self._asked.discard(failed)
+            self._on_failed(failed, answer.text, True)
+        elif ended in self._open:
+            self._open.discard(ended)
+            self._on_ended(ended, answer.text)
+
+    def _lost(self) -> None:
+        assert self._sock is not None
+        self._ready.remove(self._sock.fileno())
+        self._sock.close()
+        self._sock = None
+        self._inbox = b""
+        self._discard_unsent()
+        asked, self._asked = self._asked, set()
+        running, self._open = self._open, set()
+        for instance in sorted(asked):
+            self._on_failed(instance, _GONE, True)
+        for instance in sorted(running):
+            self._on_ended(instance, _GONE)

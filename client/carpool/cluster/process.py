@@ -20,6 +20,7 @@ import msgspec
 
 from carpool.api.attach import AttachTarget
 from carpool.cluster.core.node import (
+    DrainingAsked,
     EndSession,
     NodeCore,
     NodeEffect,
@@ -36,7 +37,7 @@ from carpool.cluster.core.own_servers import node_servers_text
 from carpool.cluster.embedded_nats import EmbeddedNats
 from carpool.cluster.links.link import LinkError, LinkEvents, NodeLink
 from carpool.cluster.log import log
-from carpool.cluster.near_ends import BrokerEnd, EndEvents, NearEnd, PipesEnd, attach_line
+from carpool.cluster.near_ends import BrokerEnd, NearEnd, NearEndEvents, PipesEnd, attach_line
 from carpool.cluster.own_offer import OwnOffer
 from carpool.cluster.settings import NEW, NodeSettings, make_link, node_settings
 from carpool.cluster.supervisor_socket import SessionRequest, SupervisorConnection, SupervisorSocket
@@ -76,7 +77,7 @@ def run(arguments: list[str]) -> int:
     if config is None:
         log("the configuration is broken, so this machine is in no cluster: see `carpool check`", "error")
         return EXIT_CONFIG
-    settings = node_settings(config, file, join, home)
+    settings = node_settings(config, join, home)
     if settings is None:
         return EXIT_UNWANTED
     gc.freeze()
@@ -116,6 +117,8 @@ class NodeProcess:
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
         self._exit = 0
+        self._soon: list[asyncio.Task[None]] = []
+        """Tasks that end by themselves."""
         self._offers_changed = asyncio.Event()
 
     def _new_id(self) -> str:
@@ -224,7 +227,7 @@ class NodeProcess:
             if config is None:
                 log("the configuration is broken; the node goes on with the last one", "warning")
                 continue
-            fresh = node_settings(config, self._file, read_join(self._directory), self._home)
+            fresh = node_settings(config, read_join(self._directory), self._home)
             if fresh != self._settings:
                 log("the settings of the cluster have changed; the node's process starts again")
                 self._exit = EXIT_UNWANTED if fresh is None else 0
@@ -284,7 +287,7 @@ class NodeProcess:
     async def _write_servers(self) -> None:
         """Keep the file with the servers of other nodes, which the broker reads."""
         path = paths.node_servers_file(self._directory)
-        if os.path.exists(path):  # of a process that died: its servers stay until the others are heard again
+        if _content(path):  # of a process that died: its servers stay until the others are heard again
             await asyncio.sleep(SETTLE_S)
         while True:
             own = frozenset(self._own.names)
@@ -322,6 +325,9 @@ class NodeProcess:
     def _requested(
         self, supervisor: SupervisorConnection, request: SessionRequest, fds: tuple[int, ...]
     ) -> None:
+        if request.act:
+            self._act(supervisor, request)
+            return
         if request.end:
             name = self._asked.get((supervisor, request.end))
             if name is not None:
@@ -341,6 +347,34 @@ class NodeProcess:
         self._ends[name] = PipesEnd(fds, self._events_of(name))
         self._plan_flush()
 
+    def _act(self, asker: SupervisorConnection, request: SessionRequest) -> None:
+        """Do what `carpool cluster` asks for."""
+        own = self._settings.node
+        node = request.node or own
+        if request.act == "leave":
+            self._exit = EXIT_UNWANTED
+            asker.tell({"said": f"{own} leaves the cluster; `carpool restart --all` joins again"})
+            self._stopped.set()
+            return
+        is_on = request.act == "drain"
+        if node == own:
+            self._set_draining(is_on=is_on)
+        elif not self._core.ask_to_drain(node, is_on=is_on):
+            asker.tell({"refused": f"node {node} is not reached (`carpool cluster status`)"})
+            return
+        self._plan_flush()
+        asker.tell(
+            {
+                "said": f"{node} takes no further sessions of other nodes; those that are open go on"
+                if is_on
+                else f"{node} takes sessions of other nodes again"
+            }
+        )
+
+    def _set_draining(self, *, is_on: bool) -> None:
+        self._is_draining = is_on
+        self._soon.append(asyncio.create_task(self._publish_once()))
+
     def _supervisor_gone(self, supervisor: SupervisorConnection) -> None:
         for key in [key for key in self._asked if key[0] is supervisor]:
             name = self._asked.pop(key)
@@ -349,7 +383,7 @@ class NodeProcess:
                 end.end("")
         self._plan_flush()
 
-    def _events_of(self, name: SessionName) -> EndEvents:
+    def _events_of(self, name: SessionName) -> NearEndEvents:
         def send(data: bytes) -> None:
             self._core.send(name, data)
             self._plan_flush()
@@ -363,7 +397,7 @@ class NodeProcess:
             self._end(name, text, told=True)
             self._plan_flush()
 
-        return EndEvents(lambda: self._core.room_bytes(name), send, passed, ended)
+        return NearEndEvents(lambda: self._core.room_bytes(name), send, passed, ended)
 
     def _end(self, name: SessionName, text: str, *, told: bool) -> None:
         """The session is over. `told`: its near end has said so itself."""
@@ -398,6 +432,10 @@ class NodeProcess:
                     self._open_at_broker(effect.session, effect.server)
                 case EndSession():
                     self._end(effect.session, effect.text, told=False)
+                case DrainingAsked():
+                    word = "drain" if effect.is_on else "take sessions again"
+                    log(f"node {effect.node} asks this one to {word}")
+                    self._set_draining(is_on=effect.is_on)
                 case OffersChanged():
                     self._offers_changed.set()
                 case Report():

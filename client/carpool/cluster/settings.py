@@ -7,7 +7,6 @@ Knows nothing of: channels, sessions, offers.
 """
 
 import os
-import socket
 from typing import Final
 
 from msgspec import Struct
@@ -15,14 +14,13 @@ from msgspec.structs import replace
 
 from carpool.cluster.keys import read_key
 from carpool.cluster.links.link import LinkError, NodeLink
-from carpool_protocol.config.reading.load import ConfigFile
+from carpool_protocol.bootstrap.extras import install_command
 from carpool_protocol.config.schema.expand import from_home
 from carpool_protocol.config.schema.model import ClusterConfig, Config
-from carpool_protocol.config.schema.placement import node_name
+from carpool_protocol.config.schema.placement import machine_name, node_name
 from carpool_protocol.runtime.node_join import NodeJoin
 
 NEW: Final = "new"
-_NO_EXTRA: Final = "a cluster over NATS needs `pip install 'carpool[cluster]'`"
 
 
 class NodeSettings(Struct, frozen=True):
@@ -34,33 +32,38 @@ class NodeSettings(Struct, frozen=True):
     key_file: str
 
 
-def node_settings(config: Config, file: ConfigFile, join: NodeJoin, home: str) -> NodeSettings | None:
+def node_settings(config: Config, join: NodeJoin, home: str) -> NodeSettings | None:
     """Return the settings; None if the configuration has no cluster. `join`: the command line's."""
     cluster = config.cluster if not join.url else replace(config.cluster, url=join.url)
     if not cluster.url:
         return None
-    node = node_name(join.node or cluster.node, socket.gethostname())
-    beside = os.path.join(os.path.dirname(file.path), "node.key")
-    return NodeSettings(node, cluster, from_home(cluster.key, home) if cluster.key else beside)
+    node = node_name(join.node or cluster.node, machine_name())
+    return NodeSettings(node, cluster, key_file(config, home))
+
+
+def key_file(config: Config, home: str) -> str:
+    """Return the file with this node's secret key."""
+    beside = os.path.join(os.path.dirname(config.file), "node.key")
+    return from_home(config.cluster.key, home) if config.cluster.key else beside
 
 
 def make_link(settings: NodeSettings, url: str, home: str) -> NodeLink:
     """Return the link. `url`: the address, which differs from the settings' for `new`. Raises `LinkError`."""
     cluster = settings.cluster
     if url.startswith(("tcp://", "ipc://")):
-        from carpool.cluster.links.zmq import Peer, ZmqNodeLink  # only where it is the link
+        from carpool.cluster.links.zmq import NodeAddress, ZmqNodeLink  # only where it is the link
 
         secret = read_key(settings.key_file) if url.startswith("tcp://") else b""
-        peers: dict[str, Peer] = {}
+        peers: dict[str, NodeAddress] = {}
         for each in cluster.peers:
             name, address, *key = each.split(" ")
             if name != settings.node:
-                peers[name] = Peer(address, bytes.fromhex(key[0]) if key else b"")
+                peers[name] = NodeAddress(address, bytes.fromhex(key[0]) if key else b"")
         return ZmqNodeLink(url, settings.node, peers, secret)
     try:
         from carpool.cluster.links.nats import NatsLink  # only where it is the link
     except ImportError:
-        raise LinkError(_NO_EXTRA) from None
+        raise LinkError(f"a cluster over NATS needs more packages: `{install_command('cluster')}`") from None
     credentials, ca = (from_home(each, home) for each in (cluster.credentials, cluster.ca))
     for path in filter(None, (credentials, ca)):
         if not os.path.isfile(path):

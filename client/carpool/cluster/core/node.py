@@ -15,14 +15,17 @@ from msgspec import Struct
 from carpool.cluster.core.channel import LOST_S, NodeChannel
 from carpool.cluster.core.frames import (
     FRAME_BYTES,
-    OfferSent,
+    DrainRecord,
+    OfferRecord,
     UnreadableFrameError,
     decode_frame,
     encode_frame,
 )
-from carpool.cluster.core.offers import NodeOffer, RemoteServer, choose_node, read_offer, remote_servers
+from carpool.cluster.core.offers import NodeOffer, NodeServer, choose_node, read_offer, remote_servers
 from carpool.cluster.core.sessions import (
     BytesReceived,
+    DrainReceived,
+    FarEndClosed,
     NodeEvent,
     NodeLost,
     NodeReached,
@@ -30,7 +33,6 @@ from carpool.cluster.core.sessions import (
     OfferReceived,
     RoomMade,
     SessionAsked,
-    SessionEnded,
 )
 
 ANY_NODE = "*"
@@ -70,6 +72,13 @@ class EndSession(Struct, frozen=True):
     text: str
 
 
+class DrainingAsked(Struct, frozen=True):
+    """Another node asks this one to take no further sessions, or to take them again."""
+
+    node: str
+    is_on: bool
+
+
 class OffersChanged(Struct, frozen=True):
     """The servers of other nodes are others now."""
 
@@ -81,7 +90,7 @@ class Report(Struct, frozen=True):
     level: str = "info"
 
 
-NodeEffect = OpenAtBroker | PassBytes | ReadOn | EndSession | OffersChanged | Report
+NodeEffect = OpenAtBroker | PassBytes | ReadOn | EndSession | DrainingAsked | OffersChanged | Report
 
 
 class _Offered(Struct):
@@ -126,15 +135,22 @@ class NodeCore:
         """Return the number of sessions that other nodes have here."""
         return sum(node.served for node in self._nodes.values())
 
-    def servers(self, own: frozenset[str] = frozenset()) -> dict[str, RemoteServer]:
+    def servers(self, own: frozenset[str] = frozenset()) -> dict[str, NodeServer]:
         """Return the servers of other nodes by their names here. `own`: names that are taken."""
         return remote_servers(self.offers.values(), own)
+
+    def ask_to_drain(self, node: str, *, is_on: bool) -> bool:
+        """Ask another node to take no further sessions, or to take them again. False: it is not reached."""
+        if node not in self._nodes or not self._nodes[node].channel.is_open:
+            return False
+        self._nodes[node].channel.send(DrainRecord(is_on))
+        return True
 
     def set_offer(self, offer: bytes) -> None:
         """What this node offers, for the nodes on links that have no store for that."""
         self._own_offer = offer
         for node in self._nodes.values():
-            node.channel.send(OfferSent(offer))
+            node.channel.send(OfferRecord(offer))
 
     def offer_received(self, node: str, data: bytes, now: float) -> list[NodeEffect]:
         """An offer of another node has come. Empty data: the node has left."""
@@ -261,14 +277,16 @@ class NodeCore:
                     effects.append(PassBytes(SessionName(node, event.session), event.data))
                 case RoomMade():
                     effects.append(ReadOn(SessionName(node, event.session)))
-                case SessionEnded():
+                case FarEndClosed():
                     effects.append(EndSession(SessionName(node, event.session), event.text))
                 case NodeReached():
                     effects.append(Report(f"node {node} is reached"))
                     if self._own_offer:
-                        self._nodes[node].channel.send(OfferSent(self._own_offer))
+                        self._nodes[node].channel.send(OfferRecord(self._own_offer))
                 case NodeLost():
                     effects.append(Report(f"node {node} is lost: {event.text}", "warning"))
+                case DrainReceived():
+                    effects.append(DrainingAsked(node, event.is_on))
                 case OfferReceived():
                     effects += self.offer_received(node, event.offer, now)
         return effects

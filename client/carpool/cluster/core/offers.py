@@ -51,7 +51,7 @@ class NodeOffer(Struct, frozen=True, kw_only=True):
     """Wall time, for people."""
 
 
-class RemoteServer(Struct, frozen=True, kw_only=True):
+class NodeServer(Struct, frozen=True, kw_only=True):
     """A server of other nodes, under its name here."""
 
     name: str
@@ -72,13 +72,13 @@ def read_offer(data: bytes) -> NodeOffer | None:
     return offer if check_node_name(offer.node) is None else None
 
 
-def remote_servers(offers: Iterable[NodeOffer], own: Iterable[str]) -> dict[str, RemoteServer]:
+def remote_servers(offers: Iterable[NodeOffer], own: Iterable[str]) -> dict[str, NodeServer]:
     """Return the servers of other nodes by their names here. `own`: the names that are taken."""
     launches: dict[str, dict[str, list[tuple[str, ServerOffer]]]] = {}
     for offer in sorted(offers, key=lambda each: each.node):
         for server in offer.servers:
             launches.setdefault(server.name, {}).setdefault(server.launch, []).append((offer.node, server))
-    found: dict[str, RemoteServer] = {}
+    found: dict[str, NodeServer] = {}
     taken = set(own)
     for name, groups in sorted(launches.items()):
         ordered = sorted(groups.values(), key=lambda group: (-len(group), group[0][0]))
@@ -86,13 +86,11 @@ def remote_servers(offers: Iterable[NodeOffer], own: Iterable[str]) -> dict[str,
             here = name if place == 0 else f"{name}-{group[0][0]}"
             if here not in taken:
                 taken.add(here)
-                found[here] = RemoteServer(name=here, offer=group[0][1], nodes=[node for node, _ in group])
+                found[here] = NodeServer(name=here, offer=group[0][1], nodes=[node for node, _ in group])
     return found
 
 
-def choose_node(
-    server: RemoteServer, offers: Mapping[str, NodeOffer], own_sessions: Mapping[str, int]
-) -> str:
+def choose_node(server: NodeServer, offers: Mapping[str, NodeOffer], own_sessions: Mapping[str, int]) -> str:
     """Return the node for a further session: the least loaded one. Empty: none takes one.
 
     `own_sessions`: the sessions that this node has at each other one, which offers tell a moment later.

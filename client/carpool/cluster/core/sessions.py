@@ -16,11 +16,12 @@ from msgspec import Struct
 from carpool.cluster.core.channel import ChannelEvent, ChannelLost, ChannelOpened, NodeChannel
 from carpool.cluster.core.frames import (
     CHUNK_BYTES,
-    OfferSent,
-    SessionBytes,
-    SessionClosed,
-    SessionCredit,
-    SessionRequested,
+    BytesRecord,
+    CloseRecord,
+    CreditRecord,
+    DrainRecord,
+    OfferRecord,
+    OpenRecord,
 )
 
 WINDOW_BYTES: Final = 512 * 1024
@@ -51,7 +52,7 @@ class RoomMade(Struct, frozen=True):
     session: int
 
 
-class SessionEnded(Struct, frozen=True):
+class FarEndClosed(Struct, frozen=True):
     """The other node has ended this session, or is lost."""
 
     session: int
@@ -75,7 +76,22 @@ class OfferReceived(Struct, frozen=True):
     offer: bytes
 
 
-NodeEvent = SessionAsked | BytesReceived | RoomMade | SessionEnded | NodeReached | NodeLost | OfferReceived
+class DrainReceived(Struct, frozen=True):
+    """The other node asks this one to take no further sessions, or to take them again."""
+
+    is_on: bool
+
+
+NodeEvent = (
+    SessionAsked
+    | BytesReceived
+    | RoomMade
+    | FarEndClosed
+    | NodeReached
+    | NodeLost
+    | OfferReceived
+    | DrainReceived
+)
 
 
 class _Flow:
@@ -119,7 +135,7 @@ class NodeSessions:
             return 0
         self._last += 1
         self._flows[self._last] = _Flow()
-        self.channel.send(SessionRequested(self._last, server))
+        self.channel.send(OpenRecord(self._last, server))
         return self._last
 
     def room_bytes(self, session: int) -> int:
@@ -134,7 +150,7 @@ class NodeSessions:
             return
         flow.under_way_bytes += len(data)
         for at in range(0, len(data), CHUNK_BYTES):
-            self.channel.send(SessionBytes(session, data[at : at + CHUNK_BYTES]))
+            self.channel.send(BytesRecord(session, data[at : at + CHUNK_BYTES]))
 
     def bytes_passed(self, session: int, size_bytes: int) -> None:
         """So many received bytes of this session are passed on: as many more may come."""
@@ -143,13 +159,13 @@ class NodeSessions:
             return
         flow.passed_bytes += size_bytes
         if flow.passed_bytes >= CREDIT_BYTES:
-            self.channel.send(SessionCredit(session, flow.passed_bytes))
+            self.channel.send(CreditRecord(session, flow.passed_bytes))
             flow.passed_bytes = 0
 
     def close(self, session: int, text: str = "") -> None:
         """End a session. Bytes that were sent before still arrive."""
         if self._flows.pop(session, None) is not None:
-            self.channel.send(SessionClosed(session, text))
+            self.channel.send(CloseRecord(session, text))
 
     # --- from the other node ---------------------------------------------------------------------------
 
@@ -162,29 +178,29 @@ class NodeSessions:
             case ChannelOpened():
                 return [NodeReached()]
             case ChannelLost():
-                ended: list[NodeEvent] = [SessionEnded(each, event.text) for each in self._flows]
+                ended: list[NodeEvent] = [FarEndClosed(each, event.text) for each in self._flows]
                 self._flows.clear()
                 return [*ended, NodeLost(event.text)]
-            case SessionRequested():
+            case OpenRecord():
                 return self._requested(-event.session, event.server)
-            case SessionBytes():
+            case BytesRecord():
                 known = -event.session in self._flows
                 return [BytesReceived(-event.session, event.data)] if known and event.data else []
-            case SessionCredit():
+            case CreditRecord():
                 return self._credited(-event.session, event.size_bytes)
-            case SessionClosed():
+            case CloseRecord():
                 known = self._flows.pop(-event.session, None) is not None
-                return [SessionEnded(-event.session, event.text)] if known else []
-            case OfferSent():
+                return [FarEndClosed(-event.session, event.text)] if known else []
+            case OfferRecord():
                 return [OfferReceived(event.offer)]
+            case DrainRecord():
+                return [DrainReceived(event.is_on)]
 
     def _requested(self, session: int, server: str) -> list[NodeEvent]:
         if session >= 0 or session in self._flows:
             return []
         if len(self._flows) >= MAX_SESSIONS:
-            self.channel.send(
-                SessionClosed(session, f"the node has {MAX_SESSIONS} sessions of this one open")
-            )
+            self.channel.send(CloseRecord(session, f"the node has {MAX_SESSIONS} sessions of this one open"))
             return []
         self._flows[session] = _Flow()
         return [SessionAsked(session, server)]

@@ -1,8 +1,8 @@
 """The link over a NATS server, with the official client.
 
-Owns the subjects (`carpool.CLUSTER.RECEIVER.SENDER`, so that permissions of the server can hold each user to
-its own name), the bucket of offers, and the time of everything that waits for the server. While the server is
-away frames are dropped: the client's own buffer would send old frames late.
+Owns the subjects (`carpool.{cluster}.{receiver}.{sender}`, so that permissions of the server can hold each
+user to its own name), the bucket of offers, and the time of everything that waits for the server. While the
+server is away frames are dropped: the client's own buffer would send old frames late.
 
 Needs the extra `cluster`. Knows nothing of: frames' content, sessions.
 """

@@ -27,7 +27,7 @@ MAX_QUEUED_FRAMES: Final = 512
 HEARTBEAT_MS: Final = 3000
 
 
-class Peer(Struct, frozen=True):
+class NodeAddress(Struct, frozen=True):
     """Another node: where it listens, and its public key (32 bytes; empty with `ipc://`)."""
 
     address: str
@@ -67,7 +67,9 @@ class ZmqNodeLink:
     stores_offers = False
     frame_bytes = FRAME_BYTES
 
-    def __init__(self, address: str, node: str, peers: Mapping[str, Peer], secret_key: bytes = b"") -> None:
+    def __init__(
+        self, address: str, node: str, peers: Mapping[str, NodeAddress], secret_key: bytes = b""
+    ) -> None:
         self._address = address
         self._node = node
         self._peers = dict(peers)
@@ -140,7 +142,7 @@ class ZmqNodeLink:
             os.umask(umask)
         return inlet
 
-    def _reach(self, context: zmq.asyncio.Context, peer: Peer) -> zmq.asyncio.Socket:
+    def _reach(self, context: zmq.asyncio.Context, peer: NodeAddress) -> zmq.asyncio.Socket:
         sock = context.socket(zmq.PUSH)
         sock.setsockopt(zmq.SNDHWM, MAX_QUEUED_FRAMES)
         sock.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)

@@ -104,7 +104,7 @@ class NodeProcess:
         self._settings = settings
         self._home = home
         self._epoch = os.urandom(6).hex()
-        self._ids = 0
+        self._last_id = 0
         self._core = NodeCore(settings.node, self._new_id)
         self._own = OwnOffer(directory, file, settings, home)
         self._ends: dict[SessionName, NearEnd] = {}
@@ -121,9 +121,10 @@ class NodeProcess:
         """Tasks that end by themselves."""
         self._offers_changed = asyncio.Event()
 
-    def _new_id(self) -> str:
-        self._ids += 1
-        return f"{self._epoch}.{self._ids}"
+    def _new_id(self) -> int:
+        """Return an id of this end of a channel: greater than all of earlier processes, by the clock."""
+        self._last_id = max(self._last_id + 1, int(unix_s() * 1000))
+        return self._last_id
 
     # --- its life --------------------------------------------------------------------------------------
 
@@ -450,6 +451,7 @@ class NodeProcess:
 
     def _link_restored(self) -> None:
         self._core.link_restored(self._loop.time())
+        self._soon.append(asyncio.create_task(self._publish_once()))
         self._plan_flush()
 
     def _plan_flush(self) -> None:

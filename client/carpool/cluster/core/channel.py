@@ -1,9 +1,10 @@
 """One channel: records to and from one other node, in order and once, over a link that may lose frames.
 
 Owns the ids of both ends, the numbers of frames, what is kept until it is acknowledged, and when the other
-node counts as lost. An end gets a new id when its process starts and when it gives the other node up. Two
-ends that know each other's present id are *open*; a new id of the other end ends everything that was open,
-because what it had received is gone. Neither end ever takes a record up twice.
+node counts as lost. An end has an id, and takes a greater one when its process starts and when it gives the
+other end up. A frame names both ends, and counts only between the latest of them: so a new id of the other
+end ends everything that was open, because what the earlier one had received is gone, and old frames mean
+nothing. Nothing is ever taken up twice.
 
 A link that is cut for less than `LOST_S` costs a pause: frames without an acknowledgement are sent again.
 After that the channel is lost, and each session on it ends.
@@ -55,15 +56,17 @@ class _KeptFrame(Struct):
 
 
 class NodeChannel:
-    """The channel to one other node. `new_id` returns an id that no other end has had."""
+    """The channel to one other node. `new_id` returns an id that is greater than all before, also those of
+    earlier processes: if it is not, a change is noticed only after `LOST_S`.
+    """
 
-    def __init__(self, new_id: Callable[[], str], now: float, frame_bytes: int = FRAME_BYTES) -> None:
+    def __init__(self, new_id: Callable[[], int], now: float, frame_bytes: int = FRAME_BYTES) -> None:
         self.frame_bytes = frame_bytes
         """A frame takes no further record beyond this size."""
         self._new_id = new_id
         self._id = new_id()
-        self._other = ""
-        """The id of the other end; empty: the channel is not open."""
+        self._other = 0
+        """The id of the other end; 0: the channel is not open."""
         self._waiting: deque[AnyRecord] = deque()
         self._kept: deque[_KeptFrame] = deque()
         """Frames that were sent and are not acknowledged."""
@@ -85,7 +88,7 @@ class NodeChannel:
     @property
     def is_open(self) -> bool:
         """True if both ends know each other."""
-        return self._other != ""
+        return self._other != 0
 
     def send(self, record: AnyRecord) -> None:
         """Send a record. It is dropped while the channel is not open: nobody could know of its session."""
@@ -102,18 +105,18 @@ class NodeChannel:
 
     def frame_received(self, frame: Frame, now: float) -> list[ChannelEvent]:
         """Take a frame of the other node and return what follows, in order."""
-        if frame.target not in {"", self._id} or not frame.source:
-            return []  # for an end that is no more; the other node learns that from our next frame
+        if frame.target not in {0, self._id} or frame.source < self._other:
+            return []  # of or for an end that is no more
         happened: list[ChannelEvent] = []
-        if frame.source != self._other:
+        if frame.source > self._other:
             if self._other:
-                happened += self._lose("its process was started again, or it had not heard of this node")
-            if frame.target != self._id and frame.number:
-                return happened  # records for an earlier end of ours
+                happened += self._drop("its process was started again, or it had not heard of this node")
             self._other = frame.source
             self._sent_at = float("-inf")  # it learns our id at once
             happened.append(ChannelOpened())
         self._heard_at = now
+        if frame.target == 0:
+            return happened  # it does not know us: what it may say of frames is of an earlier end
         self._acknowledged(frame.acknowledged, now)
         if frame.missing and now >= self._resent_at + RESEND_PAUSE_S:
             self._resend = bool(self._kept)
@@ -152,8 +155,12 @@ class NodeChannel:
         return self._lose(text) if self._other else []
 
     def _lose(self, text: str) -> list[ChannelEvent]:
+        """Give the other end up: it learns that from a new id of ours."""
         self._id = self._new_id()
-        self._other = ""
+        return self._drop(text)
+
+    def _drop(self, text: str) -> list[ChannelEvent]:
+        self._other = 0
         self._waiting.clear()
         self._kept.clear()
         self._kept_bytes = self._last_number = self._received = 0

@@ -78,10 +78,10 @@ class Frame(Struct, frozen=True, array_like=True):
     """One message of a link."""
 
     version: int
-    source: str
+    source: int
     """The id of the sender's end of the channel."""
-    target: str
-    """The id of the receiver's end as the sender knows it; empty: it does not know one."""
+    target: int
+    """The id of the receiver's end as the sender knows it; 0: it does not know one."""
     number: int
     """The number of this frame among those with records, from 1; 0: it has no records."""
     acknowledged: int

@@ -105,7 +105,7 @@ class NoNodeError(Exception):
 class NodeCore:
     """The node of this machine. `new_id`: as in `NodeChannel`."""
 
-    def __init__(self, name: str, new_id: Callable[[], str], frame_bytes: int = FRAME_BYTES) -> None:
+    def __init__(self, name: str, new_id: Callable[[], int], frame_bytes: int = FRAME_BYTES) -> None:
         self.name = name
         self._new_id = new_id
         self._frame_bytes = frame_bytes

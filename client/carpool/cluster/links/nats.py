@@ -36,6 +36,9 @@ CALL_S: Final = 5.0
 """How long one request to the server may take."""
 HEADER_BYTES: Final = 4096
 """Left free of the server's `max_payload`."""
+_REFUSED: Final = (
+    "the NATS server refuses this node: check `cluster.credentials`, or the user in `cluster.url`"
+)
 MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -53,7 +56,12 @@ class NatsLink:
         self._client = Client()
         self._queue: deque[tuple[str, bytes]] = deque()
         self._queued = asyncio.Event()
-        self._events: LinkEvents
+        self._events = LinkEvents(_ignore, _ignore, _ignore, _ignore)
+        self._refused = asyncio.Event()
+        """Set when the server refuses this node."""
+        self._watch: asyncio.Task[None] | None = None
+        self._reported = ""
+        """What was last said of the server's failures."""
         self._bucket: KeyValue | None = None
         self.frame_bytes = FRAME_BYTES
 
@@ -90,62 +98,47 @@ class NatsLink:
     async def run(self, events: LinkEvents) -> None:
         """Carry frames until cancelled. Raises `LinkError`."""
         self._events = events
-        await self._connect()
+        self._refused.clear()
+        self._client = Client()
+        work = (self._refused.wait(), self._carry())
+        tasks = [asyncio.create_task(each) for each in work]
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._send_queued())
-                tasks.create_task(self._watch_offers())
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self._refused.is_set():
+                raise LinkError(_REFUSED)
+            tasks[1].result()
         finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             with contextlib.suppress(Exception):  # of a server that is away
                 await self._client.close()
 
+    async def _carry(self) -> None:
+        await self._connect()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._send_queued())
+            tasks.create_task(self._watch_offers())
+
     async def _connect(self) -> None:
-        events = self._events
-
-        async def restored() -> None:
-            self._bucket = None
-            events.report("NATS is connected again", "info")
-            events.restored()
-
-        async def cut() -> None:
-            self._queue.clear()
-            events.report("NATS is away; reconnecting", "warning")
-
-        async def failed(error: Exception) -> None:
-            events.report(f"NATS: {_sentence(error)}", "warning")
-
+        """Connect, however long that takes: the client tries again by itself, now and after each loss."""
         options: dict[str, Any] = {}
         if self._credentials:
             options["user_credentials"] = self._credentials
         if self._ca:
             options["tls"] = ssl.create_default_context(cafile=self._ca)
-        reported = ""
-        while not self._client.is_connected:
-            try:
-                await self._client.connect(
-                    self._url,
-                    name=f"carpool {self._node}",
-                    reconnected_cb=restored,
-                    disconnected_cb=cut,
-                    error_cb=failed,
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=RETRY_S,
-                    ping_interval=PING_S,
-                    max_outstanding_pings=2,
-                    allow_reconnect=True,
-                    **options,
-                )
-            except (OSError, nats.errors.Error, TimeoutError) as error:
-                if "uthorization" in str(error):
-                    raise LinkError(
-                        "the NATS server refuses this node: check `cluster.credentials`, or the "
-                        "user in `cluster.url`"
-                    ) from None
-                if (text := _sentence(error)) != reported:
-                    events.report(f"NATS cannot be reached ({text}); trying again", "warning")
-                    reported = text
-                self._client = Client()
-                await asyncio.sleep(RETRY_S)
+        await self._client.connect(
+            self._url,
+            name=f"carpool {self._node}",
+            reconnected_cb=self._reconnected,
+            disconnected_cb=self._disconnected,
+            error_cb=self._failed,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=RETRY_S,
+            ping_interval=PING_S,
+            max_outstanding_pings=2,
+            **options,
+        )
         self.frame_bytes = min(FRAME_BYTES, self._client.max_payload - HEADER_BYTES)
         await self._client.subscribe(
             f"carpool.{self._cluster}.{self._node}.*",
@@ -153,8 +146,28 @@ class NatsLink:
             pending_msgs_limit=-1,
             pending_bytes_limit=MAX_QUEUED_BYTES,
         )
-        events.report("NATS is connected", "info")
-        events.restored()
+        self._events.report("NATS is connected", "info")
+        self._events.restored()
+
+    async def _reconnected(self) -> None:
+        self._bucket = None
+        if self._watch is not None:
+            self._watch.cancel()  # the server may have forgotten it
+        self._events.report("NATS is connected again", "info")
+        self._events.restored()
+
+    async def _disconnected(self) -> None:
+        self._queue.clear()
+        if not self._refused.is_set():
+            self._events.report("NATS is away; reconnecting", "warning")
+
+    async def _failed(self, error: Exception) -> None:
+        text = _sentence(error)
+        if "authorization" in text.lower():
+            self._refused.set()
+        elif text != self._reported:
+            self._reported = text
+            self._events.report(f"NATS: {text}; trying again", "warning")
 
     async def _received(self, message: Msg) -> None:
         self._events.frame_received(message.subject.rpartition(".")[2], message.data)
@@ -200,19 +213,26 @@ class NatsLink:
                 await asyncio.sleep(RETRY_S)
                 continue
             told = ""
-            with contextlib.suppress(nats.errors.Error, TimeoutError, StopAsyncIteration):
-                await self._tell_offers(watcher)
+            self._watch = asyncio.create_task(self._tell_offers(watcher))
+            await asyncio.wait([self._watch])
             with contextlib.suppress(Exception):  # its subscription may be gone with the server
                 await watcher.stop()  # type: ignore[no-untyped-call]
             self._bucket = None
 
     async def _tell_offers(self, watcher: KeyValue.KeyWatcher) -> None:
         while True:
-            entry = await watcher.updates(timeout=WATCH_S)  # type: ignore[no-untyped-call]
+            try:
+                entry = await watcher.updates(timeout=WATCH_S)  # type: ignore[no-untyped-call]
+            except (nats.errors.Error, TimeoutError, StopAsyncIteration):
+                return
             if entry is None:
                 continue  # everything that was there has been told
             is_gone = entry.operation in {"DEL", "PURGE"}
             self._events.offer_received(entry.key, b"" if is_gone else entry.value or b"")
+
+
+def _ignore(*_: object) -> None:
+    """Nobody listens yet."""
 
 
 def _no_bucket(error: Exception) -> str:

@@ -11,7 +11,7 @@ Knows nothing of: frames' content, sessions, how keys are made (`keys`).
 import contextlib
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import zmq
 import zmq.asyncio
@@ -75,7 +75,10 @@ class ZmqNodeLink:
         self._peers = dict(peers)
         self._secret = secret_key
         self._is_tcp = address.startswith("tcp://")
-        self._sockets: dict[str, zmq.asyncio.Socket] = {}
+        self._own_public = (
+            z85.decode(zmq.curve_public(z85.encode(secret_key))) if len(secret_key) == 32 else b""
+        )
+        self._sockets: dict[str, zmq.Socket[bytes]] = {}
         if self._is_tcp and len(secret_key) != 32:
             raise LinkError("a `tcp://` address needs a key: `carpool cluster key` makes it")
         for name, peer in self._peers.items():
@@ -98,7 +101,7 @@ class ZmqNodeLink:
         if sock is not None:
             parts = [frame] if self._is_tcp else [self._node.encode(), frame]
             with contextlib.suppress(zmq.ZMQError):  # full, or nobody is there
-                zmq.Socket.send_multipart(sock, parts, zmq.NOBLOCK)
+                sock.send_multipart(parts, zmq.NOBLOCK)
 
     async def publish(self, offer: bytes) -> None:
         """Nothing: channels carry offers."""
@@ -121,6 +124,8 @@ class ZmqNodeLink:
             events.restored()
             await self._receive(inlet, events)
         finally:
+            for sock in self._sockets.values():
+                sock.close(linger=0)
             self._sockets.clear()
             if admission is not None:
                 admission.stop()
@@ -142,8 +147,10 @@ class ZmqNodeLink:
             os.umask(umask)
         return inlet
 
-    def _reach(self, context: zmq.asyncio.Context, peer: NodeAddress) -> zmq.asyncio.Socket:
-        sock = context.socket(zmq.PUSH)
+    def _reach(self, context: zmq.asyncio.Context, peer: NodeAddress) -> zmq.Socket[bytes]:
+        # A plain socket: it never waits, because what it does not take is dropped.
+        plain: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(context.underlying)
+        sock: zmq.Socket[bytes] = plain.socket(zmq.PUSH)
         sock.setsockopt(zmq.SNDHWM, MAX_QUEUED_FRAMES)
         sock.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS)
@@ -157,7 +164,7 @@ class ZmqNodeLink:
         sock.connect(peer.address)
         return sock
 
-    def _use_key(self, sock: zmq.asyncio.Socket) -> None:
+    def _use_key(self, sock: zmq.Socket[Any]) -> None:
         secret = z85.encode(self._secret)
         sock.setsockopt(zmq.CURVE_SECRETKEY, secret)
         sock.setsockopt(zmq.CURVE_PUBLICKEY, zmq.curve_public(secret))

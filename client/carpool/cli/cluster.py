@@ -1,0 +1,136 @@
+"""The verb `cluster`: shows the nodes of the cluster, makes a node's key, and takes nodes out of use.
+
+Owns the table of nodes and the sentences about it. The facts are those that the node's process of this
+machine writes down (`carpool.cluster.process`), so that the verb answers also while the broker does not.
+
+Knows nothing of: links, channels, how a node is asked for something (`carpool.cluster.requests`).
+"""
+
+import os
+from typing import Any, Literal
+
+import click
+import msgspec
+
+from carpool.cli.edit import config_in_force
+from carpool.cli.main import json_option
+from carpool.cluster.keys import make_key, public_key
+from carpool.cluster.links.link import LinkError
+from carpool.cluster.requests import NodeRequestError, request
+from carpool.cluster.settings import key_file
+from carpool.control.place import runtime_place
+from carpool.terminal import display
+from carpool.terminal.table import Cell
+from carpool.terminal.verb_output import fail, print_json
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.config.reading.load import home_of
+from carpool_protocol.config.schema.placement import machine_name, node_name
+
+_NO_NODE = (
+    "this machine is in no cluster: `carpool up --cluster URL` joins one, or `cluster` in the "
+    "configuration; if it should be in one, `carpool logs --daemon` says why it is not"
+)
+_JOIN = "`carpool up --cluster {url}` on another machine, or in another runtime directory, joins"
+
+
+@click.command()
+@click.argument("what", type=click.Choice(["status", "key", "drain", "undrain", "leave"]))
+@click.argument("node", required=False)
+@click.option("--config", "file", help="With key: this file, not your own carpool.json.")
+@json_option
+def cluster(
+    what: Literal["status", "key", "drain", "undrain", "leave"],
+    node: str | None,
+    *,
+    file: str | None,
+    as_json: bool,
+) -> None:
+    """Show the nodes of the cluster, make this node's key, or take a node out of use.
+
+    drain: NODE takes no further sessions of other nodes; those that are open go on. Without NODE it is this
+    one. leave: this node ends the sessions of others and its own at others, until carpool is started again.
+    """
+    if node is not None and what not in {"drain", "undrain"}:
+        raise click.UsageError(f"`cluster {what}` takes no NODE")
+    if what == "key":
+        _key(file, as_json=as_json)
+    elif what == "status":
+        _status(as_json=as_json)
+    else:
+        _ask(what, node or "", as_json=as_json)
+
+
+def _key(file: str | None, *, as_json: bool) -> None:
+    config = config_in_force(file)
+    path = key_file(config, home_of(os.environ))
+    try:
+        public = public_key(make_key(path)).hex()
+    except (LinkError, OSError) as error:
+        fail(str(error))
+    name = node_name(config.cluster.node, machine_name())
+    url = config.cluster.url if config.cluster.url.startswith("tcp://") else "tcp://HOST:7400"
+    peer = f"{name} {url} {public}"
+    if as_json:
+        print_json({"node": name, "public_key": public, "peer": peer, "file": path})
+        return
+    click.echo(f"{public}\n")
+    click.echo(display.printable(f"The secret key is in {path}. In `cluster.peers` of the other nodes:"))
+    click.echo(display.printable(f'  "{peer}"'))
+    click.echo("HOST is an address of this machine that the others reach; this node listens there.")
+
+
+def _read_facts() -> dict[str, Any]:
+    path = paths.node_file(runtime_place().directory)
+    try:
+        with open(path, "rb") as file:
+            facts: dict[str, Any] = msgspec.json.decode(file.read())
+        os.kill(int(facts["pid"]), 0)
+    except (OSError, msgspec.MsgspecError, KeyError):
+        fail(_NO_NODE)
+    return facts
+
+
+def _status(*, as_json: bool) -> None:
+    facts = _read_facts()
+    if as_json:
+        print_json(facts)
+        return
+    own = facts["own"]
+    state = "" if facts["is_up"] else ", which is not reached now"
+    click.echo(display.printable(f"cluster {facts['cluster']} at {facts['url']}{state}"))
+    rows = [_row(own, "this one", own["load"])]
+    rows += [
+        _row(each["offer"], "reached" if each["is_reached"] else "not reached", each["sessions"])
+        for each in facts["nodes"]
+    ]
+    click.echo()
+    for line in display.columns(("NODE", "STATE", "SESSIONS", "CALLS", "LABELS", "RELEASE", "SERVERS"), rows):
+        click.echo(line)
+    for name, why in sorted(own["kept_local"].items()):
+        click.echo(display.printable(f"\n{name} is not offered: {why}"))
+    if facts["join"]:
+        click.echo(display.printable("\n" + _JOIN.format(url=facts["join"])))
+
+
+def _row(offer: dict[str, Any], state: str, sessions: int) -> list[object]:
+    is_good = state != "not reached" and not offer["is_draining"]
+    return [
+        offer["node"],
+        Cell(f"{state}, draining" if offer["is_draining"] else state, "" if is_good else "yellow"),
+        sessions,
+        offer["open_calls"],
+        " ".join(offer["labels"]) or "-",
+        offer["release"],
+        " ".join(server["name"] for server in offer["servers"]) or "-",
+    ]
+
+
+def _ask(what: Literal["drain", "undrain", "leave"], node: str, *, as_json: bool) -> None:
+    try:
+        said = request(runtime_place().directory, what, node)
+    except NodeRequestError as error:
+        fail(str(error))
+    if as_json:
+        print_json({"said": said})
+    else:
+        click.echo(display.printable(said))

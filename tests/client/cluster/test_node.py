@@ -1,0 +1,165 @@
+"""Nodes of a cluster: each byte of a session arrives once, in order, at its own end, or the session ends."""
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from carpool.cluster.core.channel import LOST_S
+from carpool.cluster.core.sessions import WINDOW_BYTES
+from tests.kit.node_world import NodeWorld, SessionText
+
+NODES = ("alpha", "beta", "gamma")
+
+
+def connected() -> NodeWorld:
+    world = NodeWorld(*NODES)
+    world.run(3.0)
+    return world
+
+
+def opened(world: NodeWorld, node: str = "alpha", other: str = "beta") -> SessionText:
+    session = world.open(node, other)
+    assert session is not None
+    return session
+
+
+def test_what_an_agent_says_comes_back() -> None:
+    world = connected()
+    session = opened(world)
+    world.say(session, 1000)
+    world.run(1.0)
+    assert session.returned == session.wanted
+
+
+def test_more_than_the_window_comes_back_too() -> None:
+    world = connected()
+    session = opened(world)
+    world.say(session, 2 * WINDOW_BYTES // len(session.label))
+    world.run(5.0)
+    assert session.returned == session.wanted
+
+
+def test_a_short_cut_costs_a_pause() -> None:
+    world = connected()
+    session = opened(world)
+    world.say(session, 10)
+    world.cuts = {("alpha", "beta"), ("beta", "alpha")}
+    world.run(LOST_S / 4)
+    world.say(session, 10)
+    world.cuts = set()
+    world.run(6.0)
+    assert (session.end, session.returned) == ("", session.wanted)
+
+
+def test_a_long_cut_ends_the_session_and_no_other_one() -> None:
+    world = connected()
+    cut, other = opened(world), opened(world, "alpha", "gamma")
+    world.cuts = {("alpha", "beta"), ("beta", "alpha")}
+    world.run(LOST_S + 2.0)
+    world.say(other, 10)
+    world.run(1.0)
+    assert "was not heard" in cut.end
+    assert (other.end, other.returned) == ("", other.wanted)
+    assert not [name for node, name in world.served if (node, name.node) == ("beta", "alpha")]
+
+
+def test_after_a_long_cut_new_sessions_open() -> None:
+    world = connected()
+    world.cuts = {("alpha", "beta"), ("beta", "alpha")}
+    world.run(3 * LOST_S)
+    assert world.open("alpha", "beta") is None
+    world.cuts = set()
+    world.offer_all()
+    world.run(5.0)
+    session = opened(world)
+    world.say(session, 3)
+    world.run(1.0)
+    assert session.returned == session.wanted
+
+
+def test_a_cut_in_one_direction_ends_the_sessions_at_both_ends() -> None:
+    world = connected()
+    session = opened(world)
+    world.run(1.0)
+    world.cuts = {("beta", "alpha")}
+    world.run(2 * LOST_S + 5.0)
+    assert session.end
+    assert not world.served
+
+
+def test_a_node_that_is_started_again_has_none_of_the_earlier_sessions() -> None:
+    world = connected()
+    session = opened(world)
+    world.say(session, 10)
+    world.run(1.0)
+    world.start("beta")
+    world.run(3.0)
+    assert "started again" in session.end
+    again = opened(world)
+    world.say(again, 5)
+    world.run(1.0)
+    assert again.returned == again.wanted
+
+
+class Cluster(RuleBasedStateMachine):
+    """Three nodes, agents that talk, links that lose, cuts, deaths."""
+
+    @initialize()
+    def connect(self) -> None:
+        self.world = connected()
+
+    @rule(node=st.sampled_from(NODES), other=st.sampled_from([*NODES, "*"]))
+    def open(self, node: str, other: str) -> None:
+        self.world.open(node, other)
+
+    @precondition(lambda self: self.world.sessions)
+    @rule(data=st.data(), times=st.integers(1, 400))
+    def say(self, data: st.DataObject, times: int) -> None:
+        self.world.say(data.draw(st.sampled_from(self.world.sessions)), times)
+
+    @precondition(lambda self: any(not each.end for each in self.world.sessions))
+    @rule(data=st.data())
+    def close(self, data: st.DataObject) -> None:
+        self.world.close(data.draw(st.sampled_from([each for each in self.world.sessions if not each.end])))
+
+    @rule(seconds=st.sampled_from([0.01, 0.06, 0.6, 1.5, 7.0, 25.0]))
+    def wait(self, seconds: float) -> None:
+        self.world.now += seconds
+        self.world.flush()
+
+    @rule(data=st.data(), lose=st.booleans())
+    def deliver(self, data: st.DataObject, lose: bool) -> None:
+        self.world.flush()
+        pairs = sorted(pair for pair, queue in self.world.queues.items() if queue)
+        if pairs:
+            self.world.deliver(data.draw(st.sampled_from(pairs)), lose=lose)
+
+    @rule(node=st.sampled_from(NODES), other=st.sampled_from(NODES))
+    def cut(self, node: str, other: str) -> None:
+        self.world.cuts ^= {(node, other)}
+
+    @rule(node=st.sampled_from(NODES))
+    def start_again(self, node: str) -> None:
+        self.world.start(node)
+
+    @rule(seconds=st.sampled_from([0.5, 3.0, 30.0]))
+    def run(self, seconds: float) -> None:
+        self.world.run(seconds)
+
+    @invariant()
+    def holds(self) -> None:
+        if hasattr(self, "world"):
+            self.world.check()
+
+    def teardown(self) -> None:
+        """Heal everything: each session that is open gets all of its text back."""
+        self.world.cuts = set()
+        self.world.run(3 * LOST_S)
+        for session in self.world.sessions:
+            assert session.end or session.returned == session.wanted
+
+
+Cluster.TestCase.settings = settings(
+    max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestCluster = Cluster.TestCase

@@ -1,0 +1,195 @@
+"""What each link between nodes promises, over ZeroMQ on one machine, ZeroMQ with CURVE, and NATS."""
+
+import asyncio
+import os
+import tempfile
+
+import pytest
+
+from carpool.cluster.core.frames import FRAME_BYTES
+from carpool.cluster.embedded_nats import EmbeddedNats
+from carpool.cluster.links.link import LinkError
+from carpool.cluster.links.nats import NatsLink
+from carpool.cluster.links.zmq import NodeAddress, ZmqNodeLink
+from tests.kit.node_links import LinkEnd, curve_links, key_pair, two_ends, until
+from tests.kit.ports import free_port
+
+KINDS = ("ipc", "curve", "nats")
+each_link = pytest.mark.parametrize("kind", KINDS)
+
+
+@each_link
+def test_frames_come_in_order_and_say_who_sent_them(kind: str) -> None:
+    async def run() -> None:
+        async with two_ends(kind) as (alpha, beta):
+            for number in range(300):
+                alpha.link.send("beta", b"%d" % number)
+            await until(lambda: len(beta.frames) == 300)
+            assert beta.frames == [("alpha", b"%d" % number) for number in range(300)]
+
+    asyncio.run(run())
+
+
+@each_link
+def test_a_frame_of_the_greatest_size_passes_unchanged(kind: str) -> None:
+    async def run() -> None:
+        async with two_ends(kind) as (alpha, beta):
+            frame = os.urandom(alpha.link.frame_bytes)
+            alpha.link.send("beta", frame)
+            await until(lambda: bool(beta.frames))
+            assert beta.frames == [("alpha", frame)]
+
+    asyncio.run(run())
+
+
+@each_link
+def test_a_frame_for_nobody_is_dropped(kind: str) -> None:
+    async def run() -> None:
+        async with two_ends(kind) as (alpha, beta):
+            alpha.link.send("gamma", b"x")
+            alpha.link.send("beta", b"y")
+            await until(lambda: bool(beta.frames))
+            assert beta.frames == [("alpha", b"y")]
+
+    asyncio.run(run())
+
+
+@each_link
+def test_a_node_that_comes_again_is_reached_again(kind: str) -> None:
+    async def run() -> None:
+        async with two_ends(kind) as (alpha, beta):
+            await beta.stop()
+            alpha.link.send("beta", b"lost or not")
+            beta.start()
+
+            def passes() -> bool:
+                alpha.link.send("beta", b"again")
+                return ("alpha", b"again") in beta.frames
+
+            await until(passes)
+
+    asyncio.run(run())
+
+
+def test_an_offer_over_nats_is_there_for_later_nodes_and_goes_with_its_node() -> None:
+    async def run() -> None:
+        async with two_ends("nats") as (alpha, beta):
+            await alpha.link.publish(b"first")
+            await until(lambda: beta.offers.get("alpha") == b"first")
+            assert isinstance(beta.link, NatsLink)
+            late = LinkEnd(NatsLink(beta.link._url, "c", "gamma"))
+            late.start()
+            await until(lambda: late.offers.get("alpha") == b"first")
+            await alpha.link.leave()
+            await until(lambda: beta.offers.get("alpha") == b"" and late.offers.get("alpha") == b"")
+            await late.stop()
+
+    asyncio.run(run())
+
+
+def test_clusters_of_two_names_on_one_nats_server_know_nothing_of_each_other() -> None:
+    async def run() -> None:
+        async with two_ends("nats") as (alpha, beta):
+            assert isinstance(beta.link, NatsLink)
+            other = LinkEnd(NatsLink(beta.link._url, "d", "beta"))
+            other.start()
+            await until(lambda: other.restored > 0)
+            await other.link.publish(b"theirs")
+            await alpha.link.publish(b"ours")
+            alpha.link.send("beta", b"x")
+            await until(lambda: bool(beta.frames) and bool(beta.offers))
+            assert (other.frames, beta.offers) == ([], {"alpha": b"ours"})
+            await other.stop()
+
+    asyncio.run(run())
+
+
+def test_a_nats_server_that_is_started_again_is_found_again() -> None:
+    async def run() -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            server = EmbeddedNats(directory)
+            await server.start()
+            ends = [LinkEnd(NatsLink(server.url, "c", name)) for name in ("alpha", "beta")]
+            for end in ends:
+                end.start()
+            await until(lambda: all(end.restored for end in ends))
+            server.stop()
+            await until(lambda: not any(end.link.is_up for end in ends))
+            ends[0].link.send("beta", b"while it is away")
+            await server.start()
+            await until(lambda: all(end.restored == 2 for end in ends))
+            ends[0].link.send("beta", b"again")
+            await ends[0].link.publish(b"offer")
+            await until(lambda: bool(ends[1].frames) and bool(ends[1].offers))
+            assert ends[1].frames == [("alpha", b"again")]
+            for end in ends:
+                await end.stop()
+            server.stop()
+
+    asyncio.run(run())
+
+
+def test_a_wrong_password_for_nats_ends_the_link_with_advice() -> None:
+    async def run() -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            server = EmbeddedNats(directory)
+            await server.start()
+            end = LinkEnd(NatsLink("nats://wrong@" + server.url.rpartition("@")[2], "c", "alpha"))
+            end.start()
+            error = await end.failure()
+            assert isinstance(error, LinkError)
+            assert "cluster.credentials" in str(error)
+            server.stop()
+
+    asyncio.run(run())
+
+
+def test_a_key_that_is_none_of_the_peers_is_refused_and_the_log_names_it() -> None:
+    async def run() -> None:
+        alpha, beta = map(LinkEnd, curve_links("alpha", "beta"))
+        alpha.start()
+        assert isinstance(alpha.link, ZmqNodeLink)
+        public, secret = key_pair()
+        there = NodeAddress(alpha.link._address, alpha.link._own_public)
+        stranger = LinkEnd(ZmqNodeLink(f"tcp://127.0.0.1:{free_port()}", "beta", {"alpha": there}, secret))
+        stranger.start()
+
+        def is_told() -> bool:
+            stranger.link.send("alpha", b"let me in")
+            return any(public.hex() in report for report in alpha.reports)
+
+        await until(is_told)
+        assert alpha.frames == []
+        for end in (alpha, beta, stranger):
+            await end.stop()
+
+    asyncio.run(run())
+
+
+def test_a_peer_with_another_name_than_its_key_says_counts_under_the_name_of_its_key() -> None:
+    async def run() -> None:
+        alpha, beta = map(LinkEnd, curve_links("alpha", "beta"))
+        assert isinstance(beta.link, ZmqNodeLink)
+        beta.link._node = "gamma"
+        for end in (alpha, beta):
+            end.start()
+
+        def is_there() -> bool:
+            beta.link.send("alpha", b"x")
+            return bool(alpha.frames)
+
+        await until(is_there)
+        assert {node for node, _ in alpha.frames} == {"beta"}
+        for end in (alpha, beta):
+            await end.stop()
+
+    asyncio.run(run())
+
+
+def test_without_a_key_nothing_listens() -> None:
+    with pytest.raises(LinkError, match="carpool cluster key"):
+        ZmqNodeLink("tcp://127.0.0.1:7400", "alpha", {})
+
+
+def test_a_frame_of_carpool_fits_into_the_messages_of_nats() -> None:
+    assert FRAME_BYTES < 1_000_000

@@ -58,11 +58,29 @@ class SoakLedger:
         self.faults: list[str] = []
         self.longest_s = 0.0
 
+    def judge(self, written: str) -> list[str]:
+        """What went wrong, in sentences; empty is well. `written`: what the servers wrote down."""
+        ran = Counter(line for line in written.split() if line)
+        faults = list(self.faults)
+        faults += [f"{mark} ran {count} times" for mark, count in ran.items() if count > 1]
+        faults += [f"{mark} was told as not delivered and ran" for mark in self.never & ran.keys()]
+        faults += [f"{mark} was answered and never ran" for mark in self.done - ran.keys()]
+        return faults
+
 
 class SoakAgent:
     """An agent behind a shim; killed, it comes again as another."""
 
-    def __init__(self, number: int, house: PrivateCarpool, ledger: SoakLedger, chance: random.Random) -> None:
+    def __init__(
+        self,
+        number: int,
+        house: PrivateCarpool,
+        ledger: SoakLedger,
+        chance: random.Random,
+        pause_s: float = 0.2,
+    ) -> None:
+        """`pause_s`: the longest time between two bursts of calls."""
+        self.pause_s = pause_s
         self.number = number
         self.house = house
         self.ledger = ledger
@@ -163,7 +181,7 @@ class SoakAgent:
                 for _ in range(burst):
                     mark = f"{self.number}-{self.lives}-{number}-{self.chance.getrandbits(32):08x}"
                     nursery.start_soon(self._call, ask, mark)
-            await trio.sleep(self.chance.uniform(0.0, 0.2))
+            await trio.sleep(self.chance.uniform(0.0, self.pause_s))
 
     async def _call(self, ask: Any, mark: str) -> None:
         server = self.chance.choice(SERVERS)
@@ -248,13 +266,7 @@ class SoakedCarpool:
 
     def judge(self) -> list[str]:
         """What went wrong, in sentences; empty is well."""
-        ran = Counter(line for line in self.file.read_text().split() if line)
-        twice = [mark for mark, count in ran.items() if count > 1]
-        faults = list(self.ledger.faults)
-        faults += [f"{mark} ran {ran[mark]} times" for mark in twice]
-        faults += [f"{mark} was told as not delivered and ran" for mark in self.ledger.never & ran.keys()]
-        faults += [f"{mark} was answered and never ran" for mark in self.ledger.done - ran.keys()]
-        return faults
+        return self.ledger.judge(self.file.read_text())
 
 
 async def watch(house: SoakedCarpool, began: float, rows: list[dict[str, Any]], stop: trio.Event) -> None:

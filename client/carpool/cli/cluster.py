@@ -104,12 +104,12 @@ def _status(*, as_json: bool) -> None:
         for each in facts["nodes"]
     ]
     click.echo()
-    for line in display.columns(("NODE", "STATE", "SESSIONS", "CALLS", "LABELS", "RELEASE", "SERVERS"), rows):
-        click.echo(line)
+    heads = ("NODE", "STATE", "SESSIONS", "CALLS", "LABELS", "RELEASE", "SERVERS")
+    click.echo(display.columns(heads, rows))
     for name, why in sorted(own["kept_local"].items()):
-        click.echo(display.printable(f"\n{name} is not offered: {why}"))
+        click.echo(display.printable(f"{name} is not offered: {why}"))
     if facts["join"]:
-        click.echo(display.printable("\n" + _JOIN.format(url=facts["join"])))
+        click.echo(display.printable(_JOIN.format(url=facts["join"])))
 
 
 def _row(offer: dict[str, Any], state: str, sessions: int) -> list[object]:

@@ -44,6 +44,10 @@ class EmbeddedNats:
 
     async def start(self) -> None:
         """Start the server, and wait until it answers. Raises `LinkError`."""
+        await self._wait_until_it_listens(self.launch())
+
+    def launch(self) -> int:
+        """Start the server and return its port. The thread that calls this must live as long as the server."""
         port, token = self._address()
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         path = os.path.join(self._directory, "nats.conf")
@@ -56,7 +60,7 @@ class EmbeddedNats:
         )
         self._process = _spawn([_find_binary(), "-c", path])
         self.url = f"nats://{token}@127.0.0.1:{port}"
-        await self._wait_until_it_listens(port)
+        return port
 
     def _address(self) -> tuple[int, str]:
         """Return the port and the password of the last start, or new ones."""
@@ -90,6 +94,12 @@ class EmbeddedNats:
     def is_running(self) -> bool:
         """True if the process runs."""
         return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """End the server with SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def stop(self) -> None:
         """End the server."""

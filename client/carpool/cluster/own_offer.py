@@ -83,15 +83,16 @@ class OwnOffer:
     def _ask_broker(self) -> None:
         try:
             with ControlClient(self._directory, control=True) as client:
-                counted = msgspec.json.decode(client.request("carpool/servers", {}))
-            self._read_facts(counted)
+                self._read_status(msgspec.json.decode(client.request("carpool/status", {})))
             self._ask_profile()
         except (ControlClientError, AnsweredError, msgspec.MsgspecError, KeyError, TypeError):
             self._asked_at += 1.0 - ASK_S  # the broker has just started, or is being replaced
 
-    def _read_facts(self, facts: Mapping[str, Any]) -> None:
-        for server in facts["servers"]:
-            self._stateful[server["name"]] = server.get("mode", "session") == "session"
+    def _read_status(self, status: Mapping[str, Any]) -> None:
+        for name, server in status["servers"].items():
+            if server["state"] != "cold":
+                self._stateful[name] = server["sharing"] == "session"
+        self.open_calls = status["totals"]["in_flight"]
 
     def _ask_profile(self) -> None:
         profile = self._settings.cluster.profile

@@ -117,7 +117,7 @@ class NodeProcess:
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
         self._exit = 0
-        self._soon: list[asyncio.Task[None]] = []
+        self._soon: set[asyncio.Task[None]] = set()
         """Tasks that end by themselves."""
         self._offers_changed = asyncio.Event()
 
@@ -374,7 +374,12 @@ class NodeProcess:
 
     def _set_draining(self, *, is_on: bool) -> None:
         self._is_draining = is_on
-        self._soon.append(asyncio.create_task(self._publish_once()))
+        self._publish_soon()
+
+    def _publish_soon(self) -> None:
+        task = asyncio.create_task(self._publish_once())
+        self._soon.add(task)
+        task.add_done_callback(self._soon.discard)
 
     def _supervisor_gone(self, supervisor: SupervisorConnection) -> None:
         for key in [key for key in self._asked if key[0] is supervisor]:
@@ -451,7 +456,7 @@ class NodeProcess:
 
     def _link_restored(self) -> None:
         self._core.link_restored(self._loop.time())
-        self._soon.append(asyncio.create_task(self._publish_once()))
+        self._publish_soon()
         self._plan_flush()
 
     def _plan_flush(self) -> None:

@@ -225,8 +225,8 @@ class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
     paused: bool = False
     """True: an operator has paused its server, and calls that come wait."""
     bridge: bool = False
-    """True: its processes are carpool's own bridges to servers over a URL; what they say about delivery is
-    trusted.
+    """True: its processes are carpool's own bridges to servers over a URL, or its instances are sessions with
+    carpool at another node; what they say about delivery is trusted.
     """
     target: NodeTarget | None = None
     """The server is at another node: its instances are sessions there and no processes (`argv` is unused)."""
@@ -658,6 +658,10 @@ class PoolChanged(Message, frozen=True, tag=34):
     twice.
 
     None: the knowledge about the server has not been read yet.
+    """
+    keeps_state: bool = True
+    """In mode `session`: an agent loses something if its instance ends. False for servers of other nodes that
+    agents share there.
     """
 
 

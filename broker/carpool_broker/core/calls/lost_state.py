@@ -37,7 +37,7 @@ def supervisor_lost(
         in_session_mode = {
             entry.server
             for entry in (session.scope.servers if session.servers else ())
-            if (state := states.get(entry.key)) is not None and state.mode == "session"
+            if (state := states.get(entry.key)) is not None and _keeps_state(state)
         }
         for server, use in session.servers.items():
             if not runs(server):
@@ -118,7 +118,7 @@ def _mark_stateful(
     session: Session, server: ServerName, state: PoolChanged | None
 ) -> list[SetStatefulServers]:
     use = session.server_use(server)
-    if state is None or state.mode != "session" or use.is_stateful:
+    if state is None or not _keeps_state(state) or use.is_stateful:
         return []
     use.is_stateful = True
     return [] if session.is_unresumable else [SetStatefulServers(session.id, _stateful_servers(session))]
@@ -155,6 +155,10 @@ def assume_state_lost(session: Session, runs: RunsServer) -> list[SessionStateLo
 def _is_called(session: Session, server: ServerName) -> bool:
     use = session.servers.get(server)
     return use is not None and use.is_called
+
+
+def _keeps_state(state: PoolChanged) -> bool:
+    return state.mode == "session" and state.keeps_state
 
 
 def _stateful_servers(session: Session) -> tuple[ServerName, ...]:

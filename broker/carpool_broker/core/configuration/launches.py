@@ -127,7 +127,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     era: EraWish = "handshake"
     origin: str = "config"
     bridge: bool = False
-    """True if it is carpool's bridge to a URL."""
+    """True if it is carpool's bridge to a URL, or carpool at another node."""
     target: NodeTarget | None = None
     """The server of other nodes that it is; None: it runs here."""
     secrets: list[str] = []
@@ -298,10 +298,11 @@ def _node_launch(server: ServerConfig, node: str, launch: LaunchEnvironment) -> 
     return Launch(
         server=server.name,
         # What it is called in lists of processes, and part of its pool key.
-        argv=["session", node, there, "stateful" if keeps_state else "stateless"],
+        argv=["session", node, there],
         env={},
         cwd=launch.home,
         policy=policy,
+        bridge=True,
         target=NodeTarget(node, there, keeps_state),
     )
 

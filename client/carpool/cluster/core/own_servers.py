@@ -30,8 +30,9 @@ def own_offers(
 ) -> tuple[list[ServerOffer], dict[str, str]]:
     """Return the offered servers, and the reasons of the others.
 
-    `known`: the variables that are set here. `stateful`: whether running servers keep state of each agent;
-    the others count as if they did. `barred`: servers that the profile of peers does not grant.
+    `known`: the variables that are set here. `stateful`: for servers with `sharing` `auto` that have run,
+    whether each agent has an instance of its own; the others count as if it had. `barred`: servers that the
+    profile of peers does not grant.
     """
     offers: list[ServerOffer] = []
     reasons: dict[str, str] = {}
@@ -41,7 +42,7 @@ def own_offers(
         if why := _reason(server, config, node, known, barred):
             reasons[name] = why
         else:
-            offers.append(_offer(server, keeps_state=stateful.get(name, True)))
+            offers.append(_offer(server, keeps_state=_keeps_state(server, stateful)))
     return offers, reasons
 
 
@@ -58,6 +59,11 @@ def _reason(
     if server.name in barred:
         return f"the profile of other nodes ({config.cluster.profile}) does not grant it"
     return ""
+
+
+def _keeps_state(server: ServerConfig, stateful: Mapping[str, bool]) -> bool:
+    sharing = server.policy.sharing
+    return stateful.get(server.name, True) if sharing == "auto" else sharing == "session"
 
 
 def _offer(server: ServerConfig, *, keeps_state: bool) -> ServerOffer:

@@ -108,7 +108,7 @@ class NatsLink:
                 raise LinkError(_REFUSED)
             tasks[1].result()
         finally:
-            for task in tasks:
+            for task in (*tasks, *([self._watch] if self._watch is not None else [])):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             with contextlib.suppress(Exception):  # of a server that is away

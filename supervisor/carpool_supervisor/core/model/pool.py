@@ -273,6 +273,8 @@ class Pool:
         self.start_after = PoolKey("")
         """The replaced pool that must be gone before this one may start."""
         self.stop_first = False
+        self.keeps_state = True
+        """False: in mode `session` nothing is lost with an instance."""
         self.is_remote = False
         """True: its instances are sessions at other nodes, and no processes of this machine."""
         """No instance starts before all older ones have ended."""

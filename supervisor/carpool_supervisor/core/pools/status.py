@@ -66,13 +66,14 @@ def pool_changes(pool: Pool, now: float) -> Iterator[OperationEnded | Catalog | 
     error = "" if state == "serving" else pool.last_error
     if (
         announced is None
-        or (announced.state, announced.mode, announced.both_eras) != (state, pool.mode, pool.both_eras)
+        or (announced.state, announced.mode, announced.both_eras, announced.keeps_state)
+        != (state, pool.mode, pool.both_eras, pool.keeps_state)
         or pool.announced_error != error
     ):
         pool.announced_error = error
         cannot_start = pool.restart.hopeless and state != "serving"
         pool.announced = PoolChanged(
-            pool.key, state, reason, retry_after_s, pool.mode, cannot_start, pool.both_eras
+            pool.key, state, reason, retry_after_s, pool.mode, cannot_start, pool.both_eras, pool.keeps_state
         )
         yield pool.announced
 

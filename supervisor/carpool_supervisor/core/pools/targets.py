@@ -98,8 +98,10 @@ class PoolTargets:
             pool.start_after, pool.stop_first = spec.start_after, spec.stop_first
             pool.is_remote = spec.target is not None
             self._set_replaced_pools(pool, spec)
-            keeps_state = spec.target is None or spec.target.keeps_state
-            self._leases.pool_wanted(pool.key, pool.server, spec.policy.lease_idle_s, keeps_state=keeps_state)
+            pool.keeps_state = spec.target is None or spec.target.keeps_state
+            self._leases.pool_wanted(
+                pool.key, pool.server, spec.policy.lease_idle_s, keeps_state=pool.keeps_state
+            )
             self._instances.shrink(pool, now)
             self._start_queue.enqueue(pool)
         for key in [key for key in self._pools if key not in keys] if set_pools.complete else []:

@@ -1,0 +1,209 @@
+"""`python -m bench.cluster_soak`: three nodes of a cluster on this machine, with deaths and cuts under load.
+
+Each node is a private carpool with one server; agents on each call the servers of all. A process of one node
+is killed (its broker, supervisor, node's process, or all of the node), NATS is killed and comes back, or a
+node's way to NATS is cut. Every request must have exactly one answer, nothing may run twice, nothing that was
+told as not delivered may have run. Bounded by `--seconds`; ends what it has started.
+
+Knows nothing of: how carpool survives anything.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from bench.cut_proxy import CutProxy
+from bench.soak import SERVERS, TALLY, SoakAgent, SoakLedger
+from carpool.cluster.embedded_nats import EmbeddedNats
+from carpool.launcher.sandbox import PrivateCarpool, PrivateCarpoolError
+from carpool_protocol.bootstrap import paths
+
+VICTIMS = ("broker", "supervisor", "node", "carpool", "nats", "cut", "shim", "instance")
+SHORT_CUT_S, LONG_CUT_S = 5.0, 60.0
+READY_S = 60.0
+
+
+class SoakedNode:
+    """One node: a private carpool with one server of its own, and its agents."""
+
+    def __init__(
+        self, name: str, ledger: SoakLedger, written: Path, chance: random.Random, options: argparse.Namespace
+    ) -> None:
+        self.name = name
+        self.house = PrivateCarpool("cpn-")
+        self.written = written
+        self.proxy: CutProxy
+        first = SERVERS.index(name) * options.agents
+        numbers = range(first, first + options.agents)
+        self.agents = [SoakAgent(number, self.house, ledger, chance, options.pause) for number in numbers]
+
+    def configure(self, url: str) -> None:
+        """Write its configuration: the server of its name, and the cluster at this URL."""
+        server = {
+            "command": sys.executable,
+            "args": ["-S", "-E", str(TALLY), str(self.written)],
+            "sharing": "concurrent",
+            "restart": {"give_up_after": 1000, "max_delay_s": 1},
+        }
+        cluster = {"url": url, "node": self.name}
+        config = {"mcpServers": {self.name: server}, "cluster": cluster, "list_wait_s": 20}
+        self.house.config_file.write_text(json.dumps(config))
+
+    def facts(self) -> dict[str, Any]:
+        """What its node's process says; empty while there is none."""
+        try:
+            facts: dict[str, Any] = json.loads(Path(paths.node_file(self.house.directory)).read_text())
+        except (OSError, ValueError):
+            return {}
+        return facts
+
+    async def pid_of(self, role: str) -> int:
+        """A process of this role; 0 if there is none."""
+        if role == "node":
+            return int(self.facts().get("pid", 0))
+        try:
+            rows = json.loads(await trio.to_thread.run_sync(self.house.run_carpool, "ps", "--json"))
+        except (PrivateCarpoolError, ValueError):
+            return 0
+        pids = [row["pid"] for row in rows if row["role"] == role and row["pid"]]
+        return int(random.choice(pids)) if pids else 0
+
+
+class SoakedCluster:
+    """Three nodes and a NATS server."""
+
+    def __init__(self, options: argparse.Namespace, directory: Path) -> None:
+        self.chance = random.Random(options.seed)
+        self.ledger = SoakLedger()
+        self.written = directory / "ledger"
+        self.written.touch()
+        self.nats = EmbeddedNats(str(directory / "nats"))
+        self.nodes = [SoakedNode(name, self.ledger, self.written, self.chance, options) for name in SERVERS]
+        self.victims = tuple(options.victims.split(","))
+        self.every_s = options.every
+        self.kills: Counter[str] = Counter()
+
+    async def start(self, nursery: trio.Nursery) -> None:
+        """Start NATS, the proxies and the nodes, and wait until each node has the servers of all."""
+        self.nats.launch()
+        address, _, port = self.nats.url.rpartition(":")
+        for node in self.nodes:
+            node.proxy = CutProxy(int(port))
+            await nursery.start(node.proxy.run)
+            node.configure(f"{address}:{node.proxy.port}")
+            await trio.to_thread.run_sync(node.house.up)
+        with trio.fail_after(READY_S):
+            while not all(  # noqa: ASYNC110 - the facts are in files
+                len(node.facts().get("nodes", [])) == len(self.nodes) - 1 for node in self.nodes
+            ):
+                await trio.sleep(0.2)
+
+    async def storm(self, stop: trio.Event) -> None:
+        """Kill or cut one thing after the other."""
+        while not stop.is_set():
+            with trio.move_on_after(self.chance.uniform(0.5, 1.5) * self.every_s):
+                await stop.wait()
+                return
+            await self._strike(self.chance.choice(self.victims), self.chance.choice(self.nodes))
+
+    async def _strike(self, victim: str, node: SoakedNode) -> None:
+        if victim == "nats":
+            self.nats.kill()
+            await trio.sleep(self.chance.uniform(0.0, 2.0))
+            self.nats.launch()
+        elif victim in {"cut", "long cut"}:
+            node.proxy.cut()
+            await trio.sleep(SHORT_CUT_S if victim == "cut" else LONG_CUT_S)
+            node.proxy.heal()
+        elif victim == "carpool":
+            await self._kill_carpool(node)
+        else:
+            pid = self.chance.choice(node.agents).pid if victim == "shim" else await node.pid_of(victim)
+            if not pid:
+                return
+            os.kill(pid, signal.SIGKILL)
+        self.kills[victim] += 1
+
+    async def _kill_carpool(self, node: SoakedNode) -> None:
+        """Kill all processes of a node at once, and start it again."""
+        try:
+            rows = json.loads(await trio.to_thread.run_sync(node.house.run_carpool, "ps", "--json"))
+        except (PrivateCarpoolError, ValueError):
+            return
+        roles = {"launcher", "broker", "supervisor"}
+        for pid in [*(row["pid"] for row in rows if row["role"] in roles), await node.pid_of("node")]:
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+        try:
+            await trio.to_thread.run_sync(node.house.up)
+        except PrivateCarpoolError as error:  # an agent was faster
+            print(f"  {node.name}: {str(error).splitlines()[-1]}")
+
+    def close(self) -> None:
+        """End everything."""
+        for node in self.nodes:
+            node.house.close()
+        self.nats.stop()
+
+
+async def soak(options: argparse.Namespace, cluster: SoakedCluster) -> None:
+    """Run agents and deaths for the given time."""
+    stop = trio.Event()
+    async with trio.open_nursery() as outer:
+        await cluster.start(outer)
+        print(f"three nodes are up; {3 * options.agents} agents call for {options.seconds:g} s", flush=True)
+        began = time.monotonic()
+        async with trio.open_nursery() as nursery:
+            for node in cluster.nodes:
+                for agent in node.agents:
+                    nursery.start_soon(agent.run, stop)
+            nursery.start_soon(cluster.storm, stop)
+            while time.monotonic() < began + options.seconds:
+                await trio.sleep(min(10.0, options.seconds))
+                ledger = cluster.ledger
+                passed = time.monotonic() - began
+                print(f"  {passed:4.0f} s: {ledger.asked} asked, {dict(cluster.kills)}", flush=True)
+            for node in cluster.nodes:
+                node.proxy.heal()
+            stop.set()
+        outer.cancel_scope.cancel()
+
+
+def main(argv: list[str]) -> int:
+    """Run the soak. Returns 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(prog="bench.cluster_soak", description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--agents", type=int, default=10, help="on each node")
+    parser.add_argument("--pause", type=float, default=1.0, help="the longest time between bursts of calls")
+    parser.add_argument("--every", type=float, default=4.0, help="seconds between two deaths, about")
+    parser.add_argument("--victims", default=",".join(VICTIMS), help="also: long cut")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(argv)
+    holder = PrivateCarpool("cpc-")
+    cluster = SoakedCluster(options, holder.base)
+    try:
+        trio.run(soak, options, cluster)
+        faults = cluster.ledger.judge(cluster.written.read_text())
+    finally:
+        cluster.close()
+        holder.close()
+    ledger = cluster.ledger
+    print(f"{ledger.asked} calls, longest {ledger.longest_s:.1f} s, {dict(cluster.kills)}")
+    for end, count in ledger.ends.most_common():
+        print(f"  {count:6} {end}")
+    for fault in faults[:50]:
+        print(f"FAULT {fault}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1789,8 +1789,48 @@ _START: Final = {
     ),
 }
 
+_CLUSTER: Final = {
+    "cluster:reach": Behaviour(
+        "docs/cluster.md", "An agent calls servers of other nodes as those of its own node."
+    ),
+    "cluster:features": Behaviour(
+        "docs/cluster.md", "Every feature of MCP that a server has reaches an agent of another node."
+    ),
+    "cluster:asks": Behaviour(
+        "docs/cluster.md", "A server's question reaches the agent of its call, at whichever node that is."
+    ),
+    "cluster:lists": Behaviour(
+        "docs/cluster.md", "What a node gets or loses, agents of the other nodes are told."
+    ),
+    "cluster:deaths": Behaviour(
+        "docs/cluster.md", "Any process of any node may die: what follows is a pause or an honest error."
+    ),
+    "cluster:cuts": Behaviour("docs/cluster.md", "A short cut between nodes costs a pause and no call."),
+    "cluster:bytes": Behaviour(
+        "docs/cluster.md", "Each byte of a session arrives once, in order, or the session ends."
+    ),
+    "cluster:links": Behaviour(
+        "docs/cluster.md", "Order, loss and return mean the same on each kind of link."
+    ),
+    "cluster:rights": Behaviour("docs/cluster.md", "A profile says what agents of other nodes may use here."),
+    "cluster:environment": Behaviour(
+        "docs/cluster.md", "A server that needs its agent's environment or directory is local."
+    ),
+    "cluster:placement": Behaviour(
+        "docs/cluster.md", "A server with `on` runs at nodes with its labels only."
+    ),
+    "cluster:names": Behaviour("docs/cluster.md", "A node's own server is used before one of another node."),
+    "cluster:drain": Behaviour("docs/cluster.md", "A draining node keeps its sessions and gets no others."),
+    "cluster:leave": Behaviour(
+        "docs/cluster.md", "A node that leaves takes its servers with it, and goes on alone."
+    ),
+    "cluster:keys": Behaviour("docs/cluster.md", "Over TCP only nodes with a known key are heard."),
+    "cluster:new": Behaviour("docs/cluster.md", "Two commands make a cluster on one machine."),
+}
+
 BEHAVIOURS: Final[dict[str, Behaviour]] = (
     _CONFIG
+    | _CLUSTER
     | _AUDIT
     | _COUNTERS
     | _PINS

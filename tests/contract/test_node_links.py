@@ -11,13 +11,15 @@ from carpool.cluster.embedded_nats import EmbeddedNats
 from carpool.cluster.links.link import LinkError
 from carpool.cluster.links.nats import NatsLink
 from carpool.cluster.links.zmq import NodeAddress, ZmqNodeLink
-from tests.kit.node_links import LinkEnd, curve_links, key_pair, two_ends, until
+from tests.behaviours import behaviour
+from tests.kit.node_links import NodeLinkEnd, curve_links, key_pair, two_ends, until
 from tests.kit.ports import free_port
 
 KINDS = ("ipc", "curve", "nats")
 each_link = pytest.mark.parametrize("kind", KINDS)
 
 
+@behaviour("cluster:links")
 @each_link
 def test_frames_come_in_order_and_say_who_sent_them(kind: str) -> None:
     async def run() -> None:
@@ -77,7 +79,7 @@ def test_an_offer_over_nats_is_there_for_later_nodes_and_goes_with_its_node() ->
             await alpha.link.publish(b"first")
             await until(lambda: beta.offers.get("alpha") == b"first")
             assert isinstance(beta.link, NatsLink)
-            late = LinkEnd(NatsLink(beta.link._url, "c", "gamma"))
+            late = NodeLinkEnd(NatsLink(beta.link._url, "c", "gamma"))
             late.start()
             await until(lambda: late.offers.get("alpha") == b"first")
             await alpha.link.leave()
@@ -91,7 +93,7 @@ def test_clusters_of_two_names_on_one_nats_server_know_nothing_of_each_other() -
     async def run() -> None:
         async with two_ends("nats") as (alpha, beta):
             assert isinstance(beta.link, NatsLink)
-            other = LinkEnd(NatsLink(beta.link._url, "d", "beta"))
+            other = NodeLinkEnd(NatsLink(beta.link._url, "d", "beta"))
             other.start()
             await until(lambda: other.restored > 0)
             await other.link.publish(b"theirs")
@@ -109,7 +111,7 @@ def test_a_nats_server_that_is_started_again_is_found_again() -> None:
         with tempfile.TemporaryDirectory() as directory:
             server = EmbeddedNats(directory)
             await server.start()
-            ends = [LinkEnd(NatsLink(server.url, "c", name)) for name in ("alpha", "beta")]
+            ends = [NodeLinkEnd(NatsLink(server.url, "c", name)) for name in ("alpha", "beta")]
             for end in ends:
                 end.start()
             await until(lambda: all(end.restored for end in ends))
@@ -134,7 +136,7 @@ def test_a_wrong_password_for_nats_ends_the_link_with_advice() -> None:
         with tempfile.TemporaryDirectory() as directory:
             server = EmbeddedNats(directory)
             await server.start()
-            end = LinkEnd(NatsLink("nats://wrong@" + server.url.rpartition("@")[2], "c", "alpha"))
+            end = NodeLinkEnd(NatsLink("nats://wrong@" + server.url.rpartition("@")[2], "c", "alpha"))
             end.start()
             error = await end.failure()
             assert isinstance(error, LinkError)
@@ -146,12 +148,14 @@ def test_a_wrong_password_for_nats_ends_the_link_with_advice() -> None:
 
 def test_a_key_that_is_none_of_the_peers_is_refused_and_the_log_names_it() -> None:
     async def run() -> None:
-        alpha, beta = map(LinkEnd, curve_links("alpha", "beta"))
+        alpha, beta = map(NodeLinkEnd, curve_links("alpha", "beta"))
         alpha.start()
         assert isinstance(alpha.link, ZmqNodeLink)
         public, secret = key_pair()
         there = NodeAddress(alpha.link._address, alpha.link._own_public)
-        stranger = LinkEnd(ZmqNodeLink(f"tcp://127.0.0.1:{free_port()}", "beta", {"alpha": there}, secret))
+        stranger = NodeLinkEnd(
+            ZmqNodeLink(f"tcp://127.0.0.1:{free_port()}", "beta", {"alpha": there}, secret)
+        )
         stranger.start()
 
         def is_told() -> bool:
@@ -168,7 +172,7 @@ def test_a_key_that_is_none_of_the_peers_is_refused_and_the_log_names_it() -> No
 
 def test_a_peer_with_another_name_than_its_key_says_counts_under_the_name_of_its_key() -> None:
     async def run() -> None:
-        alpha, beta = map(LinkEnd, curve_links("alpha", "beta"))
+        alpha, beta = map(NodeLinkEnd, curve_links("alpha", "beta"))
         assert isinstance(beta.link, ZmqNodeLink)
         beta.link._node = "gamma"
         for end in (alpha, beta):

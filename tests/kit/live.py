@@ -40,7 +40,7 @@ LIVE = Path(__file__).parents[1] / "live"
 BUGS = ("Traceback", "a bug in carpool", "said what only a", "a message that only a")
 """What our own processes log only when carpool is wrong."""
 
-DAEMON_WORDS = ("carpool.launcher", "carpool_broker", "carpool_supervisor", "carpool.http")
+DAEMON_WORDS = ("carpool.launcher", "carpool.cluster", "carpool_broker", "carpool_supervisor", "carpool.http")
 """One of them is in the command line of each of carpool's own processes."""
 
 LIST_WAIT_S = 30.0
@@ -120,6 +120,13 @@ class Daemon:
             timeout=LIMIT_S,
             check=False,
         )
+
+    def carpool_json(self, *arguments: str) -> Json:
+        """What `carpool ARGUMENTS --json` prints."""
+        done = self.run(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        found: Json = json.loads(done.stdout)
+        return found
 
     async def carpool(self, *arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
         """`carpool ARGUMENTS` to its end: (exit code, stdout, stderr)."""

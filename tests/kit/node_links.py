@@ -19,7 +19,7 @@ from tests.kit.ports import free_port
 WAIT_S: Final = 20.0
 
 
-class LinkEnd:
+class NodeLinkEnd:
     """One node's end of a link, and what it has told."""
 
     def __init__(self, link: NodeLink) -> None:
@@ -84,7 +84,7 @@ def curve_links(*names: str) -> list[ZmqNodeLink]:
 
 
 @asynccontextmanager
-async def two_ends(kind: str) -> AsyncIterator[tuple[LinkEnd, LinkEnd]]:
+async def two_ends(kind: str) -> AsyncIterator[tuple[NodeLinkEnd, NodeLinkEnd]]:
     """The ends of `alpha` and `beta` over `ipc`, `curve` or `nats`."""
     with tempfile.TemporaryDirectory() as directory:
         server = EmbeddedNats(os.path.join(directory, "nats"))
@@ -100,7 +100,7 @@ async def two_ends(kind: str) -> AsyncIterator[tuple[LinkEnd, LinkEnd]]:
                 ZmqNodeLink(places["alpha"].address, "alpha", {"beta": places["beta"]}),
                 ZmqNodeLink(places["beta"].address, "beta", {"alpha": places["alpha"]}),
             ]
-        ends = LinkEnd(links[0]), LinkEnd(links[1])
+        ends = NodeLinkEnd(links[0]), NodeLinkEnd(links[1])
         for end in ends:
             end.start()
         try:
@@ -113,7 +113,7 @@ async def two_ends(kind: str) -> AsyncIterator[tuple[LinkEnd, LinkEnd]]:
             server.stop()
 
 
-async def connected(*ends: LinkEnd) -> None:
+async def connected(*ends: NodeLinkEnd) -> None:
     """Wait until frames pass between two ends, and forget these."""
     names = ("beta", "alpha")
     async with asyncio.timeout(WAIT_S):

@@ -46,7 +46,9 @@ class SessionText:
 class NodeWorld:
     """The nodes `names`, each of which offers the server `echo`."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, offers: bool = True) -> None:
+        """`offers`: False if there is no store in which nodes find each other's."""
+        self.has_offers = offers
         self.now = 0.0
         self.lives = 0
         self.cores: dict[str, NodeCore] = {}
@@ -74,7 +76,7 @@ class NodeWorld:
 
     def offer_all(self) -> None:
         """Tell each node what the others offer, as the store of offers does."""
-        for name, core in self.cores.items():
+        for name, core in self.cores.items() if self.has_offers else ():
             for other in self.cores:
                 if other != name and not {(other, name), (name, other)} & self.cuts:
                     offer = NodeOffer(

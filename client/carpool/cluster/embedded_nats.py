@@ -47,7 +47,7 @@ class EmbeddedNats:
         await self._wait_until_it_listens(self.launch())
 
     def launch(self) -> int:
-        """Start the server and return its port. The thread that calls this must live as long as the server."""
+        """Start the server and return its port. The calling thread must live as long as the server."""
         port, token = self._address()
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         path = os.path.join(self._directory, "nats.conf")

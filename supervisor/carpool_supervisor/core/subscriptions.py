@@ -74,7 +74,7 @@ def instance_greeted(instance: Instance, out: Emit) -> None:
         out(WriteLevel(instance.id, pool.level))
     if pool.uris and _serves(pool, "resources.subscribe"):
         out(WriteSubscriptions(instance.id, pool.uris, ()))
-        if instance.generation > 1:
+        if instance.generation > 1 and (pool.keeps_state or len(pool.serving) == 1):
             for uri in pool.uris:
                 out(ResourceChanged(pool.key, uri, RawJson(msgspec.json.encode({"uri": uri}))))
 
@@ -105,7 +105,10 @@ def log_received(instance: Instance, event: ServerLogged, out: Emit) -> None:
 
 def resource_updated(instance: Instance, event: ResourceUpdated, out: Emit) -> None:
     """Report the change to the broker, which knows the subscribed sessions."""
-    out(ResourceChanged(instance.pool.key, event.uri, event.params))
+    pool = instance.pool
+    if not pool.keeps_state and any(other.id < instance.id for other in pool.serving):
+        return  # a server of another node that agents share there: each session hears of one change
+    out(ResourceChanged(pool.key, event.uri, event.params))
 
 
 def _serves(pool: Pool, feature: str) -> bool:

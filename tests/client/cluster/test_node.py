@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from carpool.cluster.core.channel import LOST_S
 from carpool.cluster.core.sessions import WINDOW_BYTES
+from tests.behaviours import behaviour
 from tests.kit.node_world import NodeWorld, SessionText
 
 NODES = ("alpha", "beta", "gamma")
@@ -101,6 +102,16 @@ def test_a_node_that_is_started_again_has_none_of_the_earlier_sessions() -> None
     assert again.returned == again.wanted
 
 
+def test_nodes_that_know_each_other_by_name_only_meet() -> None:
+    world = NodeWorld("alpha", "beta", offers=False)
+    world.cores["alpha"].introduce("beta", world.now)
+    world.run(2 * LOST_S)
+    world.cores["beta"].introduce("alpha", world.now)
+    world.run(3.0)
+    assert world.cores["alpha"].reached() == ["beta"]
+    assert world.cores["beta"].reached() == ["alpha"]
+
+
 class Cluster(RuleBasedStateMachine):
     """Three nodes, agents that talk, links that lose, cuts, deaths."""
 
@@ -162,4 +173,4 @@ class Cluster(RuleBasedStateMachine):
 Cluster.TestCase.settings = settings(
     max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
-TestCluster = Cluster.TestCase
+TestCluster = behaviour("cluster:bytes")(Cluster.TestCase)

@@ -19,7 +19,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from carpool.cluster.core.frames import CHANNEL_VERSION, FRAME_BYTES, AnyRecord, Frame, size_of
+from carpool.cluster.core.frames import CHANNEL_VERSION, FRAME_BYTES, AnyRecord, ChannelFrame, size_of
 
 HEARTBEAT_S: Final = 1.0
 """A frame is sent at least this often."""
@@ -103,7 +103,7 @@ class NodeChannel:
 
     # --- what comes in ---------------------------------------------------------------------------------
 
-    def frame_received(self, frame: Frame, now: float) -> list[ChannelEvent]:
+    def frame_received(self, frame: ChannelFrame, now: float) -> list[ChannelEvent]:
         """Take a frame of the other node and return what follows, in order."""
         if frame.target not in {0, self._id} or frame.source < self._other:
             return []  # of or for an end that is no more
@@ -124,7 +124,7 @@ class NodeChannel:
             happened += self._take(frame, now)
         return happened
 
-    def _take(self, frame: Frame, now: float) -> Sequence[AnyRecord]:
+    def _take(self, frame: ChannelFrame, now: float) -> Sequence[AnyRecord]:
         if self._unacknowledged_since is None:
             self._unacknowledged_since = now
         if frame.number != self._received + 1:
@@ -172,9 +172,9 @@ class NodeChannel:
 
     # --- what goes out ---------------------------------------------------------------------------------
 
-    def take_frames(self, now: float) -> list[Frame]:
+    def take_frames(self, now: float) -> list[ChannelFrame]:
         """Return the frames to send now."""
-        frames: list[Frame] = []
+        frames: list[ChannelFrame] = []
         if self._resend or now >= self._resend_at:
             self._resend, self._resent_at = False, now
             frames += [self._frame(each.number, each.records) for each in self._kept]
@@ -189,7 +189,7 @@ class NodeChannel:
             self._unacknowledged_since = None
         return frames
 
-    def _next_frame(self, now: float) -> Frame:
+    def _next_frame(self, now: float) -> ChannelFrame:
         records: list[AnyRecord] = []
         size = 0
         while self._waiting and (not records or size + size_of(self._waiting[0]) <= self.frame_bytes):
@@ -202,8 +202,8 @@ class NodeChannel:
         self._kept_bytes += size
         return self._frame(self._last_number, records)
 
-    def _frame(self, number: int, records: list[AnyRecord]) -> Frame:
-        return Frame(
+    def _frame(self, number: int, records: list[AnyRecord]) -> ChannelFrame:
+        return ChannelFrame(
             CHANNEL_VERSION, self._id, self._other, number, self._received, self._is_missing, records
         )
 

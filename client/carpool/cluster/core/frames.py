@@ -22,7 +22,7 @@ RECORD_OVERHEAD_BYTES: Final = 64
 """More than a record takes beside its bytes or its text."""
 
 
-class Record(Struct, frozen=True, array_like=True, tag_field="t"):
+class ChannelRecord(Struct, frozen=True, array_like=True, tag_field="t"):
     """Root of what a channel carries, in order and once.
 
     `session`: a positive number for a session that the sender of the record opened, its negative for one
@@ -30,28 +30,28 @@ class Record(Struct, frozen=True, array_like=True, tag_field="t"):
     """
 
 
-class OpenRecord(Record, frozen=True, tag=1):
+class OpenRecord(ChannelRecord, frozen=True, tag=1):
     """Open a session at your broker for this server."""
 
     session: int
     server: str
 
 
-class BytesRecord(Record, frozen=True, tag=2):
+class BytesRecord(ChannelRecord, frozen=True, tag=2):
     """The next bytes of a session: lines of MCP, cut anywhere."""
 
     session: int
     data: bytes
 
 
-class CreditRecord(Record, frozen=True, tag=3):
+class CreditRecord(ChannelRecord, frozen=True, tag=3):
     """The receiver of a session's bytes has passed so many on: as many may follow."""
 
     session: int
     size_bytes: int
 
 
-class CloseRecord(Record, frozen=True, tag=4):
+class CloseRecord(ChannelRecord, frozen=True, tag=4):
     """The session is over at the sender's end. It sends nothing more for it and takes nothing."""
 
     session: int
@@ -59,13 +59,13 @@ class CloseRecord(Record, frozen=True, tag=4):
     """Why, for people. Empty: its agent or its server is gone, in the ordinary way."""
 
 
-class OfferRecord(Record, frozen=True, tag=5):
+class OfferRecord(ChannelRecord, frozen=True, tag=5):
     """What the sender offers (`offers.NodeOffer`), on links that have no store for that."""
 
     offer: bytes
 
 
-class DrainRecord(Record, frozen=True, tag=6):
+class DrainRecord(ChannelRecord, frozen=True, tag=6):
     """Take no further sessions of other nodes, or take them again."""
 
     is_on: bool
@@ -74,7 +74,7 @@ class DrainRecord(Record, frozen=True, tag=6):
 AnyRecord = OpenRecord | BytesRecord | CreditRecord | CloseRecord | OfferRecord | DrainRecord
 
 
-class Frame(Struct, frozen=True, array_like=True):
+class ChannelFrame(Struct, frozen=True, array_like=True):
     """One message of a link."""
 
     version: int
@@ -100,16 +100,16 @@ class UnreadableFrameError(Exception):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Frame)
+_decoder = msgspec.msgpack.Decoder(ChannelFrame)
 _version = msgspec.msgpack.Decoder(_Version)
 
 
-def encode_frame(frame: Frame) -> bytes:
+def encode_frame(frame: ChannelFrame) -> bytes:
     """Return the bytes of a frame."""
     return _encoder.encode(frame)
 
 
-def decode_frame(data: bytes) -> Frame:
+def decode_frame(data: bytes) -> ChannelFrame:
     """Read a frame. Raises `UnreadableFrameError`."""
     try:
         version = _version.decode(data).version

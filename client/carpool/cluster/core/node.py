@@ -111,6 +111,7 @@ class NodeCore:
         self._frame_bytes = frame_bytes
         self._nodes: dict[str, NodeSessions] = {}
         self._offered: dict[str, _Offered] = {}
+        self._introduced: set[str] = set()
         self._reported: dict[str, str] = {}
         """What was last reported of a node whose frames cannot be read."""
         self._own_offer = b""
@@ -247,7 +248,7 @@ class NodeCore:
         gone = [name for name, each in self._offered.items() if now >= each.heard_at + LOST_S]
         for name in gone:
             del self._offered[name]
-        for name in [name for name in self._nodes if name not in self._offered]:
+        for name in self._nodes.keys() - self._offered.keys() - self._introduced:
             if not self._nodes[name].channel.is_open:
                 del self._nodes[name]
         return [*effects, OffersChanged()] if gone else effects
@@ -258,7 +259,8 @@ class NodeCore:
         return min([*due, *(each.heard_at + LOST_S for each in self._offered.values())], default=float("inf"))
 
     def introduce(self, node: str, now: float) -> None:
-        """Begin a channel to a node that is known by name only."""
+        """Begin a channel to a node that is known by name only, and try it as long as this node runs."""
+        self._introduced.add(node)
         self._session_table(node, now)
 
     def _session_table(self, node: str, now: float) -> NodeSessions:

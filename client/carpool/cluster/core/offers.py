@@ -29,6 +29,9 @@ class ServerOffer(Struct, frozen=True, kw_only=True):
     timeout_s: float = 60.0
     max_total_s: float = 1800.0
     tool_timeouts_s: dict[str, float] = {}
+    tools_prefix: str | None = None
+    """As in the configuration there: tools have the same names at all nodes."""
+    tags: list[str] = []
 
 
 class NodeOffer(Struct, frozen=True, kw_only=True):

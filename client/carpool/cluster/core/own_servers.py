@@ -76,6 +76,8 @@ def _offer(server: ServerConfig, *, keeps_state: bool) -> ServerOffer:
         timeout_s=policy.timeout_s + GRACE_S,
         max_total_s=policy.max_total_s + GRACE_S,
         tool_timeouts_s={tool: each + GRACE_S for tool, each in policy.tool_timeouts_s.items()},
+        tools_prefix=server.tools_prefix,
+        tags=list(server.tags),
     )
 
 
@@ -110,6 +112,8 @@ def node_servers_text(node: str, servers: Mapping[str, tuple[str, ServerOffer]])
             "tool_timeouts_s": offer.tool_timeouts_s,
             "first_start_s": offer.start_s,
             "start_s": offer.start_s,
+            "tags": offer.tags,
+            **({} if offer.tools_prefix is None else {"tools_prefix": offer.tools_prefix}),
         }
         for name, (there, offer) in servers.items()
     }

@@ -171,7 +171,10 @@ class ZmqNodeLink:
 
     async def _receive(self, inlet: zmq.asyncio.Socket, events: LinkEvents) -> None:
         while True:
-            parts = await inlet.recv_multipart(copy=False)
+            try:
+                parts = await inlet.recv_multipart(copy=False)
+            except zmq.Again:  # a socket can seem readable while a peer is still being admitted
+                continue
             frame = parts[-1].bytes
             said = parts[0].bytes if len(parts) == 2 else b""
             name = str(parts[-1].get("User-Id")) if self._is_tcp else said.decode("ascii", "replace")

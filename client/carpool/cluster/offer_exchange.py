@@ -1,0 +1,165 @@
+"""What this node tells of itself, and what it writes down of the others.
+
+Owns the publication of the own offer, whether this node is draining, the file with the servers of other nodes
+that the broker reads, and the file that `carpool cluster status` shows.
+
+Knows nothing of: sessions, frames, how offers travel.
+"""
+
+import asyncio
+import contextlib
+import os
+from typing import Final
+
+import msgspec
+
+from carpool.cluster.core.node import NodeCore
+from carpool.cluster.core.offers import NodeOffer
+from carpool.cluster.core.own_servers import node_servers_text
+from carpool.cluster.links.link import NodeLink
+from carpool.cluster.log import log
+from carpool.cluster.own_offer import OwnOffer
+from carpool.cluster.settings import NodeSettings
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.bootstrap.release import RELEASE
+from carpool_protocol.files import private_files
+from carpool_protocol.runtime.wallclock import unix_s
+
+PUBLISH_S: Final = 5.0
+"""The offer is published again after this time."""
+SETTLE_S: Final = 3.0
+"""The time in which a process that was started again hears the other nodes."""
+_DRAINING: Final = "the node is draining"
+
+
+class OfferExchange:
+    """The offers of one life of a node's process."""
+
+    def __init__(
+        self,
+        directory: str,
+        settings: NodeSettings,
+        core: NodeCore,
+        link: NodeLink,
+        own: OwnOffer,
+    ) -> None:
+        self._directory = directory
+        self._epoch = os.urandom(6).hex()
+        """Names this life of the process."""
+        self._settings = settings
+        self._core = core
+        self._link = link
+        self._own = own
+        self.url = settings.cluster.url
+        self.join = ""
+        """The URL by which others join; empty if it is not this process's to say."""
+        self.is_draining = False
+        self.changed = asyncio.Event()
+        """Set when the servers of other nodes have changed."""
+        self._soon: set[asyncio.Task[None]] = set()
+
+    def refusal(self, server: str) -> str:
+        """Return why other nodes get no session at this server; empty: they do."""
+        return _DRAINING if self.is_draining else self._own.refusal(server)
+
+    async def publish(self) -> None:
+        """Publish the own offer again and again, until cancelled."""
+        while True:
+            await self._publish_once()
+            await asyncio.sleep(PUBLISH_S)
+
+    def publish_soon(self) -> None:
+        """Publish the own offer: it has changed, or the link works again."""
+        task = asyncio.create_task(self._publish_once())
+        self._soon.add(task)
+        task.add_done_callback(self._soon.discard)
+
+    async def _publish_once(self) -> None:
+        offered, kept = await self._own.read()
+        offer = NodeOffer(
+            node=self._settings.node,
+            epoch=self._epoch,
+            release=RELEASE,
+            labels=sorted(self._settings.cluster.labels),
+            load=self._core.served,
+            open_calls=self._own.open_calls,
+            is_draining=self.is_draining,
+            servers=offered,
+            kept_local=kept,
+            sent_at=f"{unix_s():.3f}",
+        )
+        data = msgspec.json.encode(offer)
+        if not self._link.stores_offers:
+            self._core.set_offer(data)
+        elif self._link.is_up:
+            await self._link.publish(data)
+        self._write_node_file(offer)
+
+    def own_offer_seen(self, data: bytes) -> None:
+        """An offer under this node's name has come: another node may have the same name."""
+        with contextlib.suppress(msgspec.MsgspecError, ValueError):
+            other = msgspec.json.decode(data, type=NodeOffer)
+            if other.epoch != self._epoch and float(other.sent_at or 0) > unix_s() - PUBLISH_S / 2:
+                log(
+                    f"another node is called {self._settings.node} too: give one another name "
+                    "(`cluster.node`, `carpool up --node NAME`)",
+                    "error",
+                )
+
+    def _write_node_file(self, own: NodeOffer) -> None:
+        """Write what `carpool cluster status` shows."""
+        core = self._core
+        reached = set(core.reached())
+        facts = {
+            "pid": os.getpid(),
+            "cluster": self._settings.cluster.name,
+            "url": _without_password(self.url),
+            "join": self.join,
+            "is_up": self._link.is_up,
+            "own": own,
+            "nodes": [
+                {"offer": offer, "is_reached": name in reached, "sessions": core.sessions_of(name)}
+                for name, offer in core.offers.items()
+            ],
+        }
+        with contextlib.suppress(OSError):  # a full disk, or the directory is being put back
+            private_files.replace(paths.node_file(self._directory), msgspec.json.encode(facts))
+
+    async def write_servers(self) -> None:
+        """Keep the file with the servers of other nodes, until cancelled."""
+        path = paths.node_servers_file(self._directory)
+        if _content(path):  # of a process that died: its servers stay until the others are heard again
+            await asyncio.sleep(SETTLE_S)
+        while True:
+            own = frozenset(self._own.names)
+            servers = {
+                name: ("*" if name == each.offer.name else each.nodes[0], each.offer)
+                for name, each in self._core.servers(own).items()
+            }
+            text = node_servers_text(self._settings.node, servers).encode()
+            if _content(path) != text:
+                with contextlib.suppress(OSError):
+                    private_files.replace(path, text)
+            self.changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PUBLISH_S):
+                    await self.changed.wait()
+
+    def remove_files(self) -> None:
+        """Remove both files: this node has left."""
+        for path in (paths.node_servers_file(self._directory), paths.node_file(self._directory)):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def _content(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _without_password(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"

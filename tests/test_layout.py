@@ -26,6 +26,7 @@ LAYOUT: Final = {
 
 ELSEWHERE: Final[dict[str, dict[str, str]]] = {
     "It holds values only: what they mean shows where a core handles them.": {
+        "client/cluster/core/frames.py": "client/cluster/core/test_channel.py",
         "broker/core/model/agent_effects.py": "broker/core/test_broker.py",
         "broker/core/model/agent_events.py": "broker/core/test_broker.py",
         "broker/core/model/answers.py": "broker/core/test_broker.py",
@@ -41,6 +42,7 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "client/setup/model.py": "client/setup/test_plan.py",
     },
     "It is a table, and the tests of its reader go through all rows.": {
+        "protocol/config/schema/settings_cluster.py": "protocol/config/schema/test_settings.py",
         "supervisor/core/model/well_known.py": "supervisor/core/model/test_sharing.py",
         "protocol/config/schema/environment.py": "protocol/config/schema/test_expand.py",
         "protocol/config/schema/setting.py": "protocol/config/schema/test_settings.py",
@@ -61,6 +63,9 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "protocol/faults/errors_page.py": "test_generated_pages.py",
     },
     "It is one implementation of an interface, and the contract suite tests all of them.": {
+        "client/cluster/links/nats.py": "contract/test_node_links.py",
+        "client/cluster/links/zmq.py": "contract/test_node_links.py",
+        "client/cluster/embedded_nats.py": "contract/test_node_links.py",
         "protocol/link/memory.py": "contract/test_link.py",
         "protocol/link/transport.py": "contract/test_link.py",
         "protocol/link/zmq.py": "contract/test_link.py",
@@ -134,6 +139,13 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "broker/transport/streams.py": "broker/transport/test_resume.py",
     },
     "It is the shell of a process, or runs in a process of its own, and is tested as one.": {
+        "client/cluster/local_sessions.py": "live/test_live_cluster.py",
+        "client/cluster/near_ends.py": "live/test_live_cluster.py",
+        "client/cluster/offer_exchange.py": "live/test_live_cluster.py",
+        "client/cluster/own_offer.py": "live/test_live_cluster.py",
+        "client/cluster/process.py": "live/test_live_cluster.py",
+        "client/cluster/supervisor_socket.py": "live/test_live_cluster.py",
+        "supervisor/spawn/node_sessions.py": "live/test_live_cluster.py",
         "broker/__main__.py": "live/test_live_start_failures.py",
         "broker/hooks/hook_child.py": "broker/hooks/test_runner.py",
         "broker/hooks/child_handle.py": "broker/hooks/test_runner.py",
@@ -162,6 +174,7 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "client/cli/login.py": "live/test_live_login.py",
     },
     "It is a verb or serves one, and the test runs the command line.": {
+        "client/cli/cluster.py": "live/test_live_cluster.py",
         "client/check/layers.py": "client/cli/test_trust.py",
         "client/check/trust_facts.py": "client/cli/test_trust.py",
         "client/cli/completion_values.py": "client/cli/test_completion.py",

@@ -122,7 +122,15 @@ def test_the_wheel_names_the_parts_that_can_be_installed_with_it(wheel: Path) ->
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = email.message_from_bytes(archive.read(name))
-    assert metadata.get_all("Provides-Extra") == ["demo", "http", "otel", "python", "remote", "top"]
+    assert metadata.get_all("Provides-Extra") == [
+        "cluster",
+        "demo",
+        "http",
+        "otel",
+        "python",
+        "remote",
+        "top",
+    ]
     assert metadata["Requires-Python"] == ">=3.11"
 
 

@@ -63,6 +63,7 @@ VERBS: Final = (
 )
 ELSEWHERE: Final = {
     "bench": "its keys may change, and it takes a minute",
+    "cluster": "it needs a cluster; `tests/live/test_live_cluster.py` reads its output",
     "cancel": "it needs an open call; `tests/live/test_live_open_calls.py` reads its output",
     "demo": "its keys may change, and it downloads servers",
     "disconnect": "as `cancel`, an agent",

@@ -68,7 +68,6 @@ async def test_every_feature_of_a_server_reaches_an_agent_of_another_node(kind: 
                 found.append(
                     await tour(kind, "anna", command, steps, environ=one.environ, directory=one.base)
                 )
-            Path("/tmp/cl/tour.json").write_text(json.dumps(found))
             assert found[1] == found[0]
 
 

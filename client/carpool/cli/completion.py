@@ -44,7 +44,7 @@ FILES: Final = frozenset({"file", "directory", "cwd"})
 
 _PLACES: Final = (["--workspace"], ["--profile"], ["--tool-name-length"])
 _EARLY: Final[dict[str, tuple[list[str], ...]]] = {
-    "up": (["--detach"], ["--config", "file"], ["--http"]),
+    "up": (["--detach"], ["--config", "file"], ["--http"], ["--cluster"], ["--node"]),
     "connect": _PLACES,
     "run": (["--name"], *_PLACES[1:]),
 }

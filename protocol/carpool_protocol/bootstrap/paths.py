@@ -296,8 +296,6 @@ def held_until_down(directory: str) -> tuple[str, ...]:
         last_good_file(directory),
         projects_last_good_file(directory),
         node_join_file(directory),
-        node_file(directory),
-        node_servers_file(directory),
     )
 
 

@@ -72,7 +72,7 @@ def read_offer(data: bytes) -> NodeOffer | None:
         offer = _decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
-    return offer if check_node_name(offer.node) is None else None
+    return offer if offer.node and check_node_name(offer.node) is None else None
 
 
 def remote_servers(offers: Iterable[NodeOffer], own: Iterable[str]) -> dict[str, NodeServer]:

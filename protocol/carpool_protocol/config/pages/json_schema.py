@@ -136,7 +136,8 @@ def _kind(setting: Setting) -> Schema:
         case "template" | "url" | "secret":
             return {"type": "string"}
         case "texts" | "templates":
-            return {"type": "array", "items": {"type": "string"}}
+            texts = {"type": "array", "items": {"type": "string"}}
+            return {"anyOf": [{"type": "string"}, texts]} if setting.alone else texts
         case "template map" | "header map":
             return {"type": "object", "additionalProperties": {"type": "string"}}
         case "token map":

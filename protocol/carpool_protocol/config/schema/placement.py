@@ -20,7 +20,7 @@ def node_name(configured: str, machine: str) -> str:
     dot, other characters as `-`).
     """
     plain = re.sub(r"[^a-z0-9]+", "-", machine.lower().partition(".")[0]).strip("-")[:32].strip("-")
-    return configured or (plain if check_node_name(plain) is None else "node")
+    return configured or (plain if plain and check_node_name(plain) is None else "node")
 
 
 def is_placed_on(on: Iterable[str], node: str, labels: Iterable[str]) -> bool:

@@ -17,8 +17,8 @@ ANY_NODE: Final = "*"
 
 
 def check_node_name(name: str) -> str | None:
-    """The problem of a name of a node or of a cluster; None if it may be used."""
-    return None if NODE_NAME.fullmatch(name) else _NAME_RULE
+    """The problem of a name of a node or of a cluster; None if it may be used, or is empty."""
+    return None if not name or NODE_NAME.fullmatch(name) else _NAME_RULE
 
 
 def check_node(name: str) -> str | None:
@@ -54,7 +54,7 @@ def check_peer(peer: str) -> str | None:
 
 def check_cluster_url(url: str) -> str | None:
     """The problem of `cluster.url`."""
-    if url == "new" or url.startswith(("nats://", "tls://", "ipc:///")) or _ADDRESS.fullmatch(url):
+    if url in {"", "new"} or url.startswith(("nats://", "tls://", "ipc:///")) or _ADDRESS.fullmatch(url):
         return None
     return "must begin with nats://, tls://, tcp:// (with a port) or ipc:///, or be `new`"
 
@@ -80,7 +80,7 @@ CLUSTER_SETTINGS: Final[tuple[Setting, ...]] = (
         text="The name of this node in the cluster. Default: the machine's name.",
     ),
     Setting(
-        key="cluster.name",
+        key="cluster.cluster_name",
         field="cluster.name",
         kind="text",
         default="carpool",

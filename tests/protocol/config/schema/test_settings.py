@@ -88,7 +88,7 @@ KEEPING_ORDER: dict[str, st.SearchStrategy[Any]] = {
     "restart.max_delay_s": st.integers(1, 100),
     "cluster.url": st.just("nats://h:4222"),
     "cluster.node": st.just("alpha-2"),
-    "cluster.name": st.just("carpool"),
+    "cluster.cluster_name": st.just("carpool"),
     "cluster.peers": st.just(["beta ipc:///run/beta.sock"]),
     "cluster.labels": st.just(["gpu"]),
     "on": st.just(["gpu", "!host:alpha"]),
@@ -154,8 +154,10 @@ def a_server(draw: st.DrawFn) -> dict[str, Any]:
         for key, value in found.items()
         if key not in SERVER_KINDS and ONLY_WITH.get(key.partition(".")[0], way) == way
     }
-    if way == "url":
+    if way in {"url", "node"}:
         kept.pop("cwd", None)
+    if way == "node":
+        kept = {key: value for key, value in kept.items() if key not in {"env", "on", "roots"}}
     if (kept.get("transport", "stdio") == "stdio") == (way == "url"):
         kept.pop("transport", None)
     return {**kept, way: draw(valid(next(each for each in SERVER_SETTINGS if each.key == way)))}

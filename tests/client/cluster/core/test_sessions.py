@@ -1,0 +1,102 @@
+"""Sessions over a channel: their numbers at both ends, their windows and their ends."""
+
+from itertools import count
+
+from carpool.cluster.core.channel import NodeChannel
+from carpool.cluster.core.frames import CHUNK_BYTES, DrainRecord, OpenRecord
+from carpool.cluster.core.sessions import (
+    CREDIT_BYTES,
+    WINDOW_BYTES,
+    BytesReceived,
+    DrainReceived,
+    FarEndClosed,
+    NodeEvent,
+    NodeLost,
+    NodeSessions,
+    RoomMade,
+    SessionAsked,
+)
+
+IDS = count(1)
+
+
+class Pair:
+    """Two ends that reach each other."""
+
+    def __init__(self) -> None:
+        self.ends = [NodeSessions(NodeChannel(lambda: next(IDS), 0.0)) for _ in range(2)]
+        for _ in range(3):
+            self.pass_on()
+
+    def pass_on(self) -> list[NodeEvent]:
+        """Pass everything on and return what happened at the other end, in order."""
+        found: list[NodeEvent] = []
+        for one, other in (self.ends, self.ends[::-1]):
+            for frame in one.channel.take_frames(0.0):
+                found += other.received(other.channel.frame_received(frame, 0.0))
+        return found
+
+
+def test_a_session_has_the_opposite_number_at_the_other_end() -> None:
+    pair = Pair()
+    number = pair.ends[0].open("git")
+    assert pair.pass_on() == [SessionAsked(-number, "git")]
+    assert (pair.ends[0].opened, pair.ends[1].served) == (1, 1)
+
+
+def test_sessions_that_both_ends_open_do_not_mix() -> None:
+    pair = Pair()
+    assert pair.ends[0].open("a") == pair.ends[1].open("b") == 1
+    pair.pass_on()
+    pair.ends[0].send(1, b"mine")
+    pair.ends[0].send(-1, b"theirs")
+    assert pair.pass_on() == [BytesReceived(-1, b"mine"), BytesReceived(1, b"theirs")]
+
+
+def test_a_window_is_used_up_and_opens_again() -> None:
+    pair = Pair()
+    number = pair.ends[0].open("git")
+    pair.pass_on()
+    pair.ends[0].send(number, bytes(WINDOW_BYTES))
+    assert pair.ends[0].room_bytes(number) == 0
+    chunks = [event for event in pair.pass_on() if isinstance(event, BytesReceived)]
+    assert {len(chunk.data) for chunk in chunks[:-1]} == {CHUNK_BYTES}
+    pair.ends[1].bytes_passed(-number, CREDIT_BYTES - 1)
+    assert pair.pass_on() == [], "credit is given in portions"
+    pair.ends[1].bytes_passed(-number, 1)
+    assert pair.pass_on() == [RoomMade(number)]
+    assert pair.ends[0].room_bytes(number) == CREDIT_BYTES
+
+
+def test_the_end_comes_after_all_bytes_and_later_bytes_are_dropped() -> None:
+    pair = Pair()
+    number = pair.ends[0].open("git")
+    pair.ends[0].send(number, b"last")
+    pair.ends[0].close(number, "done")
+    pair.ends[0].send(number, b"too late")
+    assert pair.pass_on()[1:] == [BytesReceived(-number, b"last"), FarEndClosed(-number, "done")]
+    pair.ends[1].send(-number, b"nobody is there")
+    assert pair.pass_on() == []
+
+
+def test_a_lost_channel_ends_each_session_and_then_the_node() -> None:
+    pair = Pair()
+    numbers = [pair.ends[0].open("git") for _ in range(3)]
+    events = pair.ends[0].received(pair.ends[0].channel.give_up("gone"))
+    assert events == [*(FarEndClosed(number, "gone") for number in numbers), NodeLost("gone")]
+    assert pair.ends[0].open("git") == 0, "the node is away"
+    pair.ends[0].check()
+
+
+def test_a_session_that_is_asked_for_twice_is_opened_once() -> None:
+    pair = Pair()
+    number = pair.ends[0].open("git")
+    pair.ends[0].channel.send(OpenRecord(number, "git"))
+    pair.ends[0].channel.send(OpenRecord(-7, "a number that only this end may give"))
+    assert pair.pass_on() == [SessionAsked(-number, "git")]
+
+
+def test_a_node_is_asked_to_drain() -> None:
+    pair = Pair()
+    pair.ends[0].channel.send(DrainRecord(is_on=True))
+    assert pair.pass_on() == [DrainReceived(is_on=True)]

@@ -461,7 +461,9 @@ class SupervisorCore:
         if not pool.wanted:
             self.announcer.announce_all(now)
         elif not pool.plain and not instance.in_flight:
-            self.targets.adjust_pool(pool, now)
+            is_still_held = pool.mode == "session" and self.leases.is_used(instance.id)
+            if pool.queue or not is_still_held:  # otherwise the demand is as it was
+                self.targets.adjust_pool(pool, now)
             self.announcer.announce(pool, now)
 
     def _review_instance(self, instance: Instance, now: float) -> None:

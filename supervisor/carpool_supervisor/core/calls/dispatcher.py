@@ -117,9 +117,12 @@ class Dispatcher:
         if found is None:
             self._wait(pool, pool_call, now)
             return pool
+        was_held = pool.mode == "session" and self._leases.is_used(found.id)
         self._place(pool_call, found, now)
         if not pool.plain:
-            return pool
+            # A further call of a session that holds its instance changes no demand. With many sessions it
+            # would cost each call a look at all of their instances.
+            return None if was_held and not pool.queue else pool
         busy = len(found.in_flight) > pool.policy.scale_up_at and len(pool.serving) < pool.max_instances
         return pool if busy else None
 

@@ -305,6 +305,11 @@ class Leases:
 
     # --- queries ---------------------------------------------------------------------------------------
 
+    def is_used(self, instance: InstanceId) -> bool:
+        """True if a session holds it and has called it."""
+        lease = self._by_instance.get(instance)
+        return lease is not None and lease.used
+
     def holder(self, instance: InstanceId) -> SessionId | None:
         """The session that holds it; None for a spare and for an unknown instance."""
         lease = self._by_instance.get(instance)

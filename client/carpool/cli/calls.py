@@ -48,7 +48,9 @@ def calls_page(answer: dict[str, Any]) -> str:
 def _row(each: dict[str, Any]) -> tuple[object, ...]:
     subject = f"{each['server']}__{each['tool']}" if each["server"] else each["tool"]
     what = subject if each["method"] == "tools/call" else f"{each['method']} {subject}"
-    where = f"{each['instance']} (pid {each['pid']})" if each["instance"] is not None else "-"
+    where = "-" if each["instance"] is None else str(each["instance"])
+    if each["pid"]:  # a session at another node has none
+        where += f" (pid {each['pid']})"
     return (
         each["call"], each["state"], f"{each['age_s']:.1f} s", what, each["session"], each["agent"] or "-",
         where, each["waits_for"] or "-",

@@ -9,7 +9,7 @@ which tools are expensive. Refuses to know where the facts come from.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import click
@@ -25,7 +25,9 @@ from carpool.cli.main import (
     refused,
     workspace_option,
 )
+from carpool.cluster.requests import nodes_of_servers
 from carpool.control.control_client import AnsweredError, ControlClient
+from carpool.control.place import runtime_place
 from carpool.terminal import display
 from carpool.terminal.verb_output import fail, print_json
 from carpool_protocol.config.text.problems import no_such_server
@@ -142,8 +144,17 @@ def _page(found: list[Facts], *, tokens: bool, explained: bool) -> str:
         return costs_page(found)
     if explained:
         return "\n\n".join(_explained(tool) for tool in found)
-    rows = [[tool["name"], tool["server"], display.one_line(tool["description"])] for tool in found]
+    nodes = nodes_of_servers(runtime_place().directory)
+    rows = [
+        [tool["name"], _with_nodes(tool["server"], nodes), display.one_line(tool["description"])]
+        for tool in found
+    ]
     return display.columns(["NAME", "SERVER", "DESCRIPTION"], rows)
+
+
+def _with_nodes(server: str, nodes: Mapping[str, list[str]]) -> str:
+    """Return the server, and the nodes that offer it if it is not this one's."""
+    return f"{server} ({', '.join(nodes[server])})" if server in nodes else server
 
 
 def _why_none(tag: str, server: str) -> str:

@@ -1,6 +1,6 @@
-"""Requests of `carpool cluster` to the node's process of this machine, over its socket.
+"""What verbs ask the node's process of this machine over its socket, and read in the files that it writes.
 
-Knows nothing of: what the process does about them.
+Knows nothing of: what the process does about requests.
 """
 
 import socket
@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from carpool.cluster.core.offers import NodeOffer
 from carpool_protocol.bootstrap import paths, peer_credentials
 
 ANSWER_S: Final = 10.0
@@ -41,3 +42,39 @@ def request(directory: str, act: Literal["drain", "undrain", "leave"], node: str
     if answer.refused:
         raise NodeRequestError(answer.refused)
     return answer.said
+
+
+class _NodeServer(msgspec.Struct):
+    node: str
+    server: str = ""
+
+
+class _NodeServers(msgspec.Struct):
+    servers: dict[str, _NodeServer] = msgspec.field(name="mcpServers", default_factory=dict)
+
+
+class _Node(msgspec.Struct):
+    offer: NodeOffer
+
+
+class _NodeFacts(msgspec.Struct):
+    nodes: list[_Node] = []
+
+
+def nodes_of_servers(directory: str) -> dict[str, list[str]]:
+    """Return the servers of other nodes by their names here, each with the nodes that offer it."""
+    try:
+        with open(paths.node_servers_file(directory), "rb") as file:
+            servers = msgspec.json.decode(file.read(), type=_NodeServers).servers
+        with open(paths.node_file(directory), "rb") as file:
+            offers = [each.offer for each in msgspec.json.decode(file.read(), type=_NodeFacts).nodes]
+    except (OSError, msgspec.MsgspecError):
+        return {}
+    return {
+        name: [
+            offer.node
+            for offer in offers
+            if each.node in {"*", offer.node} and any(one.name == each.server for one in offer.servers)
+        ]
+        for name, each in servers.items()
+    }

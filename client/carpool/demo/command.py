@@ -23,7 +23,7 @@ from carpool.demo.show import ProgressDisplay
 from carpool.launcher.sandbox import PrivateCarpoolError
 from carpool.terminal import end_signals
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE
-from carpool_protocol.bootstrap.extras import install_command
+from carpool_protocol.bootstrap.extras import install_command, is_installed
 
 LIMIT_S = 75.0
 """For everything but the end, which takes at worst 45 s: together under two minutes."""
@@ -34,18 +34,38 @@ EXIT_INTERRUPTED = 130
 @click.option(
     "--agents", type=click.IntRange(1, 60), default=20, show_default=True, help="How many agent processes."
 )
+@click.option(
+    "--cluster", is_flag=True, help="Three nodes on this machine instead, of which one is killed, and NATS."
+)
 @json_option
-def demo(*, agents: int, as_json: bool) -> None:
+def demo(*, agents: int, cluster: bool, as_json: bool) -> None:
     """Show on real servers what sharing them buys: memory, speed, and what a crash does.
 
     Runs mcp-server-time and mcp-server-git, first a copy for each agent, then once for all through
     carpool, and kills one in the middle. Half a minute. Uses a private directory and a carpool of its
     own, and leaves nothing behind.
     """
+    if cluster:
+        sys.exit(_perform_cluster(agents, as_json=as_json))
     if missing := lacking():
         click.echo(f"carpool demo: {missing}", err=True)
         sys.exit(EXIT_USAGE)
     sys.exit(perform(agents, as_json=as_json))
+
+
+def _perform_cluster(agents: int, *, as_json: bool) -> int:
+    """The demo of three nodes. The exit code."""
+    if not is_installed("cluster"):
+        click.echo(f"carpool demo: the extra `cluster` is needed:\n  {install_command('cluster')}", err=True)
+        return EXIT_USAGE
+    from carpool.demo.cluster import perform_cluster  # late: it needs the extra
+
+    output, problems = perform_cluster(agents, as_json=as_json)
+    click.echo(output)
+    if not as_json:
+        for problem in problems:
+            click.echo(f"carpool demo: {problem}", err=True)
+    return EXIT_FAILED if problems else 0
 
 
 def lacking() -> str:

@@ -66,6 +66,7 @@ from carpool_protocol.link.transport import Link
 from carpool_protocol.link.zmq import ZmqLink
 from carpool_protocol.machine.stop_commands import STOP, STOP_FOR_RESTART, STOP_FOR_RESTART_NOW
 from carpool_protocol.runtime.lifeline import Lifeline
+from carpool_protocol.runtime.node_join import node_pid
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_protocol.runtime.process import bound_log
 from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH, CorePump
@@ -166,6 +167,7 @@ class BrokerShell:
             dump_to=Path(paths.log_dir(os.environ, runtime_dir)) / "journal-broker.jsonl",
         )
         self._trace_exporter = TraceExporter(RELEASE, configuration.operator_environment)
+        self._runtime_dir = runtime_dir
         self._log_file = paths.daemon_log(paths.log_dir(os.environ, runtime_dir), "broker")
         self._audit_log = _audit_log(runtime_dir, configuration, incarnation)
         self._connections = Connections(self._audit_log.flush, self._clock)
@@ -202,6 +204,7 @@ class BrokerShell:
             audit=self._audit_log,
             trace=self._trace_exporter.facts,
             carriers=self._connections.carriers,
+            node_pid=lambda: node_pid(self._runtime_dir),
             peer_uid=self._connections.peer_uid,
             told_at=self._catalog_cache.told_at,
             run=f"{self._audit_log.run}.{incarnation.epoch}",

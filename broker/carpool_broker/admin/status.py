@@ -178,6 +178,8 @@ class StatusFacts(Struct, frozen=True, kw_only=True):
     """Rows of `hook_rows`, in the order of the file."""
     doors: Sequence[int] = ()
     """Pids of the HTTP door and of other carriers with many sessions on one connection."""
+    node_pid: int = 0
+    """The pid of the node's process; 0: there is none."""
 
 
 def status_page(facts: StatusFacts) -> dict[str, Any]:
@@ -427,6 +429,7 @@ def _processes(facts: StatusFacts) -> list[dict[str, Any]]:
     if facts.surveyed is None:
         return []
     roles = {facts.broker_pid: "broker", facts.launcher_pid: "launcher"}
+    roles |= {facts.node_pid: "node"} if facts.node_pid else {}
     roles |= dict.fromkeys(facts.doors, "door") | {hook["pid"]: "hook" for hook in facts.hooks}
     return [
         {

@@ -53,6 +53,8 @@ class Process(Struct, frozen=True):
     """Returns what is known of the export of traces."""
     carriers: Callable[[], list[int]] = list
     """Returns the pids of carriers that have many sessions on one connection."""
+    node_pid: Callable[[], int] = int
+    """Returns the pid of the node's process; 0: there is none."""
     peer_uid: Callable[[SessionId], int | None] = lambda _: None
     """Returns the user at the other end of a session's socket."""
     told_at: Callable[[PoolKey], str] = lambda _: ""
@@ -100,7 +102,8 @@ class StatusQuery:
         sessions = [each for each in core.sessions.values() if not each.control]
         shims = [session.pid for session in sessions if session.carrier in ("shim", "run") and session.pid]
         hooks = [hook["pid"] for hook in self._process.hooks() if hook["pid"]]
-        pids = [os.getpid(), os.getppid(), *self._process.carriers(), *hooks, *shims]
+        node = [pid] if (pid := self._process.node_pid()) else []
+        pids = [os.getpid(), os.getppid(), *self._process.carriers(), *node, *hooks, *shims]
         surveyed, silent_s = await self._survey(pids, max(0.0, min(params.within_s, SURVEY_TIMEOUT_S)))
         sessions = [each for each in sessions if each.id in core.sessions]  # some may have ended meanwhile
         return status_page(self._facts(sessions, surveyed, silent_s))
@@ -160,6 +163,7 @@ class StatusQuery:
             waiting=_waiting(sessions),
             hooks=process.hooks(),
             doors=process.carriers(),
+            node_pid=process.node_pid(),
             audit=self._audit_facts(),
             counters=self._counters.facts(surveyed),
             trace=process.trace(),

@@ -213,7 +213,7 @@ def ps_page(facts: Facts, rows: list[Facts]) -> str:
     heads += ["ASKS"] * asks + ["PSS", "RSS", "CPU %"] + ["HOLDER"] * holders
     table = [
         [
-            row["pid"],
+            _or_dash(row["pid"] or None),
             row["server"] or f"({row['role']})",
             row["id"],
             _or_dash(row["generation"]),

@@ -13,6 +13,7 @@ import gc
 import os
 import signal
 import socket
+import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -97,7 +98,7 @@ class NodeProcess:
             flush_soon=self._flush_soon,
         )
         self._loop = asyncio.get_running_loop()
-        self._is_flush_due = False
+        self._flush_due = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
         self._exit = 0
@@ -111,6 +112,7 @@ class NodeProcess:
 
     async def serve(self, nats: EmbeddedNats | None) -> int:
         """Be a node until stopped. Returns the exit code. Raises `LinkError`."""
+        self._loop.set_exception_handler(self._callback_failed)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stopped.set)
         for peer in self._link.peers:
@@ -122,6 +124,7 @@ class NodeProcess:
         work = (
             self._stopped.wait(),
             self._link.run(events),
+            self._flush_when_due(),
             self.offers.publish(),
             self.offers.write_servers(),
             self._watch_config(),
@@ -242,12 +245,15 @@ class NodeProcess:
 
     def _flush_soon(self) -> None:
         """Send what follows from everything that this turn of the loop brings, at its end."""
-        if not self._is_flush_due:
-            self._is_flush_due = True
-            self._loop.call_soon(self._flush)
+        self._flush_due.set()
+
+    async def _flush_when_due(self) -> None:
+        while True:
+            await self._flush_due.wait()
+            self._flush_due.clear()
+            self._flush()
 
     def _flush(self) -> None:
-        self._is_flush_due = False
         now = self._loop.time()
         self._perform(self._core.tick(now))
         for node, frame in self._core.take_frames(now):
@@ -255,6 +261,14 @@ class NodeProcess:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(min(self._core.next_deadline(), now + 1.0), self._flush_soon)
+
+    def _callback_failed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of the loop has failed: end, so that no session waits for what was left out."""
+        error = context.get("exception")
+        text = "".join(traceback.format_exception(error)) if error is not None else context["message"]
+        log(f"a bug in carpool: {text}", "error")
+        self._exit = 1
+        self._stopped.set()
 
 
 async def be_node(directory: str, file: ConfigFile, settings: NodeSettings, home: str, lifeline: int) -> int:

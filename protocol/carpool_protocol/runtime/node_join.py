@@ -7,12 +7,14 @@ the configuration's counts. The URL may hold a password: the file is the user's 
 Standard library only: the launcher reads it. Knows nothing of: what a URL means.
 """
 
-import contextlib
 import os
+import re
 from typing import NamedTuple
 
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.files import private_files
+
+_PID = re.compile(rb'\{"pid":(\d{1,9}),')
 
 
 class NodeJoin(NamedTuple):
@@ -37,7 +39,14 @@ def write_join(directory: str, join: NodeJoin) -> None:
     private_files.replace(paths.node_join_file(directory), f"{join.url}\n{join.node}\n".encode())
 
 
-def remove_join(directory: str) -> None:
-    """Ask for nothing any more."""
-    with contextlib.suppress(OSError):
-        os.unlink(paths.node_join_file(directory))
+def node_pid(directory: str) -> int:
+    """Return the pid of the node's process, as it wrote it down; 0: there is none."""
+    try:
+        with open(paths.node_file(directory), "rb") as file:
+            found = _PID.match(file.read(64))
+        pid = int(found[1]) if found else 0
+        if pid:
+            os.kill(pid, 0)
+    except OSError:
+        return 0
+    return pid

@@ -1,0 +1,122 @@
+"""Near ends of sessions: pipes of a supervisor, and a connection to the broker."""
+
+import asyncio
+import contextlib
+import contextvars
+import os
+from pathlib import Path
+from typing import Any
+
+from carpool.api.attach import AttachTarget
+from carpool.cluster.near_ends import BrokerEnd, NearEndEvents, PipesEnd, attach_line
+from tests.kit.node_links import until
+
+
+class FarEnd:
+    """What the other node would see."""
+
+    def __init__(self, room_bytes: int = 1 << 20) -> None:
+        self.room_bytes = room_bytes
+        self.sent = b""
+        self.passed = 0
+        self.ended: list[str] = []
+        self.events = NearEndEvents(lambda: self.room_bytes, self._send, self._passed, self.ended.append)
+
+    def _send(self, data: bytes) -> None:
+        self.room_bytes -= len(data)
+        self.sent += data
+
+    def _passed(self, size_bytes: int) -> None:
+        self.passed += size_bytes
+
+
+def pipes() -> tuple[list[int], tuple[int, int, int]]:
+    """The node's ends of stdin, stdout and stderr, and the supervisor's."""
+    (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = os.pipe(), os.pipe(), os.pipe()
+    return [stdin, stdout, stderr], (to_stdin, from_stdout, from_stderr)
+
+
+def close(*fds: int) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def test_pipes_are_read_as_far_as_there_is_room_and_further_later() -> None:
+    async def run() -> None:
+        theirs, (to_stdin, from_stdout, from_stderr) = pipes()
+        far = FarEnd(room_bytes=4)
+        end = PipesEnd(theirs, far.events)
+        os.write(to_stdin, b"123456")
+        await until(lambda: far.sent == b"1234")
+        far.room_bytes = 10
+        end.read_on()
+        await until(lambda: far.sent == b"123456")
+        end.end("")
+        close(to_stdin, from_stdout, from_stderr)
+
+    asyncio.run(run())
+
+
+def test_what_a_full_pipe_does_not_take_follows_in_order() -> None:
+    async def run() -> None:
+        theirs, (to_stdin, from_stdout, from_stderr) = pipes()
+        far = FarEnd()
+        end = PipesEnd(theirs, far.events)
+        data = os.urandom(300_000)
+        end.pass_bytes(data[:200_000])
+        end.pass_bytes(data[200_000:])
+        assert far.passed < len(data)
+        os.set_blocking(from_stdout, False)
+        read = b""
+
+        def is_all_read() -> bool:
+            nonlocal read
+            with contextlib.suppress(BlockingIOError):
+                read += os.read(from_stdout, 1 << 16)
+            return len(read) == len(data)
+
+        await until(is_all_read)
+        assert (read, far.passed) == (data, len(data))
+        end.end("")
+        close(to_stdin, from_stdout, from_stderr)
+
+    asyncio.run(run())
+
+
+def test_a_supervisor_that_closes_stdin_ends_the_session_and_the_reason_of_another_end_is_on_stderr() -> None:
+    async def run() -> None:
+        theirs, (to_stdin, from_stdout, from_stderr) = pipes()
+        far = FarEnd()
+        PipesEnd(theirs, far.events)
+        os.close(to_stdin)
+        await until(lambda: far.ended == [""])
+        close(from_stdout, from_stderr)
+        theirs, (to_stdin, from_stdout, from_stderr) = pipes()
+        PipesEnd(theirs, far.events).end("the node is lost")
+        assert b"the node is lost" in os.read(from_stderr, 1000)
+        assert far.ended == [""], "what it was told it does not tell"
+        close(to_stdin, from_stdout, from_stderr)
+
+    asyncio.run(run())
+
+
+def test_a_connection_to_the_broker_can_be_ended_outside_of_any_task(tmp_path: Path) -> None:
+    """As a timer does it that finds a node lost."""
+    problems: list[Any] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: problems.append(context))
+        far = FarEnd()
+        target = AttachTarget(str(tmp_path), {})
+        end = BrokerEnd(target, attach_line("beta", "git", ""), far.events)
+        await asyncio.sleep(0)
+        for act in (end.read_on, lambda: end.end("lost")):
+            loop.call_soon(act, context=contextvars.Context())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        end._tasks.cancel()
+        await asyncio.gather(end._tasks, return_exceptions=True)
+
+    asyncio.run(run())
+    assert problems == []

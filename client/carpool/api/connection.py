@@ -57,8 +57,6 @@ class BrokerConnection:
         self._kick = anyio.Event()
         """Set when there is something to write, or a socket to write to."""
         self._room = anyio.Event()
-        self._new_event = type(self._room)
-        """Makes events also outside of any task, where `anyio.Event` does not know the event loop."""
         self._may_read = anyio.Event()
         self._may_read.set()
 
@@ -93,7 +91,7 @@ class BrokerConnection:
         if on and not self._may_read.is_set():
             self._may_read.set()
         elif not on and self._may_read.is_set():
-            self._may_read = self._new_event()
+            self._may_read = anyio.Event()
 
     def close(self) -> None:
         """Close the connection: the broker cancels open requests."""
@@ -180,7 +178,7 @@ class BrokerConnection:
         """Write what is there to be written."""
         while True:
             await self._kick.wait()
-            self._kick = self._new_event()
+            self._kick = anyio.Event()
             sock = self._socket
             if sock is not None:
                 await self._write(sock, self._attachment)
@@ -202,7 +200,7 @@ class BrokerConnection:
 
     def _make_room(self) -> None:
         self._room.set()
-        self._room = self._new_event()
+        self._room = anyio.Event()
 
     def _disconnect(self) -> None:
         sock, self._socket = self._socket, None

@@ -167,7 +167,13 @@ class BrokerEnd:
             place, line, start=False, keeps=True, take=self._line_received, on_end=self._connection_ended
         )
         self._is_over = False
+        self._over = asyncio.Event()
         self._tasks = asyncio.create_task(self._run())
+
+    @property
+    def is_attached(self) -> bool:
+        """True if a broker has admitted the session."""
+        return self._connection.session != ""
 
     async def _run(self) -> None:
         try:
@@ -175,11 +181,13 @@ class BrokerEnd:
         except CarpoolError as error:
             self._connection_ended(error)
             return
-        helpers = [asyncio.create_task(each) for each in (self._connection.write(), self._grant())]
+        work = (self._connection.run(), self._over.wait(), self._connection.write(), self._grant())
+        tasks = [asyncio.create_task(each) for each in work]
         try:
-            await self._connection.run()
+            await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
+            self._connection.close()
         finally:
-            for each in helpers:
+            for each in tasks:
                 each.cancel()
 
     # --- from the broker -------------------------------------------------------------------------------
@@ -232,7 +240,7 @@ class BrokerEnd:
     def end(self, text: str) -> None:
         """Close the connection: the broker cancels what is open."""
         self._is_over = True
-        self._connection.close()
+        self._over.set()  # a task closes it: a timer, which may call this, cannot
 
     def _connection_ended(self, error: CarpoolError) -> None:
         if not self._is_over:

@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import contextvars
 import os
-from pathlib import Path
+import tempfile
 from typing import Any
 
 from carpool.api.attach import AttachTarget
 from carpool.cluster.near_ends import BrokerEnd, NearEndEvents, PipesEnd, attach_line
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.carrier.attach_line import attached_line
 from tests.kit.node_links import until
 
 
@@ -100,23 +102,34 @@ def test_a_supervisor_that_closes_stdin_ends_the_session_and_the_reason_of_anoth
     asyncio.run(run())
 
 
-def test_a_connection_to_the_broker_can_be_ended_outside_of_any_task(tmp_path: Path) -> None:
-    """As a timer does it that finds a node lost."""
+def test_a_connection_to_the_broker_can_be_ended_by_a_timer() -> None:
+    """As by one that finds a node lost."""
     problems: list[Any] = []
 
-    async def run() -> None:
+    async def run(directory: str) -> None:
+        closed = asyncio.Event()
+
+        async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readline()
+            writer.write(attached_line("s1", [], "secret", "epoch"))
+            await reader.read()
+            writer.close()
+            closed.set()
+
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: problems.append(context))
+        server = await asyncio.start_unix_server(broker, paths.agents_socket(directory))
         far = FarEnd()
-        target = AttachTarget(str(tmp_path), {})
-        end = BrokerEnd(target, attach_line("beta", "git", ""), far.events)
+        end = BrokerEnd(AttachTarget(directory, {}), attach_line("beta", "git", ""), far.events)
         await asyncio.sleep(0)
-        for act in (end.read_on, lambda: end.end("lost")):
-            loop.call_soon(act, context=contextvars.Context())
-        for _ in range(5):
-            await asyncio.sleep(0)
-        end._tasks.cancel()
-        await asyncio.gather(end._tasks, return_exceptions=True)
+        end.pass_bytes(b"{}\n")  # with which the attach line goes
+        await until(lambda: end.is_attached)
+        loop.call_soon(end.end, "lost", context=contextvars.Context())
+        async with asyncio.timeout(10):
+            await closed.wait()
+        server.close()
+        assert far.ended == []
 
-    asyncio.run(run())
+    with tempfile.TemporaryDirectory(prefix="cp-", dir="/tmp") as directory:
+        asyncio.run(run(directory))
     assert problems == []

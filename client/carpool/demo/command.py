@@ -32,25 +32,27 @@ EXIT_INTERRUPTED = 130
 
 @click.command("demo")
 @click.option(
-    "--agents", type=click.IntRange(1, 60), default=20, show_default=True, help="How many agent processes."
+    "--agents", type=click.IntRange(1, 60), help="How many agents; 20 if not said, 60 with --cluster."
 )
 @click.option(
     "--cluster", is_flag=True, help="Three nodes on this machine instead, of which one is killed, and NATS."
 )
 @json_option
-def demo(*, agents: int, cluster: bool, as_json: bool) -> None:
+def demo(*, agents: int | None, cluster: bool, as_json: bool) -> None:
     """Show on real servers what sharing them buys: memory, speed, and what a crash does.
 
     Runs mcp-server-time and mcp-server-git, first a copy for each agent, then once for all through
     carpool, and kills one in the middle. Half a minute. Uses a private directory and a carpool of its
     own, and leaves nothing behind.
+
+    With --cluster: agents on two nodes call a server of a third, while NATS and that node are killed.
     """
     if cluster:
-        sys.exit(_perform_cluster(agents, as_json=as_json))
+        sys.exit(_perform_cluster(agents or 60, as_json=as_json))
     if missing := lacking():
         click.echo(f"carpool demo: {missing}", err=True)
         sys.exit(EXIT_USAGE)
-    sys.exit(perform(agents, as_json=as_json))
+    sys.exit(perform(agents or 20, as_json=as_json))
 
 
 def _perform_cluster(agents: int, *, as_json: bool) -> int:

@@ -115,6 +115,11 @@ def shown_url(template: str) -> str:
     return f"{scheme}://{host}" + (f"/{MASK}" if path or query else slash)
 
 
+def _has_user(text: str) -> bool:
+    """True for a URL with a user, and so perhaps a password."""
+    return "://" in text and "@" in text
+
+
 def _row(
     owner: Config | NamedWorkspace | ProfileConfig | HookConfig | ServerConfig,
     lines: dict[KeyPath, int],
@@ -128,7 +133,7 @@ def _row(
         value = [word if _NO_SECRET.fullmatch(word) else MASK for word in value]
     elif setting.kind == "secret" and value is not None:
         value = value if _NO_SECRET.fullmatch(value) else MASK
-    elif setting.kind == "url" and value is not None:
+    elif (setting.kind == "url" and value is not None) or (isinstance(value, str) and _has_user(value)):
         value = shown_url(value)
     shown = "—" if value is None else json.dumps(to_builtins(value), ensure_ascii=False)
     spellings = (setting.key, *setting.also)

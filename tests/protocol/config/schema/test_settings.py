@@ -243,3 +243,10 @@ def test_an_argument_that_may_hold_a_secret_is_masked_like_env(word: str) -> Non
     config = good(json.dumps({"mcpServers": {"git": {"command": "x", "args": args}}}))
     [row] = [row for row in describe(config) if row.setting == "mcpServers.git.args"]
     assert json.loads(row.value) == ["-y", "--api-key", "${KEY}", MASK]
+
+
+def test_the_password_in_the_url_of_a_cluster_is_not_shown() -> None:
+    config = good('{"cluster": {"url": "nats://user:hunter2@nats.example:4222"}}')
+    [row] = [row for row in describe(config) if row.setting == "cluster.url"]
+    assert "hunter2" not in row.value
+    assert "nats.example:4222" in row.value

@@ -50,7 +50,7 @@ class BrokerFailover:
         if same:
             self._record.mark_open_cancelled()
         over = [] if same else self._record.end_unresumable()
-        holders = [each for each in self._leases.holders() if each[0] not in over]
+        holders = [each for each in self._leases.state_holders() if each[0] not in over]
         for told in self._record.as_messages(holders, self._dispatcher.is_asked):
             self._emit(told)
         for session in over:

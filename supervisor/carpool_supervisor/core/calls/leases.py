@@ -216,6 +216,11 @@ class Leases:
         """All sessions that hold an instance of a server, or must be told that one is lost."""
         return {*self._held, *self._lost}
 
+    def state_holders(self) -> set[tuple[SessionId, ServerName]]:
+        """The same without those that lose nothing with their instance."""
+        with_state = {key for key, lease in self._held.items() if lease.pool not in self._stateless}
+        return with_state | self._lost.keys()
+
     def all_lost(self, cause: LossCause) -> list[LeaseEnded]:
         """End all leases: the sessions live on, but it is unknown which."""
         return [

@@ -423,3 +423,13 @@ LeaseMachine.TestCase.settings = settings(deadline=None, max_examples=100, state
 TestLeaseMachine = behaviour("lease:exclusive", "lease:returned-ended", "lease:crash:one-state-lost")(
     LeaseMachine.TestCase
 )
+
+
+def test_a_lease_that_loses_nothing_leaves_no_loss_and_is_not_told_to_the_next_broker() -> None:
+    """As at a server of another node that agents share there."""
+    table = leased()
+    assert table.state_holders() == {(A, SERVERS[WEB])}
+    table.pool_wanted(WEB, SERVERS[WEB], IDLE_S, keeps_state=False)
+    assert (table.holders(), table.state_holders()) == ({(A, SERVERS[WEB])}, set())
+    assert table.instance_lost(I1, "crash") is not None
+    assert table.acquire(A, WEB, 1.0) == LeaseQueued()

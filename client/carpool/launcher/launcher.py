@@ -1,7 +1,7 @@
 """The launcher (`carpool up`): starts the broker and the supervisor, and keeps them up until told to stop.
 
-And the HTTP door where one is wanted, without which the others do as well. Owns the lock of the runtime
-directory and all these processes' lives. Invariants: one launcher per runtime
+And the HTTP door and the node's process where they are wanted, without which the others do as well. Owns the
+lock of the runtime directory and all these processes' lives. Invariants: one launcher per runtime
 directory; no new supervisor before what the old one left is gone (rule 2); nothing of ours runs when it ends.
 
 Standard library only, no event loop: it sleeps in `select` until a lifeline speaks, a

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -42,6 +43,9 @@ BUGS = ("Traceback", "a bug in carpool", "said what only a", "a message that onl
 
 DAEMON_WORDS = ("carpool.launcher", "carpool.cluster", "carpool_broker", "carpool_supervisor", "carpool.http")
 """One of them is in the command line of each of carpool's own processes."""
+
+ENDED_S = 5.0
+"""So long after `carpool down` the launcher's own process may still be there on a busy machine."""
 
 LIST_WAIT_S = 30.0
 """So long lists wait for servers unless a test says otherwise: one on an SDK may take more than the default,
@@ -314,7 +318,10 @@ class Daemon:
         try:
             done = self.run("down")
             assert done.returncode == 0, done.stderr
-            assert not (left := self.running()), f"left running: {left}"
+            deadline = time.monotonic() + ENDED_S
+            while (left := self.running()) and time.monotonic() < deadline:
+                time.sleep(0.01)  # the launcher has said that it ends, and its process is just going
+            assert not left, f"left running: {left}"
             assert not list(self.base.rglob("*.sock")), "a socket is left"
             logs = self.log("broker") + self.log("supervisor-sup1")
             assert not [sign for sign in BUGS if sign in logs], logs

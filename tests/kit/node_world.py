@@ -46,8 +46,9 @@ class SessionText:
 class NodeWorld:
     """The nodes `names`, each of which offers the server `echo`."""
 
-    def __init__(self, *names: str, offers: bool = True) -> None:
+    def __init__(self, *names: str, offers: bool = True, frame_bytes: int = 2000) -> None:
         """`offers`: False if there is no store in which nodes find each other's."""
+        self.frame_bytes = frame_bytes
         self.has_offers = offers
         self.now = 0.0
         self.lives = 0
@@ -71,7 +72,7 @@ class NodeWorld:
             del self.served[key], self.texts[key]
         self.lives += 1
         life, ids = self.lives, iter(range(1, 1_000_000))
-        self.cores[name] = NodeCore(name, lambda: life * 1_000_000 + next(ids), frame_bytes=2000)
+        self.cores[name] = NodeCore(name, lambda: life * 1_000_000 + next(ids), frame_bytes=self.frame_bytes)
         self.offer_all()
 
     def offer_all(self) -> None:

@@ -239,7 +239,7 @@ class NodeProcess:
             self._flush_soon()
 
     def _link_restored(self) -> None:
-        self._core.link_restored(self._loop.time())
+        self._core.link_restored(self._loop.time(), self._link.frame_bytes)
         self.offers.publish_soon()
         self._flush_soon()
 

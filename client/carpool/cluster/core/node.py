@@ -227,9 +227,11 @@ class NodeCore:
             self._offered[node].heard_at = now
         return self._translate(node, sessions.received(sessions.channel.frame_received(frame, now)), now)
 
-    def link_restored(self, now: float) -> None:
-        """The link works again."""
+    def link_restored(self, now: float, frame_bytes: int) -> None:
+        """The link works, for the first time or again. `frame_bytes`: the size that a frame may have now."""
+        self._frame_bytes = frame_bytes
         for node in self._nodes.values():
+            node.channel.frame_bytes = frame_bytes
             node.channel.link_restored(now)
 
     def take_frames(self, now: float) -> list[tuple[str, bytes]]:

@@ -29,7 +29,7 @@ class NodeLink(Protocol):
     stores_offers: bool
     """True: other nodes learn by the link what is published. False: each channel carries offers."""
     frame_bytes: int
-    """The size that a frame may have."""
+    """The size that a frame may have, from `restored` on until the next one."""
 
     @property
     def peers(self) -> list[str]:

@@ -139,21 +139,23 @@ class NatsLink:
             max_outstanding_pings=2,
             **options,
         )
-        self.frame_bytes = min(FRAME_BYTES, self._client.max_payload - HEADER_BYTES)
         await self._client.subscribe(
             f"carpool.{self._cluster}.{self._node}.*",
             cb=self._received,
             pending_msgs_limit=-1,
             pending_bytes_limit=MAX_QUEUED_BYTES,
         )
-        self._events.report("NATS is connected", "info")
-        self._events.restored()
+        self._restored("NATS is connected")
 
     async def _reconnected(self) -> None:
         self._bucket = None
         if self._watch is not None:
             self._watch.cancel()  # the server may have forgotten it
-        self._events.report("NATS is connected again", "info")
+        self._restored("NATS is connected again")
+
+    def _restored(self, text: str) -> None:
+        self.frame_bytes = min(FRAME_BYTES, self._client.max_payload - HEADER_BYTES)
+        self._events.report(text, "info")
         self._events.restored()
 
     async def _disconnected(self) -> None:

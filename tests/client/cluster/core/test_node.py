@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from carpool.cluster.core.channel import LOST_S
+from carpool.cluster.core.frames import FRAME_BYTES
 from carpool.cluster.core.sessions import WINDOW_BYTES
 from tests.behaviours import behaviour
 from tests.kit.node_world import NodeWorld, SessionText
@@ -110,6 +111,21 @@ def test_nodes_that_know_each_other_by_name_only_meet() -> None:
     world.run(3.0)
     assert world.cores["alpha"].reached() == ["beta"]
     assert world.cores["beta"].reached() == ["alpha"]
+
+
+def test_frames_are_as_small_as_the_link_needs_them() -> None:
+    """A NATS server may take smaller messages than the default, which is known once it is connected."""
+    world = NodeWorld("alpha", "beta", frame_bytes=FRAME_BYTES)
+    world.run(3.0)
+    session = opened(world)
+    alpha = world.cores["alpha"]
+    for least, most in ((0, 700), (700, 5000)):
+        alpha.link_restored(world.now, most)
+        for _ in range(200):
+            world.say(session, 5)
+        sizes = [len(frame) for _, frame in alpha.take_frames(world.now)]
+        assert least < max(sizes) <= most
+        world.run(5.0)
 
 
 class Cluster(RuleBasedStateMachine):

@@ -14,10 +14,8 @@ and `{"ended": instance, "text": …}`.
 Knows nothing of: nodes, links, MCP, data on the pipes.
 """
 
-import array
 import contextlib
 import socket
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -26,7 +24,8 @@ import msgspec
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.link.messages import NodeTarget
 from carpool_protocol.runtime.poller import ReadySet
-from carpool_supervisor.spawn.request import Pipes, SpawnRefusedError, close_all, make_pipes
+from carpool_supervisor.spawn.descriptor_sender import DescriptorSender
+from carpool_supervisor.spawn.request import Pipes, SpawnRefusedError, make_pipes
 
 NOT_RUNNING: Final = (
     "the node's process of this machine does not run: `cluster` is not configured, or see "
@@ -65,18 +64,19 @@ class NodeSessionStarter:
         self._on_failed = on_failed
         self._on_ended = on_ended
         self._sock: socket.socket | None = None
+        self._sender: DescriptorSender | None = None
+        """None while there is no connection."""
         self._inbox = b""
-        self._outbox: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._asked: set[InstanceId] = set()
         self._open: set[InstanceId] = set()
 
     def open(self, instance: InstanceId, target: NodeTarget) -> Pipes:
         """Ask for a session. Raises `SpawnRefusedError`; this instance is then never reported."""
-        self._connect()
+        sender = self._sender or self._connect()
         theirs, pipes = make_pipes()
         self._asked.add(instance)
         said = {"open": instance, "node": target.node, "server": target.server}
-        self._send(msgspec.json.encode(said) + b"\n", theirs)
+        sender.send(msgspec.json.encode(said) + b"\n", theirs)
         return pipes
 
     def holds(self, instance: InstanceId) -> bool:
@@ -85,17 +85,15 @@ class NodeSessionStarter:
 
     def end(self, instance: InstanceId) -> None:
         """End a session at once. Its end is reported."""
-        if self.holds(instance) and self._sock is not None:
-            self._send(msgspec.json.encode({"end": instance}) + b"\n", ())
+        if self.holds(instance) and self._sender is not None:
+            self._sender.send(msgspec.json.encode({"end": instance}) + b"\n")
 
     def close(self) -> None:
         """End all sessions. Their ends are reported."""
         if self._sock is not None:
             self._lost()
 
-    def _connect(self) -> None:
-        if self._sock is not None:
-            return
+    def _connect(self) -> DescriptorSender:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.setblocking(False)
         try:
@@ -103,40 +101,9 @@ class NodeSessionStarter:
         except OSError:
             sock.close()
             raise SpawnRefusedError(NOT_RUNNING) from None
-        self._sock = sock
+        self._sock, self._sender = sock, DescriptorSender(self._ready, sock)
         self._ready.add(sock.fileno(), self._readable)
-
-    def _send(self, line: bytes, fds: tuple[int, ...]) -> None:
-        self._outbox.append((line, fds))
-        if len(self._outbox) == 1:
-            self._flush()
-
-    def _flush(self) -> None:
-        sock = self._sock
-        if sock is None:
-            return
-        while self._outbox:
-            line, fds = self._outbox[0]
-            passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-            try:
-                sent = sock.sendmsg([line], passed)
-            except BlockingIOError:
-                self._ready.want_write(sock.fileno(), self._flush)
-                return
-            except OSError:  # it is gone: the end of file that is read next shows it
-                self._discard_unsent()
-                break
-            close_all(fds)
-            if sent < len(line):
-                self._outbox[0] = (line[sent:], ())
-            else:
-                self._outbox.popleft()
-        self._ready.want_write(sock.fileno(), None)
-
-    def _discard_unsent(self) -> None:
-        for _, fds in self._outbox:
-            close_all(fds)
-        self._outbox.clear()
+        return self._sender
 
     def _readable(self) -> None:
         assert self._sock is not None
@@ -168,11 +135,12 @@ class NodeSessionStarter:
 
     def _lost(self) -> None:
         assert self._sock is not None
+        assert self._sender is not None
+        self._sender.discard()
         self._ready.remove(self._sock.fileno())
         self._sock.close()
-        self._sock = None
+        self._sock = self._sender = None
         self._inbox = b""
-        self._discard_unsent()
         asked, self._asked = self._asked, set()
         running, self._open = self._open, set()
         for instance in sorted(asked):

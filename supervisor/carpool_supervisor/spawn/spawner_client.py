@@ -10,7 +10,6 @@ the next `spawn`.
 Knows nothing of: MCP, the times of the stop ladder, pools, data on the pipes.
 """
 
-import array
 import contextlib
 import marshal
 import os
@@ -18,7 +17,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -29,6 +27,7 @@ from carpool_protocol.ids import Epoch, InstanceId
 from carpool_protocol.runtime import core_dumps
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor import marks
+from carpool_supervisor.spawn.descriptor_sender import DescriptorSender
 from carpool_supervisor.spawn.exit_messages import is_machine_limit, why_not_started
 from carpool_supervisor.spawn.orphans import sweep_epoch
 from carpool_supervisor.spawn.request import (
@@ -37,7 +36,6 @@ from carpool_supervisor.spawn.request import (
     checked_argv,
     checked_cwd,
     checked_env,
-    close_all,
     encode,
     make_pipes,
 )
@@ -80,7 +78,8 @@ class Spawner:
         self._sock: socket.socket | None = None
         self._is_closing = False
         self._inbox = bytearray()
-        self._outbox: deque[tuple[memoryview, tuple[int, ...]]] = deque()
+        self._sender: DescriptorSender | None = None
+        """None while there is no spawner."""
         self._pids: dict[InstanceId, int] = {}
         self._asked: dict[InstanceId, tuple[str, str]] = {}
         """Requests without a report yet: command and directory, for the sentence on a failure."""
@@ -102,6 +101,7 @@ class Spawner:
         """
         assert self._sock is None, "it runs already"
         self._sock = self._launch()
+        self._sender = DescriptorSender(self._ready, self._sock)
         try:
             with trio.fail_after(START_S):
                 await trio.lowlevel.wait_readable(self._sock)
@@ -116,24 +116,24 @@ class Spawner:
         The command is looked up in the PATH of `env`, from `cwd`. Raises `SpawnRefusedError`; this instance
         is then never reported.
         """
-        if self._sock is None or self._is_closing:
+        if self._sender is None or self._is_closing:
             raise SpawnRefusedError("the spawner is not running; the supervisor starts it or is ending")
         mark = marks.instance_mark(self._runtime_id, self._epoch, instance)
         full = env | {marks.RUNTIME: self._runtime_id, marks.INSTANCE: mark}
         body = encode(("spawn", instance, checked_argv(argv), checked_env(full), checked_cwd(cwd), mark))
         theirs, pipes = make_pipes()
         self._asked[instance] = (argv[0], cwd)
-        self._send(body, theirs)
+        self._sender.send(body, theirs)
         return pipes
 
     def signal(self, instance: InstanceId, name: Literal["TERM", "KILL"]) -> None:
         """Signal the instance's process group. A group that has ended is safely left alone: the spawner keeps
         a leader's pid from reuse until its group is gone.
         """
-        if self._sock is None or self._is_closing:
+        if self._sender is None or self._is_closing:
             return
         if instance in self._pids or instance in self._asked:
-            self._send(encode(("signal", instance, int(signal.Signals[f"SIG{name}"]))), ())
+            self._sender.send(encode(("signal", instance, int(signal.Signals[f"SIG{name}"]))))
 
     async def close(self, within_s: float = CLOSE_S) -> None:
         """End every process: TERM, 2 s, KILL; then the spawner. The exits are still reported.
@@ -141,12 +141,12 @@ class Spawner:
         Runs to its end even if cancelled, within `within_s`: a slower spawner is killed, and its servers die
         with it.
         """
-        sock = self._sock
-        if sock is None:
+        sock, sender = self._sock, self._sender
+        if sock is None or sender is None:
             return
         self._is_closing = True
         self._ready.remove(sock.fileno())
-        self._outbox_closed()
+        sender.discard()
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_WR)
         with trio.move_on_after(within_s, shield=True):
@@ -177,37 +177,6 @@ class Spawner:
                 ours.close()
                 raise
         return ours
-
-    def _send(self, body: bytes, fds: tuple[int, ...]) -> None:
-        self._outbox.append((memoryview(body), fds))
-        if len(self._outbox) == 1:
-            self._flush()
-
-    def _flush(self) -> None:
-        sock = self._sock
-        assert sock is not None
-        while self._outbox:
-            data, fds = self._outbox[0]
-            passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-            try:
-                sent = sock.sendmsg([data], passed)
-            except BlockingIOError:
-                self._ready.want_write(sock.fileno(), self._flush)
-                return
-            except OSError:  # the spawner is gone: the end of file that is read next shows it
-                self._outbox_closed()
-                break
-            close_all(fds)
-            if sent < len(data):
-                self._outbox[0] = (data[sent:], ())
-            else:
-                self._outbox.popleft()
-        self._ready.want_write(sock.fileno(), None)
-
-    def _outbox_closed(self) -> None:
-        for _, fds in self._outbox:
-            close_all(fds)
-        self._outbox.clear()
 
     def _readable(self) -> None:
         if not self._receive():
@@ -252,8 +221,9 @@ class Spawner:
 
     def _spawner_lost(self) -> None:
         assert self._sock is not None
+        assert self._sender is not None
         self._ready.remove(self._sock.fileno())
-        self._outbox_closed()
+        self._sender.discard()
         self._abandon()
         groups = list(self._pids.values())
         if sys.platform == "linux":  # the leaders are dead; the sweep finds what they started
@@ -275,7 +245,7 @@ class Spawner:
         """Close the socket and forget the spawner process, whatever it is doing."""
         if self._sock is not None:
             self._sock.close()
-            self._sock = None
+            self._sock = self._sender = None
         self._inbox.clear()
         if self._process is not None:
             self._process.kill()

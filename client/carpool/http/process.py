@@ -12,9 +12,7 @@ import contextlib
 import gc
 import os
 import socket
-import time
-from collections.abc import Callable, Coroutine, Mapping, Set
-from typing import Any
+from collections.abc import Mapping, Set
 
 from carpool.bridge_mark import OwnBridges
 from carpool.http.core.access import AccessRules, host_name_of, is_loopback, why_without_tokens
@@ -31,25 +29,13 @@ from carpool_protocol.config.reading.load import ConfigFile, find_config_file, l
 from carpool_protocol.config.schema.model import Config, HttpConfig, HttpToken
 from carpool_protocol.files.log_rotation import rotate_in_use
 from carpool_protocol.runtime import core_dumps
+from carpool_protocol.runtime.asyncio_process import run_lifeline, run_on_the_fastest_loop
 from carpool_protocol.runtime.wallclock import unix_s
 
-PROFILE_VARIABLE = "CARPOOL_PROFILE"
 _LOOK_EVERY_S = 2.0
-_ALIVE_EVERY_S = 1.0
 _SPARE_DESCRIPTORS = 64
 _HEIR_S = 30.0
 """The broker keeps sessions of a door that died for this long."""
-
-
-async def hear_launcher(reader: asyncio.StreamReader, stop: Callable[[], None]) -> None:
-    """Stop at the launcher's command, and when the launcher is gone. A launcher that dies with unread lines
-    leaves a reset and no end of file.
-    """
-    with contextlib.suppress(OSError):
-        while line := await reader.readline():
-            if line.split()[:1] == [b"stop"]:
-                stop()
-    stop()
 
 
 class UnservableError(Exception):
@@ -81,30 +67,7 @@ def run(arguments: list[str]) -> int:
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     door = _HttpDoor(told.runtime_dir, file, told.listen, settings, sock)
-    return _run_on_the_fastest_loop(door.serve(told.lifeline))
-
-
-def _run_on_the_fastest_loop(main: Coroutine[Any, Any, int]) -> int:
-    run_loop: Callable[[Coroutine[Any, Any, int]], int]
-    try:
-        from uvloop import run as run_loop  # not on every platform
-    except ImportError:
-        run_loop = asyncio.run
-    profile_dir = os.environ.get(PROFILE_VARIABLE)
-    return _run_profiled(run_loop, main, profile_dir) if profile_dir else run_loop(main)
-
-
-def _run_profiled(
-    run_loop: Callable[[Coroutine[Any, Any, int]], int], main: Coroutine[Any, Any, int], directory: str
-) -> int:
-    """Run under the profiler, as the daemons do in `runtime.process`, which is for trio."""
-    import cProfile  # only on request
-
-    profile = cProfile.Profile(time.thread_time)
-    try:
-        return profile.runcall(run_loop, main)
-    finally:
-        profile.dump_stats(os.path.join(directory, f"door-{os.getpid()}.prof"))
+    return run_on_the_fastest_loop(door.serve(told.lifeline), "door")
 
 
 def settings_of(
@@ -173,7 +136,11 @@ class _HttpDoor:
 
     async def serve(self, lifeline: int) -> int:
         watching = asyncio.create_task(self._watch_config())
-        living = asyncio.create_task(self._run_lifeline(lifeline)) if lifeline >= 0 else None
+        living = (
+            asyncio.create_task(run_lifeline(lifeline, self._server.stop, self._server.linked.wait()))
+            if lifeline >= 0
+            else None
+        )
         try:
             await self._server.run(self._socket, self._listening)
         finally:
@@ -196,26 +163,6 @@ class _HttpDoor:
         if self._url and not os.path.lexists(paths.door_file(self._directory)):
             with contextlib.suppress(OSError):  # its directory is not there yet
                 write_url(self._directory, self._url)
-
-    async def _run_lifeline(self, fd: int) -> None:
-        """Run the lifeline (see `carpool_protocol.runtime.lifeline`); its end is the end of the process."""
-        reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=fd))
-
-        async def be_ready() -> None:
-            await self._server.linked.wait()
-            writer.write(b"ready\n")
-
-        hearing = hear_launcher(reader, self._server.stop)
-        tasks = [asyncio.create_task(hearing), asyncio.create_task(be_ready())]
-        try:
-            while True:
-                await asyncio.sleep(_ALIVE_EVERY_S)
-                if writer.transport.get_write_buffer_size() == 0:
-                    writer.write(b"alive\n")
-        finally:
-            for task in tasks:
-                task.cancel()
-            writer.close()
 
     async def _watch_config(self) -> None:
         """Watch the configuration. Tokens, hosts and origins change at once; for another address the

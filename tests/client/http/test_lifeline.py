@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from carpool.http.process import hear_launcher
+from carpool_protocol.runtime.asyncio_process import hear_launcher
 
 
 @pytest.mark.parametrize("unread", [b"", b"alive\n"])

@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import nats
@@ -33,6 +32,7 @@ from carpool.bench.work import EchoWorkload
 from carpool.cluster.embedded_nats import EmbeddedNats
 from carpool.launcher.sandbox import PrivateCarpool
 from carpool_protocol.bootstrap import paths
+from carpool_protocol.runtime.node_join import node_pid
 
 READY_S: Final = 30.0
 SUBJECT: Final = "bench.echo"
@@ -61,9 +61,12 @@ class MeasuredNode:
     def pids(self) -> dict[str, list[int]]:
         """Its processes by role."""
         facts = self._house.status()
-        node = json.loads(Path(paths.node_file(self._house.directory)).read_text())
         supervisors = [each["pid"] for each in facts["supervisors"]]
-        return {"broker": [facts["broker"]["pid"]], "supervisor": supervisors, "node": [node["pid"]]}
+        return {
+            "broker": [facts["broker"]["pid"]],
+            "supervisor": supervisors,
+            "node": [node_pid(self._house.directory)],
+        }
 
     def measure(self, agents: int, in_flight: int, seconds: float) -> tuple[float, float, ProcessCosts]:
         """Load the echo tool: the median time of a call in ms, calls per second, and CPU."""
@@ -118,7 +121,7 @@ async def bare_requests(url: str, in_flight: int, seconds: float) -> tuple[float
 
 
 class Rounds:
-    """What was measured, one entry for each round."""
+    """The figures of all rounds, one entry for each."""
 
     def __init__(self) -> None:
         self.lone: list[tuple[float, float, float]] = []

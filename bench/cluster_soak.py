@@ -59,7 +59,7 @@ class SoakedNode:
         self.house.config_file.write_text(json.dumps(config))
 
     def facts(self) -> dict[str, Any]:
-        """What its node's process says; empty while there is none."""
+        """The facts that its node's process wrote down; empty while there is none."""
         try:
             facts: dict[str, Any] = json.loads(Path(paths.node_file(self.house.directory)).read_text())
         except (OSError, ValueError):
@@ -68,8 +68,6 @@ class SoakedNode:
 
     async def pid_of(self, role: str) -> int:
         """A process of this role; 0 if there is none."""
-        if role == "node":
-            return int(self.facts().get("pid", 0))
         try:
             rows = json.loads(await trio.to_thread.run_sync(self.house.run_carpool, "ps", "--json"))
         except (PrivateCarpoolError, ValueError):
@@ -139,10 +137,9 @@ class SoakedCluster:
             rows = json.loads(await trio.to_thread.run_sync(node.house.run_carpool, "ps", "--json"))
         except (PrivateCarpoolError, ValueError):
             return
-        roles = {"launcher", "broker", "supervisor"}
-        for pid in [*(row["pid"] for row in rows if row["role"] in roles), await node.pid_of("node")]:
-            if pid:
-                os.kill(pid, signal.SIGKILL)
+        for row in rows:
+            if row["role"] in {"launcher", "broker", "supervisor", "node"} and row["pid"]:
+                os.kill(row["pid"], signal.SIGKILL)
         try:
             await trio.to_thread.run_sync(node.house.up)
         except PrivateCarpoolError as error:  # an agent was faster

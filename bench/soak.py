@@ -59,7 +59,7 @@ class SoakLedger:
         self.longest_s = 0.0
 
     def judge(self, written: str) -> list[str]:
-        """What went wrong, in sentences; empty is well. `written`: what the servers wrote down."""
+        """Return the broken promises, as sentences. `written`: the marks that the servers wrote down."""
         ran = Counter(line for line in written.split() if line)
         faults = list(self.faults)
         faults += [f"{mark} ran {count} times" for mark, count in ran.items() if count > 1]

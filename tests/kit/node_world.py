@@ -11,17 +11,9 @@ from typing import Final
 
 import msgspec
 
-from carpool.cluster.core.node import (
-    EndSession,
-    NodeCore,
-    NodeEffect,
-    NoNodeError,
-    OpenAtBroker,
-    PassBytes,
-    ReadOn,
-    SessionName,
-)
+from carpool.cluster.core.node import NodeCore, NodeEffect, NoNodeError
 from carpool.cluster.core.offers import NodeOffer, ServerOffer
+from carpool.cluster.core.sessions import EndSession, OpenAtBroker, PassBytes, ReadOn, SessionName
 
 SERVER: Final = "echo"
 MAX_STEPS: Final = 20_000
@@ -72,7 +64,9 @@ class NodeWorld:
             del self.served[key], self.texts[key]
         self.lives += 1
         life, ids = self.lives, iter(range(1, 1_000_000))
-        self.cores[name] = NodeCore(name, lambda: life * 1_000_000 + next(ids), frame_bytes=self.frame_bytes)
+        self.cores[name] = NodeCore(
+            name, str(life), lambda: life * 1_000_000 + next(ids), frame_bytes=self.frame_bytes
+        )
         self.offer_all()
 
     def offer_all(self) -> None:

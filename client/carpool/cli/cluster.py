@@ -7,6 +7,7 @@ Knows nothing of: links, channels, how a node is asked for something (`carpool.c
 """
 
 import os
+import socket
 from typing import Any, Literal
 
 import click
@@ -24,7 +25,7 @@ from carpool.terminal.table import Cell
 from carpool.terminal.verb_output import fail, print_json
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import home_of
-from carpool_protocol.config.schema.placement import machine_name, node_name
+from carpool_protocol.config.schema.placement import node_name
 
 _NO_NODE = (
     "this machine is in no cluster: `carpool up --cluster URL` joins one, or `cluster` in the "
@@ -67,7 +68,7 @@ def _key(file: str | None, *, as_json: bool) -> None:
         public = public_key(make_key(path)).hex()
     except (LinkError, OSError) as error:
         fail(str(error))
-    name = node_name(config.cluster.node, machine_name())
+    name = node_name(config.cluster.node, socket.gethostname())
     url = config.cluster.url if config.cluster.url.startswith("tcp://") else "tcp://HOST:7400"
     peer = f"{name} {url} {public}"
     if as_json:

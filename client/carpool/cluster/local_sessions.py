@@ -10,16 +10,8 @@ import os
 from collections.abc import Callable
 
 from carpool.api.attach import AttachTarget
-from carpool.cluster.core.node import (
-    EndSession,
-    NodeCore,
-    NodeEffect,
-    NoNodeError,
-    OpenAtBroker,
-    PassBytes,
-    ReadOn,
-    SessionName,
-)
+from carpool.cluster.core.node import NodeCore, NodeEffect, NoNodeError
+from carpool.cluster.core.sessions import EndSession, OpenAtBroker, PassBytes, ReadOn, SessionName
 from carpool.cluster.log import log
 from carpool.cluster.near_ends import BrokerEnd, NearEnd, NearEndEvents, PipesEnd, attach_line
 from carpool.cluster.supervisor_socket import SessionRequest, SupervisorConnection

@@ -60,6 +60,8 @@ class PipesEnd:
         self._events = events
         self._waiting: deque[bytes] = deque()
         self._is_reading = False
+        self._is_blocked = False
+        """The pipe was full: the loop says when it has room."""
         self._is_over = False
         for fd in fds:
             os.set_blocking(fd, False)
@@ -107,6 +109,7 @@ class PipesEnd:
                 sent = os.write(self._stdout, data)
             except BlockingIOError:
                 self._loop.add_writer(self._stdout, self._write)
+                self._is_blocked = True
                 return
             except OSError:
                 self._finish("", tell=True)
@@ -116,7 +119,9 @@ class PipesEnd:
                 self._waiting[0] = data[sent:]
             else:
                 self._waiting.popleft()
-        self._loop.remove_writer(self._stdout)
+        if self._is_blocked:
+            self._loop.remove_writer(self._stdout)
+            self._is_blocked = False
 
     def end(self, text: str) -> None:
         """Close the pipes. What waits for room in a full pipe is lost with the session."""

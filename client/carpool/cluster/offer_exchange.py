@@ -1,4 +1,4 @@
-"""What this node tells of itself, and what it writes down of the others.
+"""Publishes the offer of this node, and writes the offers of the others into files.
 
 Owns the publication of the own offer, whether this node is draining, the file with the servers of other nodes
 that the broker reads, and the file that `carpool cluster status` shows.
@@ -17,13 +17,12 @@ from carpool.cluster.core.node import NodeCore
 from carpool.cluster.core.offers import NodeOffer
 from carpool.cluster.core.own_servers import node_servers_text
 from carpool.cluster.links.link import NodeLink
-from carpool.cluster.log import log
 from carpool.cluster.own_offer import OwnOffer
-from carpool.cluster.settings import NodeSettings
+from carpool.cluster.settings import NEW, NodeSettings
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.release import RELEASE
+from carpool_protocol.config.pages.describe import shown_url
 from carpool_protocol.files import private_files
-from carpool_protocol.runtime.wallclock import unix_s
 
 PUBLISH_S: Final = 5.0
 """The offer is published again after this time."""
@@ -33,26 +32,24 @@ _DRAINING: Final = "the node is draining"
 
 
 class OfferExchange:
-    """The offers of one life of a node's process."""
+    """The offers of one life of a node's process. `url`: the address of the link."""
 
     def __init__(
         self,
         directory: str,
         settings: NodeSettings,
+        url: str,
+        *,
         core: NodeCore,
         link: NodeLink,
         own: OwnOffer,
     ) -> None:
         self._directory = directory
-        self._epoch = os.urandom(6).hex()
-        """Names this life of the process."""
         self._settings = settings
         self._core = core
         self._link = link
         self._own = own
-        self.url = settings.cluster.url
-        self.join = ""
-        """The URL by which others join; empty if it is not this process's to say."""
+        self._url = url
         self.is_draining = False
         self.changed = asyncio.Event()
         """Set when the servers of other nodes have changed."""
@@ -78,7 +75,7 @@ class OfferExchange:
         offered, kept = await self._own.read()
         offer = NodeOffer(
             node=self._settings.node,
-            epoch=self._epoch,
+            epoch=self._core.epoch,
             release=RELEASE,
             labels=sorted(self._settings.cluster.labels),
             load=self._core.served,
@@ -86,7 +83,6 @@ class OfferExchange:
             is_draining=self.is_draining,
             servers=offered,
             kept_local=kept,
-            sent_at=f"{unix_s():.3f}",
         )
         data = msgspec.json.encode(offer)
         if not self._link.stores_offers:
@@ -95,17 +91,6 @@ class OfferExchange:
             await self._link.publish(data)
         self._write_node_file(offer)
 
-    def own_offer_seen(self, data: bytes) -> None:
-        """An offer under this node's name has come: another node may have the same name."""
-        with contextlib.suppress(msgspec.MsgspecError, ValueError):
-            other = msgspec.json.decode(data, type=NodeOffer)
-            if other.epoch != self._epoch and float(other.sent_at or 0) > unix_s() - PUBLISH_S / 2:
-                log(
-                    f"another node is called {self._settings.node} too: give one another name "
-                    "(`cluster.node`, `carpool up --node NAME`)",
-                    "error",
-                )
-
     def _write_node_file(self, own: NodeOffer) -> None:
         """Write what `carpool cluster status` shows."""
         core = self._core
@@ -113,8 +98,9 @@ class OfferExchange:
         facts = {
             "pid": os.getpid(),
             "cluster": self._settings.cluster.name,
-            "url": _without_password(self.url),
-            "join": self.join,
+            "url": shown_url(self._url),
+            # Of the server that carpool runs itself, with its password: nobody else tells it.
+            "join": self._url if self._settings.cluster.url == NEW else "",
             "is_up": self._link.is_up,
             "own": own,
             "nodes": [
@@ -131,10 +117,9 @@ class OfferExchange:
         if _content(path):  # of a process that died: its servers stay until the others are heard again
             await asyncio.sleep(SETTLE_S)
         while True:
-            own = frozenset(self._own.names)
             servers = {
                 name: ("*" if name == each.offer.name else each.nodes[0], each.offer)
-                for name, each in self._core.servers(own).items()
+                for name, each in self._core.servers(self._own.names).items()
             }
             text = node_servers_text(self._settings.node, servers).encode()
             if _content(path) != text:
@@ -158,8 +143,3 @@ def _content(path: str) -> bytes:
             return file.read()
     except OSError:
         return b""
-
-
-def _without_password(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"

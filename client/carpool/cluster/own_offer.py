@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from carpool.cluster.core.offers import ServerOffer
-from carpool.cluster.core.own_servers import own_offers
+from carpool.cluster.core.own_servers import own_names, own_offers
 from carpool.cluster.settings import NodeSettings
 from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
 from carpool_protocol.config.reading.load import ConfigFile, load_layer
@@ -42,8 +42,8 @@ class OwnOffer:
         self._offered: list[ServerOffer] = []
         self.open_calls = 0
         """Calls that are open here."""
-        self.names: set[str] = set()
-        """The servers of this machine, offered or not: their names are taken."""
+        self.names: frozenset[str] = frozenset()
+        """The servers of this node, offered or not: their names are taken."""
 
     def config_changed(self) -> None:
         """Read the configuration again at the next `read`, and ask the broker."""
@@ -73,11 +73,7 @@ class OwnOffer:
             self._offered, self._kept = own_offers(
                 self._config, node, self._known, self._stateful, self._barred
             )
-            self.names = {each.name for each in self._offered} | {
-                name
-                for name, why in self._kept.items()
-                if name in self._config.servers and not why.startswith("`on`")
-            }
+            self.names = own_names(self._config, node)
         return self._offered, self._kept
 
     def _ask_broker(self) -> None:

@@ -12,9 +12,7 @@ import contextlib
 import gc
 import os
 import signal
-import socket
 import traceback
-from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from carpool.cluster.core.node import DrainingAsked, NodeCore, NodeEffect, OffersChanged, Report
@@ -26,17 +24,18 @@ from carpool.cluster.offer_exchange import OfferExchange
 from carpool.cluster.own_offer import OwnOffer
 from carpool.cluster.settings import NEW, NodeSettings, make_link, node_settings
 from carpool.cluster.supervisor_socket import SessionRequest, SupervisorConnection, SupervisorSocket
+from carpool.launcher.node_process import EXIT_CONFIG, EXIT_UNWANTED
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import ConfigFile, find_config_file, home_of, load_layer
+from carpool_protocol.config.text.file_stamps import stamp
 from carpool_protocol.files.log_rotation import rotate_in_use
 from carpool_protocol.runtime import core_dumps
+from carpool_protocol.runtime.asyncio_process import run_lifeline, run_on_the_fastest_loop
 from carpool_protocol.runtime.node_join import read_join
 from carpool_protocol.runtime.wallclock import unix_s
 
-EXIT_CONFIG, EXIT_UNWANTED = 2, 3
 LOOK_S: Final = 2.0
 """How often the configuration file is looked at."""
-ALIVE_S: Final = 1.0
 _FAREWELL_S: Final = 2.0
 """The longest time to take the offer back at the end."""
 _LAST_FRAMES_S: Final = 0.05
@@ -63,23 +62,14 @@ def run(arguments: list[str]) -> int:
         return EXIT_UNWANTED
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    return _run_on_the_fastest_loop(be_node(told.runtime_dir, file, settings, home, told.lifeline))
-
-
-def _run_on_the_fastest_loop(main: Coroutine[Any, Any, int]) -> int:
-    run_loop: Callable[[Coroutine[Any, Any, int]], int]
-    try:
-        from uvloop import run as run_loop  # not on every platform
-    except ImportError:
-        run_loop = asyncio.run
-    return run_loop(main)
+    return run_on_the_fastest_loop(be_node(told.runtime_dir, file, settings, home, told.lifeline), "node")
 
 
 class NodeProcess:
-    """The process of one node."""
+    """The process of one node. `url`: the address of the link."""
 
     def __init__(
-        self, directory: str, file: ConfigFile, settings: NodeSettings, home: str, link: NodeLink
+        self, directory: str, file: ConfigFile, settings: NodeSettings, home: str, *, link: NodeLink, url: str
     ) -> None:
         self._directory = directory
         self._file = file
@@ -87,14 +77,15 @@ class NodeProcess:
         self._home = home
         self._link = link
         self._last_id = 0
-        self._core = NodeCore(settings.node, self._new_id)
+        epoch = os.urandom(6).hex()
+        self._core = NodeCore(settings.node, epoch, self._new_id)
         self._own = OwnOffer(directory, file, settings, home)
-        self.offers = OfferExchange(directory, settings, self._core, link, self._own)
+        self._offers = OfferExchange(directory, settings, url, core=self._core, link=link, own=self._own)
         self._sessions = LocalSessions(
             self._core,
             directory,
             settings.cluster.profile,
-            refusal=self.offers.refusal,
+            refusal=self._offers.refusal,
             flush_soon=self._flush_soon,
         )
         self._loop = asyncio.get_running_loop()
@@ -125,8 +116,8 @@ class NodeProcess:
             self._stopped.wait(),
             self._link.run(events),
             self._flush_when_due(),
-            self.offers.publish(),
-            self.offers.write_servers(),
+            self._offers.publish(),
+            self._offers.write_servers(),
             self._watch_config(),
             *([_keep_up(nats)] if nats is not None else []),
         )
@@ -142,7 +133,7 @@ class NodeProcess:
             for each in tasks:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self.offers.remove_files()
+            self._offers.remove_files()
         return self._exit
 
     def stop(self) -> None:
@@ -160,12 +151,12 @@ class NodeProcess:
     async def _watch_config(self) -> None:
         """End when the settings of the cluster change: the launcher starts another process with them."""
         places = (self._file.path, paths.node_join_file(self._directory))
-        seen = list(map(_stamp, places))
+        seen = list(map(stamp, places))
         daemon_log = paths.daemon_log(paths.log_dir(os.environ, self._directory), "node")
         while True:
             await asyncio.sleep(LOOK_S)
             rotate_in_use(daemon_log)
-            if (stamps := list(map(_stamp, places))) == seen:
+            if (stamps := list(map(stamp, places))) == seen:
                 continue
             seen = stamps
             config = load_layer(self._file, self._home).loaded.config
@@ -178,7 +169,7 @@ class NodeProcess:
                 self._exit = EXIT_UNWANTED if fresh is None else 0
                 return
             self._own.config_changed()
-            self.offers.publish_soon()
+            self._offers.publish_soon()
 
     # --- requests --------------------------------------------------------------------------------------
 
@@ -208,8 +199,8 @@ class NodeProcess:
         asker.tell({"said": f"{node} {text}"})
 
     def _set_draining(self, *, is_on: bool) -> None:
-        self.offers.is_draining = is_on
-        self.offers.publish_soon()
+        self._offers.is_draining = is_on
+        self._offers.publish_soon()
 
     # --- the link --------------------------------------------------------------------------------------
 
@@ -221,15 +212,13 @@ class NodeProcess:
                     log(f"node {effect.node} asks this one to {word}")
                     self._set_draining(is_on=effect.is_on)
                 case OffersChanged():
-                    self.offers.changed.set()
+                    self._offers.changed.set()
                 case Report():
                     log(effect.text, effect.level)
                 case _:
                     self._sessions.perform(effect)
 
     def _offer_received(self, node: str, data: bytes) -> None:
-        if node == self._settings.node and data:
-            self.offers.own_offer_seen(data)
         self._perform(self._core.offer_received(node, data, self._loop.time()))
         self._flush_soon()
 
@@ -240,7 +229,7 @@ class NodeProcess:
 
     def _link_restored(self) -> None:
         self._core.link_restored(self._loop.time(), self._link.frame_bytes)
-        self.offers.publish_soon()
+        self._offers.publish_soon()
         self._flush_soon()
 
     def _flush_soon(self) -> None:
@@ -282,10 +271,9 @@ async def be_node(directory: str, file: ConfigFile, settings: NodeSettings, home
             nats = EmbeddedNats(os.path.join(state, "nats", paths.runtime_id(directory)))
             await nats.start()
             url = nats.url
-        node = NodeProcess(directory, file, settings, home, make_link(settings, url, home))
-        node.offers.url, node.offers.join = url, url if nats is not None else ""
+        node = NodeProcess(directory, file, settings, home, link=make_link(settings, url, home), url=url)
         if lifeline >= 0:
-            living = asyncio.create_task(_run_lifeline(lifeline, node.stop))
+            living = asyncio.create_task(run_lifeline(lifeline, node.stop, asyncio.sleep(0)))
         return await node.serve(nats)
     except LinkError as error:
         log(str(error), "error")
@@ -304,34 +292,3 @@ async def _keep_up(nats: EmbeddedNats) -> None:
         if not nats.is_running():
             log("the NATS server of carpool ended; it is started again", "warning")
             await nats.start()
-
-
-async def _run_lifeline(fd: int, stop: Callable[[], None]) -> None:
-    """Run the lifeline (see `carpool_protocol.runtime.lifeline`); its end is the end of the process."""
-    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=fd))
-    writer.write(b"ready\n")
-
-    async def hear() -> None:
-        with contextlib.suppress(OSError):
-            while line := await reader.readline():
-                if line.split()[:1] == [b"stop"]:
-                    break
-        stop()
-
-    hearing = asyncio.create_task(hear())
-    try:
-        while True:
-            await asyncio.sleep(ALIVE_S)
-            if writer.transport.get_write_buffer_size() == 0:
-                writer.write(b"alive\n")
-    finally:
-        hearing.cancel()
-        writer.close()
-
-
-def _stamp(path: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size

@@ -1,4 +1,4 @@
-"""What verbs ask the node's process of this machine over its socket, and read in the files that it writes.
+"""Requests of verbs to the node's process of this machine, over its socket and by the files that it writes.
 
 Knows nothing of: what the process does about requests.
 """

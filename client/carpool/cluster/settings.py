@@ -7,6 +7,7 @@ Knows nothing of: channels, sessions, offers.
 """
 
 import os
+import socket
 from typing import Final
 
 from msgspec import Struct
@@ -17,7 +18,7 @@ from carpool.cluster.links.link import LinkError, NodeLink
 from carpool_protocol.bootstrap.extras import install_command
 from carpool_protocol.config.schema.expand import from_home
 from carpool_protocol.config.schema.model import ClusterConfig, Config
-from carpool_protocol.config.schema.placement import machine_name, node_name
+from carpool_protocol.config.schema.placement import node_name
 from carpool_protocol.runtime.node_join import NodeJoin
 
 NEW: Final = "new"
@@ -37,7 +38,7 @@ def node_settings(config: Config, join: NodeJoin, home: str) -> NodeSettings | N
     cluster = config.cluster if not join.url else replace(config.cluster, url=join.url)
     if not cluster.url:
         return None
-    node = node_name(join.node or cluster.node, machine_name())
+    node = node_name(join.node or cluster.node, socket.gethostname())
     return NodeSettings(node, cluster, key_file(config, home))
 
 

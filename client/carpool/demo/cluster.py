@@ -23,7 +23,6 @@ from carpool.cluster.links.link import LinkError
 from carpool.errors import CarpoolError
 from carpool.launcher.sandbox import PrivateCarpool, PrivateCarpoolError
 from carpool.terminal import display
-from carpool_protocol.bootstrap import paths
 
 NODES: Final = ("alpha", "beta", "gamma")
 HOME: Final = "gamma"
@@ -113,11 +112,10 @@ class ClusterDemo:
 
     def _kill_node(self) -> None:
         facts = self._homes[HOME].status()
-        roles = {"launcher", "broker", "supervisor"}
-        pids = [row["pid"] for row in facts["processes"] if row["role"] in roles]
-        node = json.loads(Path(paths.node_file(self._homes[HOME].directory)).read_text())
-        for pid in [*pids, node["pid"]]:
-            os.kill(pid, signal.SIGKILL)
+        roles = {"launcher", "broker", "supervisor", "node"}
+        for row in facts["processes"]:
+            if row["role"] in roles:
+                os.kill(row["pid"], signal.SIGKILL)
         self._restart = asyncio.create_task(asyncio.to_thread(self._start_node, HOME))
 
     async def _agent(self, number: int, node: str, done: asyncio.Event) -> None:

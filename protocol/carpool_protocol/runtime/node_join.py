@@ -2,7 +2,8 @@
 stopped.
 
 Owns the file in the runtime directory: two lines, the URL and the node's name; either may be empty, and then
-the configuration's counts. The URL may hold a password: the file is the user's alone.
+the configuration's counts. The URL may hold a password: the file is the user's alone. Also finds the node's
+process by the file that it writes.
 
 Standard library only: the launcher reads it. Knows nothing of: what a URL means.
 """

@@ -1,4 +1,4 @@
-"""What two nodes say to each other: records, and the frames that carry them over a link.
+"""The messages between two nodes: records, and the frames that carry them over a link.
 
 Owns the form of both in msgpack, and their limits. A frame is one message of a link (`links`). Field order is
 the wire format: append fields with a default, never reorder, and raise `CHANNEL_VERSION` when a meaning
@@ -60,7 +60,7 @@ class CloseRecord(ChannelRecord, frozen=True, tag=4):
 
 
 class OfferRecord(ChannelRecord, frozen=True, tag=5):
-    """What the sender offers (`offers.NodeOffer`), on links that have no store for that."""
+    """The offer of the sender (`offers.NodeOffer`), on links that do not store offers."""
 
     offer: bytes
 

@@ -8,7 +8,6 @@ Knows nothing of: sockets, links, files, brokers and supervisors, clocks (`now` 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -23,53 +22,16 @@ from carpool.cluster.core.frames import (
 )
 from carpool.cluster.core.offers import NodeOffer, NodeServer, choose_node, read_offer, remote_servers
 from carpool.cluster.core.sessions import (
-    BytesReceived,
     DrainReceived,
-    FarEndClosed,
+    NearEndEffect,
     NodeEvent,
     NodeLost,
     NodeReached,
     NodeSessions,
     OfferReceived,
-    RoomMade,
-    SessionAsked,
+    SessionName,
 )
-
-ANY_NODE = "*"
-
-
-class SessionName(NamedTuple):
-    """A session, as this node names it."""
-
-    node: str
-    number: int
-
-
-class OpenAtBroker(Struct, frozen=True):
-    """Another node asks for a session at this node's broker."""
-
-    session: SessionName
-    server: str
-
-
-class PassBytes(Struct, frozen=True):
-    """Bytes for the near end of a session."""
-
-    session: SessionName
-    data: bytes
-
-
-class ReadOn(Struct, frozen=True):
-    """There is room for more bytes from the near end."""
-
-    session: SessionName
-
-
-class EndSession(Struct, frozen=True):
-    """The session is over. `text`: why; empty: in the ordinary way."""
-
-    session: SessionName
-    text: str
+from carpool_protocol.config.schema.settings_cluster import ANY_NODE
 
 
 class DrainingAsked(Struct, frozen=True):
@@ -90,7 +52,7 @@ class Report(Struct, frozen=True):
     level: str = "info"
 
 
-NodeEffect = OpenAtBroker | PassBytes | ReadOn | EndSession | DrainingAsked | OffersChanged | Report
+NodeEffect = NearEndEffect | DrainingAsked | OffersChanged | Report
 
 
 class _Offered(Struct):
@@ -103,18 +65,25 @@ class NoNodeError(Exception):
 
 
 class NodeCore:
-    """The node of this machine. `new_id`: as in `NodeChannel`."""
+    """The node of this machine. `epoch`: names this life of it. `new_id`: as in `NodeChannel`."""
 
-    def __init__(self, name: str, new_id: Callable[[], int], frame_bytes: int = FRAME_BYTES) -> None:
+    def __init__(
+        self, name: str, epoch: str, new_id: Callable[[], int], frame_bytes: int = FRAME_BYTES
+    ) -> None:
         self.name = name
+        self.epoch = epoch
         self._new_id = new_id
         self._frame_bytes = frame_bytes
         self._nodes: dict[str, NodeSessions] = {}
         self._offered: dict[str, _Offered] = {}
         self._introduced: set[str] = set()
         self._reported: dict[str, str] = {}
-        """What was last reported of a node whose frames cannot be read."""
+        """The last report on each node whose frames cannot be read."""
         self._own_offer = b""
+        self._is_own_seen = False
+        """This life's own offer has come back from the store of the link."""
+        self._namesakes: set[str] = set()
+        """Epochs of other nodes of this name that were reported."""
 
     # --- offers ----------------------------------------------------------------------------------------
 
@@ -148,7 +117,7 @@ class NodeCore:
         return True
 
     def set_offer(self, offer: bytes) -> None:
-        """What this node offers, for the nodes on links that have no store for that."""
+        """Set the offer that channels carry to the other nodes, on a link that does not store offers."""
         self._own_offer = offer
         for node in self._nodes.values():
             node.channel.send(OfferRecord(offer))
@@ -156,7 +125,7 @@ class NodeCore:
     def offer_received(self, node: str, data: bytes, now: float) -> list[NodeEffect]:
         """An offer of another node has come. Empty data: the node has left."""
         if node == self.name:
-            return []
+            return self._own_offer_received(data)
         if not data:
             return [OffersChanged()] if self._offered.pop(node, None) is not None else []
         offer = read_offer(data)
@@ -167,6 +136,20 @@ class NodeCore:
         self._session_table(node, now)
         known = before is not None and _lasting(before.offer) == _lasting(offer)
         return [] if known else [OffersChanged()]
+
+    def _own_offer_received(self, data: bytes) -> list[NodeEffect]:
+        """An offer under this node's own name. What comes after the own one, and is of another life, is of
+        another node of this name.
+        """
+        offer = read_offer(data)
+        if offer is None or offer.epoch == self.epoch:
+            self._is_own_seen = self._is_own_seen or offer is not None
+            return []
+        if not self._is_own_seen or offer.epoch in self._namesakes:
+            return []
+        self._namesakes.add(offer.epoch)
+        text = f"another node is called {self.name} too: give one another name"
+        return [Report(f"{text} (`cluster.node`, `carpool up --node NAME`)", "error")]
 
     # --- sessions of this node's agents ----------------------------------------------------------------
 
@@ -268,21 +251,13 @@ class NodeCore:
     def _session_table(self, node: str, now: float) -> NodeSessions:
         found = self._nodes.get(node)
         if found is None:
-            found = self._nodes[node] = NodeSessions(NodeChannel(self._new_id, now, self._frame_bytes))
+            found = self._nodes[node] = NodeSessions(node, NodeChannel(self._new_id, now, self._frame_bytes))
         return found
 
-    def _translate(self, node: str, events: list[NodeEvent], now: float) -> list[NodeEffect]:
+    def _translate(self, node: str, events: list[NodeEvent | NearEndEffect], now: float) -> list[NodeEffect]:
         effects: list[NodeEffect] = []
         for event in events:
             match event:
-                case SessionAsked():
-                    effects.append(OpenAtBroker(SessionName(node, event.session), event.server))
-                case BytesReceived():
-                    effects.append(PassBytes(SessionName(node, event.session), event.data))
-                case RoomMade():
-                    effects.append(ReadOn(SessionName(node, event.session)))
-                case FarEndClosed():
-                    effects.append(EndSession(SessionName(node, event.session), event.text))
                 case NodeReached():
                     effects.append(Report(f"node {node} is reached"))
                     if self._own_offer:
@@ -293,6 +268,8 @@ class NodeCore:
                     effects.append(DrainingAsked(node, event.is_on))
                 case OfferReceived():
                     effects += self.offer_received(node, event.offer, now)
+                case _:
+                    effects.append(event)
         return effects
 
     def check(self) -> None:

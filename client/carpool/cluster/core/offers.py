@@ -1,4 +1,4 @@
-"""What each node offers, and which servers of other nodes this one has.
+"""Offers of nodes, and the servers of other nodes that follow from them.
 
 Owns the form of an offer, the choice of a node for a session, and the names: a server of this node keeps its
 name whatever others offer. Of other nodes, those that offer the same launch under one name are one server; if
@@ -35,7 +35,7 @@ class ServerOffer(Struct, frozen=True, kw_only=True):
 
 
 class NodeOffer(Struct, frozen=True, kw_only=True):
-    """What a node says of itself."""
+    """The offer of a node: its servers, labels, load and version."""
 
     node: str
     epoch: str
@@ -50,8 +50,6 @@ class NodeOffer(Struct, frozen=True, kw_only=True):
     servers: list[ServerOffer] = []
     kept_local: dict[str, str] = {}
     """Servers that are not offered, and why, for people."""
-    sent_at: str = ""
-    """Wall time, for people."""
 
 
 class NodeServer(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What this node offers to others, from its configuration.
+"""The servers that this node offers to others, from its configuration.
 
 Owns the reasons why a server is not offered: it needs values of the agent's environment or the agent's
 directory, which never travel; it is disabled, another node's, or placed elsewhere; the profile of peers bars
@@ -44,6 +44,15 @@ def own_offers(
         else:
             offers.append(_offer(server, keeps_state=_keeps_state(server, stateful)))
     return offers, reasons
+
+
+def own_names(config: Config, node: str) -> frozenset[str]:
+    """Return the servers of this node, offered or not: their names are taken."""
+    return frozenset(
+        name
+        for name, server in config.servers.items()
+        if server.node is None and is_placed_on(server.on, node, config.cluster.labels)
+    )
 
 
 def _reason(

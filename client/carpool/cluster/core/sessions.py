@@ -9,7 +9,8 @@ Invariants (`check`): no session has more under way than the window; after its e
 session and what comes for it is dropped. Knows nothing of: sockets, brokers, MCP, the order on the link.
 """
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -32,32 +33,43 @@ MAX_SESSIONS: Final = 20_000
 """The most sessions of one other node. Further ones are refused."""
 
 
-class SessionAsked(Struct, frozen=True):
-    """The other node asks for a session at this node's broker."""
+class SessionName(NamedTuple):
+    """A session, as this node names it."""
 
-    session: int
+    node: str
+    number: int
+    """Positive if this node opened it."""
+
+
+class OpenAtBroker(Struct, frozen=True):
+    """The other node asks for a session at this node's broker: open it."""
+
+    session: SessionName
     server: str
 
 
-class BytesReceived(Struct, frozen=True):
-    """Bytes of a session for its agent, or for its broker."""
+class PassBytes(Struct, frozen=True):
+    """Pass these bytes to the near end of the session."""
 
-    session: int
+    session: SessionName
     data: bytes
 
 
-class RoomMade(Struct, frozen=True):
-    """More of this session may be sent."""
+class ReadOn(Struct, frozen=True):
+    """Read on at the near end: there is room for more."""
 
-    session: int
+    session: SessionName
 
 
-class FarEndClosed(Struct, frozen=True):
-    """The other node has ended this session, or is lost."""
+class EndSession(Struct, frozen=True):
+    """End the near end: the other node has closed the session, or is lost."""
 
-    session: int
+    session: SessionName
     text: str
     """Why, for people; empty: in the ordinary way."""
+
+
+NearEndEffect = OpenAtBroker | PassBytes | ReadOn | EndSession
 
 
 class NodeReached(Struct, frozen=True):
@@ -82,16 +94,7 @@ class DrainReceived(Struct, frozen=True):
     is_on: bool
 
 
-NodeEvent = (
-    SessionAsked
-    | BytesReceived
-    | RoomMade
-    | FarEndClosed
-    | NodeReached
-    | NodeLost
-    | OfferReceived
-    | DrainReceived
-)
+NodeEvent = NodeReached | NodeLost | OfferReceived | DrainReceived
 
 
 class _Flow:
@@ -107,9 +110,12 @@ class _Flow:
 
 
 class NodeSessions:
-    """The sessions over one channel. Numbers are those of this end: positive for sessions that it opened."""
+    """The sessions over the channel to one other node. Numbers are those of this end: positive for sessions
+    that it opened.
+    """
 
-    def __init__(self, channel: NodeChannel) -> None:
+    def __init__(self, node: str, channel: NodeChannel) -> None:
+        self._node = node
         self.channel: Final = channel
         self._flows: dict[int, _Flow] = {}
         self._last = 0
@@ -153,7 +159,9 @@ class NodeSessions:
             self.channel.send(BytesRecord(session, data[at : at + CHUNK_BYTES]))
 
     def bytes_passed(self, session: int, size_bytes: int) -> None:
-        """So many received bytes of this session are passed on: as many more may come."""
+        """The near end has taken so many received bytes of this session: the other node may send as many
+        more.
+        """
         flow = self._flows.get(session)
         if flow is None:
             return
@@ -167,50 +175,53 @@ class NodeSessions:
         if self._flows.pop(session, None) is not None:
             self.channel.send(CloseRecord(session, text))
 
+    def _name(self, session: int) -> SessionName:
+        return SessionName(self._node, session)
+
     # --- from the other node ---------------------------------------------------------------------------
 
-    def received(self, events: list[ChannelEvent]) -> list[NodeEvent]:
-        """Return what the events of the channel mean, in order."""
+    def received(self, events: list[ChannelEvent]) -> list[NodeEvent | NearEndEffect]:
+        """Return what follows from the events of the channel, in order."""
         return [each for event in events for each in self._received(event)]
 
-    def _received(self, event: ChannelEvent) -> list[NodeEvent]:
+    def _received(self, event: ChannelEvent) -> Sequence[NodeEvent | NearEndEffect]:
         match event:
             case ChannelOpened():
                 return [NodeReached()]
             case ChannelLost():
-                ended: list[NodeEvent] = [FarEndClosed(each, event.text) for each in self._flows]
+                ended = [EndSession(self._name(each), event.text) for each in self._flows]
                 self._flows.clear()
                 return [*ended, NodeLost(event.text)]
             case OpenRecord():
                 return self._requested(-event.session, event.server)
             case BytesRecord():
                 known = -event.session in self._flows
-                return [BytesReceived(-event.session, event.data)] if known and event.data else []
+                return [PassBytes(self._name(-event.session), event.data)] if known and event.data else []
             case CreditRecord():
                 return self._credited(-event.session, event.size_bytes)
             case CloseRecord():
                 known = self._flows.pop(-event.session, None) is not None
-                return [FarEndClosed(-event.session, event.text)] if known else []
+                return [EndSession(self._name(-event.session), event.text)] if known else []
             case OfferRecord():
                 return [OfferReceived(event.offer)]
             case DrainRecord():
                 return [DrainReceived(event.is_on)]
 
-    def _requested(self, session: int, server: str) -> list[NodeEvent]:
+    def _requested(self, session: int, server: str) -> list[OpenAtBroker]:
         if session >= 0 or session in self._flows:
             return []
         if len(self._flows) >= MAX_SESSIONS:
             self.channel.send(CloseRecord(session, f"the node has {MAX_SESSIONS} sessions of this one open"))
             return []
         self._flows[session] = _Flow()
-        return [SessionAsked(session, server)]
+        return [OpenAtBroker(self._name(session), server)]
 
-    def _credited(self, session: int, size_bytes: int) -> list[NodeEvent]:
+    def _credited(self, session: int, size_bytes: int) -> list[ReadOn]:
         flow = self._flows.get(session)
         if flow is None:
             return []
         flow.under_way_bytes = max(flow.under_way_bytes - max(size_bytes, 0), 0)
-        return [RoomMade(session)]
+        return [ReadOn(self._name(session))]
 
     def check(self) -> None:
         """Assert the invariants."""

@@ -1,4 +1,4 @@
-"""What every link does, and what it tells."""
+"""The interface of a link between nodes, and the functions that it calls."""
 
 from collections.abc import Callable
 from typing import Protocol

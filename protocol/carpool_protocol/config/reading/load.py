@@ -11,6 +11,7 @@ Knows nothing of: the meaning of the text, the time of the next reading.
 
 import hashlib
 import os
+import socket
 import stat
 from collections.abc import Mapping
 from typing import Final, cast
@@ -28,7 +29,7 @@ from carpool_protocol.config.reading.tools_file import read_tools
 from carpool_protocol.config.schema.environment import read_env_file
 from carpool_protocol.config.schema.expand import from_home
 from carpool_protocol.config.schema.model import Config, NamedWorkspace, ServerConfig
-from carpool_protocol.config.schema.placement import machine_name, node_name
+from carpool_protocol.config.schema.placement import node_name
 from carpool_protocol.config.text.file_stamps import Stamp, stamp
 from carpool_protocol.config.text.jsonc import ValueBudget
 from carpool_protocol.config.text.problems import ConfigProblem, render_path
@@ -255,7 +256,7 @@ class _LayerReader:
         text = self.read_text(file.node_servers)
         offered = read_config(text, file.node_servers).config if isinstance(text, str) else None
         said = config.cluster.node if offered is None else offered.cluster.node
-        node = node_name(said, machine_name())
+        node = node_name(said, socket.gethostname())
         return replace(loaded, config=with_node_servers(config, offered, node))
 
     def with_tools(self, loaded: LoadedConfig, home: str) -> LoadedConfig:

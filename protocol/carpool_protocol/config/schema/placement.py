@@ -1,18 +1,12 @@
 """Where servers of a cluster run: labels of nodes, and the `on` of servers.
 
-Knows nothing of: files, links, what a node offers.
+Pure. Knows nothing of: files, links, what a node offers.
 """
 
 import re
-import socket
 from collections.abc import Iterable
 
 from carpool_protocol.config.schema.settings_cluster import check_node_name
-
-
-def machine_name() -> str:
-    """Return the name of this machine."""
-    return socket.gethostname()
 
 
 def node_name(configured: str, machine: str) -> str:

@@ -1,11 +1,14 @@
 """Nodes of a cluster: each byte of a session arrives once, in order, at its own end, or the session ends."""
 
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from carpool.cluster.core.channel import LOST_S
 from carpool.cluster.core.frames import FRAME_BYTES
+from carpool.cluster.core.node import NodeCore, NodeEffect, Report
+from carpool.cluster.core.offers import NodeOffer
 from carpool.cluster.core.sessions import WINDOW_BYTES
 from tests.behaviours import behaviour
 from tests.kit.node_world import NodeWorld, SessionText
@@ -190,3 +193,18 @@ Cluster.TestCase.settings = settings(
     max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestCluster = behaviour("cluster:bytes")(Cluster.TestCase)
+
+
+def test_another_node_of_the_same_name_is_reported_once_and_an_earlier_life_of_this_one_is_not() -> None:
+    core = NodeCore("alpha", "mine", iter(range(1, 9)).__next__)
+
+    def come(epoch: str) -> list[NodeEffect]:
+        offer = NodeOffer(node="alpha", epoch=epoch, release="")
+        return core.offer_received("alpha", msgspec.json.encode(offer), 0.0)
+
+    assert come("earlier") == [], "it stands in the store until this life has written its own"
+    assert come("mine") == []
+    [report] = come("other")
+    assert isinstance(report, Report)
+    assert "another node is called alpha too" in report.text
+    assert come("mine") == come("other") == []

@@ -6,8 +6,8 @@ import pytest
 
 from carpool.cluster.core.channel import ChannelEvent, NodeChannel
 from carpool.cluster.core.frames import AnyRecord, ChannelFrame
-from carpool.cluster.core.node import NodeCore, SessionName
-from carpool.cluster.core.sessions import NodeEvent, NodeSessions
+from carpool.cluster.core.node import NodeCore
+from carpool.cluster.core.sessions import NearEndEffect, NodeEvent, NodeSessions, SessionName
 from tests.behaviours import behaviour
 from tests.kit.node_storms import storm
 
@@ -36,7 +36,7 @@ def keep_the_numbers_of_an_earlier_life(patch: pytest.MonkeyPatch) -> None:
     """A session of a node that was started again is taken for one of its life before."""
     whole = NodeSessions.received
 
-    def received(self: NodeSessions, events: list[ChannelEvent]) -> list[NodeEvent]:
+    def received(self: NodeSessions, events: list[ChannelEvent]) -> list[NodeEvent | NearEndEffect]:
         return whole(self, [each for each in events if type(each).__name__ != "ChannelLost"])
 
     patch.setattr(NodeSessions, "received", received)

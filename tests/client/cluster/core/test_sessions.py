@@ -7,30 +7,37 @@ from carpool.cluster.core.frames import CHUNK_BYTES, DrainRecord, OpenRecord
 from carpool.cluster.core.sessions import (
     CREDIT_BYTES,
     WINDOW_BYTES,
-    BytesReceived,
     DrainReceived,
-    FarEndClosed,
+    EndSession,
+    NearEndEffect,
     NodeEvent,
     NodeLost,
     NodeSessions,
-    RoomMade,
-    SessionAsked,
+    OpenAtBroker,
+    PassBytes,
+    ReadOn,
+    SessionName,
 )
 
 IDS = count(1)
+OTHER = "other"
+
+
+def name(number: int) -> SessionName:
+    return SessionName(OTHER, number)
 
 
 class Pair:
     """Two ends that reach each other."""
 
     def __init__(self) -> None:
-        self.ends = [NodeSessions(NodeChannel(lambda: next(IDS), 0.0)) for _ in range(2)]
+        self.ends = [NodeSessions(OTHER, NodeChannel(lambda: next(IDS), 0.0)) for _ in range(2)]
         for _ in range(3):
             self.pass_on()
 
-    def pass_on(self) -> list[NodeEvent]:
+    def pass_on(self) -> list[NodeEvent | NearEndEffect]:
         """Pass everything on and return what happened at the other end, in order."""
-        found: list[NodeEvent] = []
+        found: list[NodeEvent | NearEndEffect] = []
         for one, other in (self.ends, self.ends[::-1]):
             for frame in one.channel.take_frames(0.0):
                 found += other.received(other.channel.frame_received(frame, 0.0))
@@ -40,7 +47,7 @@ class Pair:
 def test_a_session_has_the_opposite_number_at_the_other_end() -> None:
     pair = Pair()
     number = pair.ends[0].open("git")
-    assert pair.pass_on() == [SessionAsked(-number, "git")]
+    assert pair.pass_on() == [OpenAtBroker(name(-number), "git")]
     assert (pair.ends[0].opened, pair.ends[1].served) == (1, 1)
 
 
@@ -50,7 +57,7 @@ def test_sessions_that_both_ends_open_do_not_mix() -> None:
     pair.pass_on()
     pair.ends[0].send(1, b"mine")
     pair.ends[0].send(-1, b"theirs")
-    assert pair.pass_on() == [BytesReceived(-1, b"mine"), BytesReceived(1, b"theirs")]
+    assert pair.pass_on() == [PassBytes(name(-1), b"mine"), PassBytes(name(1), b"theirs")]
 
 
 def test_a_window_is_used_up_and_opens_again() -> None:
@@ -59,12 +66,12 @@ def test_a_window_is_used_up_and_opens_again() -> None:
     pair.pass_on()
     pair.ends[0].send(number, bytes(WINDOW_BYTES))
     assert pair.ends[0].room_bytes(number) == 0
-    chunks = [event for event in pair.pass_on() if isinstance(event, BytesReceived)]
+    chunks = [event for event in pair.pass_on() if isinstance(event, PassBytes)]
     assert {len(chunk.data) for chunk in chunks[:-1]} == {CHUNK_BYTES}
     pair.ends[1].bytes_passed(-number, CREDIT_BYTES - 1)
     assert pair.pass_on() == [], "credit is given in portions"
     pair.ends[1].bytes_passed(-number, 1)
-    assert pair.pass_on() == [RoomMade(number)]
+    assert pair.pass_on() == [ReadOn(name(number))]
     assert pair.ends[0].room_bytes(number) == CREDIT_BYTES
 
 
@@ -74,7 +81,7 @@ def test_the_end_comes_after_all_bytes_and_later_bytes_are_dropped() -> None:
     pair.ends[0].send(number, b"last")
     pair.ends[0].close(number, "done")
     pair.ends[0].send(number, b"too late")
-    assert pair.pass_on()[1:] == [BytesReceived(-number, b"last"), FarEndClosed(-number, "done")]
+    assert pair.pass_on()[1:] == [PassBytes(name(-number), b"last"), EndSession(name(-number), "done")]
     pair.ends[1].send(-number, b"nobody is there")
     assert pair.pass_on() == []
 
@@ -83,7 +90,7 @@ def test_a_lost_channel_ends_each_session_and_then_the_node() -> None:
     pair = Pair()
     numbers = [pair.ends[0].open("git") for _ in range(3)]
     events = pair.ends[0].received(pair.ends[0].channel.give_up("gone"))
-    assert events == [*(FarEndClosed(number, "gone") for number in numbers), NodeLost("gone")]
+    assert events == [*(EndSession(name(number), "gone") for number in numbers), NodeLost("gone")]
     assert pair.ends[0].open("git") == 0, "the node is away"
     pair.ends[0].check()
 
@@ -93,7 +100,7 @@ def test_a_session_that_is_asked_for_twice_is_opened_once() -> None:
     number = pair.ends[0].open("git")
     pair.ends[0].channel.send(OpenRecord(number, "git"))
     pair.ends[0].channel.send(OpenRecord(-7, "a number that only this end may give"))
-    assert pair.pass_on() == [SessionAsked(-number, "git")]
+    assert pair.pass_on() == [OpenAtBroker(name(-number), "git")]
 
 
 def test_a_node_is_asked_to_drain() -> None:

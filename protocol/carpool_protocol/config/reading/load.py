@@ -135,16 +135,17 @@ def load_layer(
     """
     reading = _LayerReader(project=project, earlier=earlier)
     text = reading.read_configuration(file.path)
-    if text is None:
+    if text is None and not file.asked_for:
+        loaded = LoadedConfig(empty_config(file.path), [])
+    elif text is None:
         loaded = LoadedConfig(None, [ConfigProblem(file.path, 1, "", _MISSING)])
-        if not file.asked_for:
-            loaded = LoadedConfig(empty_config(file.path), [])
     elif isinstance(text, ConfigProblem):
         loaded = LoadedConfig(None, [text])
     else:
         loaded = reading.with_included(reading.parse_servers(text, file.path))
         loaded = reading.with_tools(loaded, home) if home else loaded
-        loaded = reading.with_node_servers(loaded, file) if file.node_servers else loaded
+    if file.node_servers:
+        loaded = reading.with_node_servers(loaded, file)
     env: dict[str, str] = {}
     path = env_file_path(loaded.config, home) if loaded.config is not None and home else None
     if loaded.config is not None and path is not None:

@@ -378,3 +378,13 @@ def test_the_variables_of_the_env_file_come_with_the_layer_and_count_in_its_dige
     assert "'1'" not in repr(layer)
     (tmp_path / "e.env").write_text("A=2\n")
     assert load_layer(ConfigFile(str(file), asked_for=True), "/h").digest != layer.digest
+
+
+def test_a_carpool_without_a_configuration_file_has_the_servers_of_other_nodes(tmp_path: Path) -> None:
+    offered = tmp_path / "node-servers.json"
+    servers = {"git": {"node": "alpha", "server": "git"}}
+    offered.write_text(json.dumps({"cluster": {"node": "beta"}, "mcpServers": servers}))
+    file = ConfigFile(str(tmp_path / "missing.json"), asked_for=False, node_servers=str(offered))
+    config = load_layer(file, "").loaded.config
+    assert config is not None
+    assert list(config.servers) == ["git"]

@@ -122,13 +122,21 @@ def kept_columns(
     def least(column: int) -> int:
         cells = max((text_width(row[column].text) for row in rows), default=0)
         whole = max(cells, text_width(heads[column]))
-        return max(cells, min(whole, SHORTEST)) if right[column] else min(whole, READABLE)
+        return max(cells, _shortest_head(heads, column)) if right[column] else min(whole, READABLE)
 
     for head in spare:
         if sum(map(least, kept)) + len(GAP) * (len(kept) - 1) <= width:
             break
         kept = [column for column in kept if heads[column] != head]
     return kept
+
+
+def _shortest_head(heads: Sequence[str], column: int) -> int:
+    """Return the columns that a head needs: `SHORTEST`, or all if another head begins in the same way."""
+    head = heads[column]
+    starts = [each[: SHORTEST - 1] for each in heads]
+    is_alone = starts.count(head[: SHORTEST - 1]) == 1
+    return min(text_width(head), SHORTEST) if is_alone else text_width(head)
 
 
 def column_widths(

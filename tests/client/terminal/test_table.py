@@ -46,6 +46,14 @@ def test_a_number_is_never_shortened_without_a_mark() -> None:
     assert _table(heads, rows, {"A", "B"}, 15)[1] == "123456789  987…"
 
 
+def test_columns_are_left_out_before_heads_look_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads = ["SERVER", *(f"{name} {at}" for name in ("WAITING", "TOTAL") for at in ("p50", "p99"))]
+    row = ["git", "1 ms", "2 ms", "3 ms", "4 ms"]
+    monkeypatch.setattr(screen, "width", lambda: 41)
+    text = display.columns(heads, [row], right=set(heads[1:]), spare=["WAITING p99", "WAITING p50"])
+    assert text.splitlines()[0].split("  ") == ["SERVER", "WAITING p50", "TOTAL p50", "TOTAL p99"]
+
+
 def test_what_can_be_spared_is_left_out_of_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     heads, row = ["NAME", "ERA", "RSS", "CALLS"], ["git", "handshake", "31.5 MB", 12]
 

@@ -37,10 +37,10 @@ class Lists(Struct, frozen=True):
         known.
         """
         if self.origin == "earlier":
-            when = f"on {self.told_at[:10]} at {self.told_at[11:16]} UTC" if self.told_at else "earlier"
+            when = f", {self.told_at[:10]} {self.told_at[11:16]} UTC" if self.told_at else ""
             return (
-                f"Its lists are from {when}: it has sent none since carpool started. It sends new ones when "
-                f"it starts."
+                f"Its lists are from an earlier start{when}: it has sent none since carpool started. "
+                f"It sends new ones when it starts."
             )
         if self.origin == "file":
             return "Its tools are listed from its `tools_file` until it sends its own list."

@@ -159,7 +159,8 @@ def daemon_roles(status: dict[str, Any]) -> dict[str, list[int]]:
     """
     broker = status["broker"]["pid"]
     supervisors = [each["pid"] for each in status["supervisors"]]
-    servers = [i["pid"] for server in status["servers"].values() for i in server["instances"]]
+    instances = [each for server in status["servers"].values() for each in server["instances"]]
+    servers = [each["pid"] for each in instances if each["pid"]]  # sessions at other nodes have no process
     roles = {"broker": [broker], "supervisor": supervisors}
     launcher = bench_processes.parent(broker)
     known = {broker, *supervisors, *servers}

@@ -21,7 +21,7 @@ from carpool.bench import agents
 from carpool.bench import processes as bench_procs
 from carpool.bench import scenarios as bench_scenarios
 from carpool.bench.agents import BenchAgents, Load
-from carpool.bench.arms import ECHO_ARGV, DirectArm
+from carpool.bench.arms import ECHO_ARGV, DirectArm, daemon_roles
 from carpool.bench.attach import BenchError
 from carpool.bench.command import bench
 from carpool.bench.report import as_json, markdown, plain, ratios, slower, speed_table, summarise
@@ -488,3 +488,13 @@ def test_a_soak_says_before_it_begins_that_it_cannot_draw(
         f"--plot needs matplotlib: {sys.executable} -m pip install 'matplotlib>=3.10'"
         in capsys.readouterr().err
     )
+
+
+def test_sessions_at_other_nodes_are_no_processes_of_the_benchmark() -> None:
+    session = {"pid": 0}
+    status = {
+        "broker": {"pid": os.getpid()},
+        "supervisors": [],
+        "servers": {"git": {"instances": [session]}},
+    }
+    assert "server" not in daemon_roles(status)

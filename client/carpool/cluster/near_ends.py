@@ -10,44 +10,20 @@ import asyncio
 import contextlib
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from carpool.api.attach import AttachTarget
 from carpool.api.connection import BrokerConnection
+from carpool.cluster.core.local_sessions import NearEnd, NearEndEvents
 from carpool.errors import CarpoolError
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 
 READ_BYTES: Final = 64 * 1024
 MAX_UNSENT_BYTES: Final = 1024 * 1024
 """A broker's connection is not read while so much of a session waits for the other node."""
-
-
-class NearEnd(Protocol):
-    """One end of a session on this machine."""
-
-    def pass_bytes(self, data: bytes) -> None:
-        """Pass bytes of the other node on."""
-
-    def read_on(self) -> None:
-        """The other node has room again."""
-
-    def end(self, text: str) -> None:
-        """The session is over."""
-
-
-class NearEndEvents(msgspec.Struct, frozen=True):
-    """The functions that an end calls."""
-
-    room_bytes: Callable[[], int]
-    """How many bytes the other node has room for."""
-    send: Callable[[bytes], None]
-    passed: Callable[[int], None]
-    """So many bytes of the other node are passed on."""
-    ended: Callable[[str], None]
-    """This end is gone, and why; empty: in the ordinary way."""
 
 
 class PipesEnd:
@@ -157,14 +133,38 @@ def attach_line(node: str, server: str, profile: str) -> bytes:
     return b'{"jsonrpc":"2.0","method":"carpool/attach","params":%s}\n' % msgspec.json.encode(attach)
 
 
+class UnsentBytes:
+    """Bytes of a session that wait for room at the other node. `events`: of their end."""
+
+    def __init__(self, events: NearEndEvents) -> None:
+        self._events = events
+        self._waiting: deque[bytes] = deque()
+        self.size_bytes = 0
+
+    def add(self, data: bytes) -> None:
+        """Add bytes behind those that wait, and send what has room."""
+        self._waiting.append(data)
+        self.size_bytes += len(data)
+        self.send()
+
+    def send(self) -> None:
+        """Send what has room."""
+        while self._waiting and (room := self._events.room_bytes()) > 0:
+            data = self._waiting.popleft()
+            if len(data) > room:
+                self._waiting.appendleft(data[room:])
+                data = data[:room]
+            self.size_bytes -= len(data)
+            self._events.send(data)
+
+
 class BrokerEnd:
     """A session of another node's agent at this node's broker. It outlives brokers (docs/decisions/0019)."""
 
     def __init__(self, place: AttachTarget, line: bytes, events: NearEndEvents) -> None:
         """`line`: the attach line. `place` has no variables: those of agents do not travel."""
         self._events = events
-        self._unsent: deque[bytes] = deque()
-        self._unsent_bytes = 0
+        self._unsent = UnsentBytes(events)
         self._unpassed_bytes = 0
         self._blocked = asyncio.Event()
         """Set when the broker has no room for what was written."""
@@ -198,23 +198,16 @@ class BrokerEnd:
     # --- from the broker -------------------------------------------------------------------------------
 
     def _line_received(self, line: bytes) -> None:
-        self._unsent.append(line + b"\n")
-        self._unsent_bytes += len(line) + 1
-        self._send_unsent()
+        self._unsent.add(line + b"\n")
+        self._read_while_few_wait()
 
     def read_on(self) -> None:
         """Send what waits for room."""
-        self._send_unsent()
+        self._unsent.send()
+        self._read_while_few_wait()
 
-    def _send_unsent(self) -> None:
-        while self._unsent and (room := self._events.room_bytes()) > 0:
-            data = self._unsent.popleft()
-            if len(data) > room:
-                self._unsent.appendleft(data[room:])
-                data = data[:room]
-            self._unsent_bytes -= len(data)
-            self._events.send(data)
-        self._connection.set_reading(on=self._unsent_bytes < MAX_UNSENT_BYTES)
+    def _read_while_few_wait(self) -> None:
+        self._connection.set_reading(on=self._unsent.size_bytes < MAX_UNSENT_BYTES)
 
     # --- to the broker ---------------------------------------------------------------------------------
 
@@ -251,3 +244,27 @@ class BrokerEnd:
         if not self._is_over:
             self._is_over = True
             self._events.ended(str(error))
+
+
+class NearEnds:
+    """Makes the near ends of a node's process (`NearEndMaker`). `directory`: the runtime directory of this
+    machine's broker. `profile`: of other nodes' agents.
+    """
+
+    def __init__(self, directory: str, profile: str) -> None:
+        self._directory = directory
+        self._profile = profile
+
+    def open_pipes(self, pipes: Sequence[int], events: NearEndEvents) -> NearEnd:
+        """As `NearEndMaker.open_pipes`. `pipes`: three descriptors, as of `PipesEnd`."""
+        return PipesEnd(pipes, events)
+
+    def close_pipes(self, pipes: Sequence[int]) -> None:
+        """As `NearEndMaker.close_pipes`."""
+        for fd in pipes:
+            os.close(fd)
+
+    def open_at_broker(self, node: str, server: str, events: NearEndEvents) -> NearEnd:
+        """As `NearEndMaker.open_at_broker`."""
+        line = attach_line(node, server, self._profile)
+        return BrokerEnd(AttachTarget(self._directory, {}), line, events)

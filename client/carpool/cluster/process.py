@@ -15,11 +15,12 @@ import signal
 import traceback
 from typing import Any, Final
 
+from carpool.cluster.core.local_sessions import LocalSessions
 from carpool.cluster.core.node import DrainingAsked, NodeCore, NodeEffect, OffersChanged, Report
 from carpool.cluster.embedded_nats import EmbeddedNats
 from carpool.cluster.links.link import LinkError, LinkEvents, NodeLink
-from carpool.cluster.local_sessions import LocalSessions
 from carpool.cluster.log import log
+from carpool.cluster.near_ends import NearEnds
 from carpool.cluster.offer_exchange import OfferExchange
 from carpool.cluster.own_offer import OwnOffer
 from carpool.cluster.settings import NEW, NodeSettings, make_link, node_settings
@@ -83,10 +84,10 @@ class NodeProcess:
         self._offers = OfferExchange(directory, settings, url, core=self._core, link=link, own=self._own)
         self._sessions = LocalSessions(
             self._core,
-            directory,
-            settings.cluster.profile,
+            NearEnds(directory, settings.cluster.profile),
             refusal=self._offers.refusal,
             flush_soon=self._flush_soon,
+            log=log,
         )
         self._loop = asyncio.get_running_loop()
         self._flush_due = asyncio.Event()
@@ -174,8 +175,11 @@ class NodeProcess:
     # --- requests --------------------------------------------------------------------------------------
 
     def _requested(self, asker: SupervisorConnection, request: SessionRequest, fds: tuple[int, ...]) -> None:
+        if request.end:
+            self._sessions.end_instance(asker, request.end)
+            return
         if not request.act:
-            self._sessions.requested(asker, request, fds)
+            self._sessions.open_for(asker, request.open, request.node, request.server, fds)
             return
         own = self._settings.node
         node = request.node or own

@@ -8,7 +8,8 @@ import tempfile
 from typing import Any
 
 from carpool.api.attach import AttachTarget
-from carpool.cluster.near_ends import BrokerEnd, NearEndEvents, PipesEnd, attach_line
+from carpool.cluster.core.local_sessions import NearEndEvents
+from carpool.cluster.near_ends import BrokerEnd, PipesEnd, attach_line
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.carrier.attach_line import attached_line
 from tests.kit.node_links import until

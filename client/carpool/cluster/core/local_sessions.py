@@ -1,0 +1,189 @@
+"""The sessions of this machine's agents at other nodes, and of other nodes' agents here: their near ends.
+
+Owns the table of near ends, which instance of which supervisor a session stands for, and what the core asks
+to be done at near ends. What an end is made of comes from outside (`NearEndMaker`).
+
+Pure. Knows nothing of: sockets and pipes, links, files, offers.
+"""
+
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from msgspec import Struct
+
+from carpool.cluster.core.node import NodeCore, NodeEffect, NoNodeError
+from carpool.cluster.core.sessions import EndSession, OpenAtBroker, PassBytes, ReadOn, SessionName
+
+_LEAVING = "the node is leaving the cluster"
+
+
+class NearEnd(Protocol):
+    """One end of a session on this machine."""
+
+    def pass_bytes(self, data: bytes) -> None:
+        """Pass bytes of the other node on."""
+
+    def read_on(self) -> None:
+        """The other node has room again."""
+
+    def end(self, text: str) -> None:
+        """The session is over."""
+
+
+class NearEndEvents(Struct, frozen=True):
+    """The functions that an end calls."""
+
+    room_bytes: Callable[[], int]
+    """How many bytes the other node has room for."""
+    send: Callable[[bytes], None]
+    passed: Callable[[int], None]
+    """So many bytes of the other node are passed on."""
+    ended: Callable[[str], None]
+    """This end is gone, and why; empty: in the ordinary way."""
+
+
+class SessionAsker(Protocol):
+    """A supervisor of this machine. Two of them are never equal."""
+
+    def tell(self, answer: dict[str, object]) -> None:
+        """Answer a request, as `carpool_supervisor.spawn.node_sessions` describes."""
+
+
+P = TypeVar("P")
+P_contra = TypeVar("P_contra", contravariant=True)
+
+
+class NearEndMaker(Protocol[P_contra]):
+    """Makes near ends. `pipes`: the pipes of an instance, as its supervisor gave them."""
+
+    def open_pipes(self, pipes: P_contra, events: NearEndEvents) -> NearEnd:
+        """Return the end at these pipes, which closes them."""
+
+    def close_pipes(self, pipes: P_contra) -> None:
+        """Close the pipes of an instance that gets no session."""
+
+    def open_at_broker(self, node: str, server: str, events: NearEndEvents) -> NearEnd:
+        """Return a session at this machine's broker of an agent of that node, for one server."""
+
+
+class LocalSessions(Generic[P]):
+    """The near ends of all sessions of this node."""
+
+    def __init__(
+        self,
+        core: NodeCore,
+        maker: NearEndMaker[P],
+        *,
+        refusal: Callable[[str], str],
+        flush_soon: Callable[[], None],
+        log: Callable[[str, str], None],
+    ) -> None:
+        """`refusal`: why other nodes get no session at a server; empty: they do. `flush_soon`: sends what
+        follows. `log`: takes a text and its level.
+        """
+        self._core = core
+        self._maker = maker
+        self._refusal = refusal
+        self._flush_soon = flush_soon
+        self._log = log
+        self._ends: dict[SessionName, NearEnd] = {}
+        self._asked: dict[tuple[SessionAsker, int], SessionName] = {}
+        """The sessions that stand for instances, by supervisor and instance."""
+        self._instances: dict[SessionName, tuple[SessionAsker, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def open_for(self, supervisor: SessionAsker, instance: int, node: str, server: str, pipes: P) -> None:
+        """Open a session for an instance of a supervisor."""
+        try:
+            name = self._core.open_session(node, server)
+        except NoNodeError as error:
+            self._maker.close_pipes(pipes)
+            supervisor.tell({"failed": instance, "text": str(error)})
+            return
+        self._asked[supervisor, instance] = name
+        self._instances[name] = supervisor, instance
+        supervisor.tell({"opened": instance})
+        self._ends[name] = self._maker.open_pipes(pipes, self._events_of(name))
+        self._flush_soon()
+
+    def end_instance(self, supervisor: SessionAsker, instance: int) -> None:
+        """End the session of an instance of a supervisor."""
+        name = self._asked.get((supervisor, instance))
+        if name is not None:
+            self._core.close(name)
+            self._end(name, "", has_ended=False)
+            self._flush_soon()
+
+    def supervisor_gone(self, supervisor: SessionAsker) -> None:
+        """A supervisor has ended, and with it all of its instances."""
+        for key in [key for key in self._asked if key[0] is supervisor]:
+            name = self._asked.pop(key)
+            del self._instances[name]
+            self._core.close(name)
+            if (end := self._ends.pop(name, None)) is not None:
+                end.end("")
+        self._flush_soon()
+
+    def perform(self, effect: NodeEffect) -> None:
+        """Do what the core asks for at a near end."""
+        match effect:
+            case PassBytes():
+                if (end := self._ends.get(effect.session)) is not None:
+                    end.pass_bytes(effect.data)
+            case ReadOn():
+                if (end := self._ends.get(effect.session)) is not None:
+                    end.read_on()
+            case OpenAtBroker():
+                self._open_at_broker(effect.session, effect.server)
+            case EndSession():
+                self._end(effect.session, effect.text, has_ended=False)
+            case _:
+                pass
+
+    def close(self) -> None:
+        """End all sessions: the node leaves the cluster."""
+        for name, end in list(self._ends.items()):
+            self._core.close(name, _LEAVING)
+            end.end(_LEAVING)
+        self._ends.clear()
+
+    def _open_at_broker(self, name: SessionName, server: str) -> None:
+        if why := self._refusal(server):
+            self._log(f"node {name.node} asked for {server}, and was refused: {why}", "warning")
+            self._core.close(name, why)
+            return
+        self._ends[name] = self._maker.open_at_broker(name.node, server, self._events_of(name))
+
+    def _events_of(self, name: SessionName) -> NearEndEvents:
+        def send(data: bytes) -> None:
+            self._core.send(name, data)
+            self._flush_soon()
+
+        def passed(size_bytes: int) -> None:
+            self._core.bytes_passed(name, size_bytes)
+            self._flush_soon()
+
+        def ended(text: str) -> None:
+            if name.number < 0 and text:
+                self._log(f"a session of node {name.node} ended: {text}", "info")
+            self._core.close(name, text)
+            self._end(name, text, has_ended=True)
+            self._flush_soon()
+
+        return NearEndEvents(lambda: self._core.room_bytes(name), send, passed, ended)
+
+    def _end(self, name: SessionName, text: str, *, has_ended: bool) -> None:
+        """The session is over. `has_ended`: its near end has said so itself."""
+        end = self._ends.pop(name, None)
+        if end is not None and not has_ended:
+            end.end(text)
+        key = self._instances.pop(name, None)
+        if key is not None:
+            del self._asked[key]
+            key[0].tell({"ended": key[1], "text": text or "ended"})
+
+    def check(self) -> None:
+        """Assert the invariants: each session of an instance is known from both sides."""
+        assert {name: key for key, name in self._asked.items()} == self._instances

@@ -14,7 +14,6 @@ and `{"ended": instance, "text": …}`.
 Knows nothing of: nodes, links, MCP, data on the pipes.
 """
 
-import contextlib
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -45,6 +44,60 @@ class _Answer(msgspec.Struct):
 _answers = msgspec.json.Decoder(_Answer)
 
 
+class NodeSessionTable:
+    """Which instances wait for a session or have one. Each is reported exactly once as opened and later as
+    ended, or as failed. Callbacks as of `NodeSessionStarter`.
+    """
+
+    def __init__(
+        self,
+        on_opened: Callable[[InstanceId, int], None],
+        on_failed: Callable[[InstanceId, str, bool], None],
+        on_ended: Callable[[InstanceId, str], None],
+    ) -> None:
+        self._on_opened = on_opened
+        self._on_failed = on_failed
+        self._on_ended = on_ended
+        self._asked: set[InstanceId] = set()
+        self._open: set[InstanceId] = set()
+
+    def __contains__(self, instance: object) -> bool:
+        return instance in self._asked or instance in self._open
+
+    def asked(self, instance: InstanceId) -> None:
+        """The node's process is asked for a session for this instance."""
+        self._asked.add(instance)
+
+    def answered(self, line: bytes) -> None:
+        """The node's process has sent this line. One that cannot be read is of another version: the end of
+        file follows.
+        """
+        try:
+            answer = _answers.decode(line)
+        except msgspec.MsgspecError:
+            return
+        opened, failed, ended = map(InstanceId, (answer.opened, answer.failed, answer.ended))
+        if opened in self._asked:
+            self._asked.discard(opened)
+            self._open.add(opened)
+            self._on_opened(opened, 0)
+        elif failed in self._asked:
+            self._asked.discard(failed)
+            self._on_failed(failed, answer.text, True)
+        elif ended in self._open:
+            self._open.discard(ended)
+            self._on_ended(ended, answer.text)
+
+    def lost(self) -> None:
+        """The node's process is gone, and with it all sessions."""
+        asked, self._asked = self._asked, set()
+        running, self._open = self._open, set()
+        for instance in sorted(asked):
+            self._on_failed(instance, _GONE, True)
+        for instance in sorted(running):
+            self._on_ended(instance, _GONE)
+
+
 class NodeSessionStarter:
     """Opens and ends sessions at other nodes. Callbacks run in the `ReadySet`'s task."""
 
@@ -60,28 +113,24 @@ class NodeSessionStarter:
         """`path`: the socket of the node's process. `on_opened` gets 0 in place of a pid."""
         self._ready = ready
         self._path = path
-        self._on_opened = on_opened
-        self._on_failed = on_failed
-        self._on_ended = on_ended
+        self._table = NodeSessionTable(on_opened, on_failed, on_ended)
         self._sock: socket.socket | None = None
         self._sender: DescriptorSender | None = None
         """None while there is no connection."""
         self._inbox = b""
-        self._asked: set[InstanceId] = set()
-        self._open: set[InstanceId] = set()
 
     def open(self, instance: InstanceId, target: NodeTarget) -> Pipes:
         """Ask for a session. Raises `SpawnRefusedError`; this instance is then never reported."""
         sender = self._sender or self._connect()
         theirs, pipes = make_pipes()
-        self._asked.add(instance)
+        self._table.asked(instance)
         said = {"open": instance, "node": target.node, "server": target.server}
         sender.send(msgspec.json.encode(said) + b"\n", theirs)
         return pipes
 
     def holds(self, instance: InstanceId) -> bool:
         """True if this instance is a session that is open or is being opened."""
-        return instance in self._asked or instance in self._open
+        return instance in self._table
 
     def end(self, instance: InstanceId) -> None:
         """End a session at once. Its end is reported."""
@@ -115,23 +164,9 @@ class NodeSessionStarter:
             data = b""
         *lines, self._inbox = (self._inbox + data).split(b"\n")
         for line in lines:
-            with contextlib.suppress(msgspec.MsgspecError):  # of another version: the end of file follows
-                self._answered(_answers.decode(line))
+            self._table.answered(line)
         if not data:
             self._lost()
-
-    def _answered(self, answer: _Answer) -> None:
-        opened, failed, ended = map(InstanceId, (answer.opened, answer.failed, answer.ended))
-        if opened in self._asked:
-            self._asked.discard(opened)
-            self._open.add(opened)
-            self._on_opened(opened, 0)
-        elif failed in self._asked:
-            self._asked.discard(failed)
-            self._on_failed(failed, answer.text, True)
-        elif ended in self._open:
-            self._open.discard(ended)
-            self._on_ended(ended, answer.text)
 
     def _lost(self) -> None:
         assert self._sock is not None
@@ -141,9 +176,4 @@ class NodeSessionStarter:
         self._sock.close()
         self._sock = self._sender = None
         self._inbox = b""
-        asked, self._asked = self._asked, set()
-        running, self._open = self._open, set()
-        for instance in sorted(asked):
-            self._on_failed(instance, _GONE, True)
-        for instance in sorted(running):
-            self._on_ended(instance, _GONE)
+        self._table.lost()

@@ -22,6 +22,7 @@ from carpool.cluster.core.frames import (
 )
 from carpool.cluster.core.offers import NodeOffer, NodeServer, choose_node, read_offer, remote_servers
 from carpool.cluster.core.sessions import (
+    WINDOW_BYTES,
     DrainReceived,
     NearEndEffect,
     NodeEvent,
@@ -68,12 +69,18 @@ class NodeCore:
     """The node of this machine. `epoch`: names this life of it. `new_id`: as in `NodeChannel`."""
 
     def __init__(
-        self, name: str, epoch: str, new_id: Callable[[], int], frame_bytes: int = FRAME_BYTES
+        self,
+        name: str,
+        epoch: str,
+        new_id: Callable[[], int],
+        frame_bytes: int = FRAME_BYTES,
+        window_bytes: int = WINDOW_BYTES,
     ) -> None:
         self.name = name
         self.epoch = epoch
         self._new_id = new_id
         self._frame_bytes = frame_bytes
+        self._window_bytes = window_bytes
         self._nodes: dict[str, NodeSessions] = {}
         self._offered: dict[str, _Offered] = {}
         self._introduced: set[str] = set()
@@ -251,7 +258,8 @@ class NodeCore:
     def _session_table(self, node: str, now: float) -> NodeSessions:
         found = self._nodes.get(node)
         if found is None:
-            found = self._nodes[node] = NodeSessions(node, NodeChannel(self._new_id, now, self._frame_bytes))
+            channel = NodeChannel(self._new_id, now, self._frame_bytes)
+            found = self._nodes[node] = NodeSessions(node, channel, self._window_bytes)
         return found
 
     def _translate(self, node: str, events: list[NodeEvent | NearEndEffect], now: float) -> list[NodeEffect]:

@@ -27,8 +27,8 @@ from carpool.cluster.core.frames import (
 
 WINDOW_BYTES: Final = 512 * 1024
 """The most bytes of a session that one end has sent and the other has not passed on."""
-CREDIT_BYTES: Final = WINDOW_BYTES // 4
-"""Credit is given in portions of this size."""
+CREDITS_PER_WINDOW: Final = 4
+"""Credit is given in portions of this part of the window."""
 MAX_SESSIONS: Final = 20_000
 """The most sessions of one other node. Further ones are refused."""
 
@@ -114,8 +114,10 @@ class NodeSessions:
     that it opened.
     """
 
-    def __init__(self, node: str, channel: NodeChannel) -> None:
+    def __init__(self, node: str, channel: NodeChannel, window_bytes: int = WINDOW_BYTES) -> None:
+        """`window_bytes`: the same at both nodes."""
         self._node = node
+        self._window_bytes = window_bytes
         self.channel: Final = channel
         self._flows: dict[int, _Flow] = {}
         self._last = 0
@@ -147,7 +149,7 @@ class NodeSessions:
     def room_bytes(self, session: int) -> int:
         """Return how many bytes of this session may be sent now."""
         flow = self._flows.get(session)
-        return 0 if flow is None else WINDOW_BYTES - flow.under_way_bytes
+        return 0 if flow is None else self._window_bytes - flow.under_way_bytes
 
     def send(self, session: int, data: bytes) -> None:
         """Send bytes of a session, at most `room_bytes`."""
@@ -166,7 +168,7 @@ class NodeSessions:
         if flow is None:
             return
         flow.passed_bytes += size_bytes
-        if flow.passed_bytes >= CREDIT_BYTES:
+        if flow.passed_bytes >= self._window_bytes // CREDITS_PER_WINDOW:
             self.channel.send(CreditRecord(session, flow.passed_bytes))
             flow.passed_bytes = 0
 
@@ -226,5 +228,5 @@ class NodeSessions:
     def check(self) -> None:
         """Assert the invariants."""
         self.channel.check()
-        assert all(0 <= each.under_way_bytes <= WINDOW_BYTES for each in self._flows.values())
+        assert all(0 <= each.under_way_bytes <= self._window_bytes for each in self._flows.values())
         assert self.channel.is_open or not self._flows

@@ -5,7 +5,7 @@ from itertools import count
 from carpool.cluster.core.channel import NodeChannel
 from carpool.cluster.core.frames import CHUNK_BYTES, DrainRecord, OpenRecord
 from carpool.cluster.core.sessions import (
-    CREDIT_BYTES,
+    CREDITS_PER_WINDOW,
     WINDOW_BYTES,
     DrainReceived,
     EndSession,
@@ -68,11 +68,12 @@ def test_a_window_is_used_up_and_opens_again() -> None:
     assert pair.ends[0].room_bytes(number) == 0
     chunks = [event for event in pair.pass_on() if isinstance(event, PassBytes)]
     assert {len(chunk.data) for chunk in chunks[:-1]} == {CHUNK_BYTES}
-    pair.ends[1].bytes_passed(-number, CREDIT_BYTES - 1)
+    portion = WINDOW_BYTES // CREDITS_PER_WINDOW
+    pair.ends[1].bytes_passed(-number, portion - 1)
     assert pair.pass_on() == [], "credit is given in portions"
     pair.ends[1].bytes_passed(-number, 1)
     assert pair.pass_on() == [ReadOn(name(number))]
-    assert pair.ends[0].room_bytes(number) == CREDIT_BYTES
+    assert pair.ends[0].room_bytes(number) == portion
 
 
 def test_the_end_comes_after_all_bytes_and_later_bytes_are_dropped() -> None:

@@ -66,7 +66,7 @@ class SimBroker(SimProcess):
         """So many effects later; 0: it lives on."""
         self.secret: bytes = world.rng.randbytes(32) if before is None else before.secret
         self._began = world.now
-        self.mishaps = world.mishaps
+        self.mishaps = world.book.mishaps
         """Before it."""
         life = since = 0
         if before is not None:  # as the launcher counts
@@ -202,7 +202,7 @@ class SimBroker(SimProcess):
             effect, bf.SetSupervisorEpoch | bf.SetStatefulServers | bf.ForgetRecordedCall
         )
         said = agent.take(effect, line.at) if for_agent else None
-        carrier.passed(effect, self.world.mishaps)
+        carrier.passed(effect, self.world.book.mishaps)
         if isinstance(agent, StatelessAgents):
             if isinstance(said, StateToken):
                 self.world.wanted(agent, said)

@@ -110,7 +110,7 @@ class BrokerDeaths:
         knows = broker.may_resume() and broker.heritage.claim_session(agent.session, secret)
         if not knows:
             self.world.sessions += 1
-            new = SessionId(f"a{self.world.sessions}")
+            new = SessionId(f"{self.world.mark}{self.world.sessions}")
             carrier.renamed(new)
             carrier.epoch = Epoch("")
             carrier.came = replace(carrier.came, session=new)
@@ -122,10 +122,10 @@ class BrokerDeaths:
         carrier.secret = broker.heritage.resume_secret(agent.session)
         carrier.fate = "back"
         supervisors = self.world.supervisors.values()
-        unharmed = all(each.alive for each in supervisors) and self.world.mishaps == broker.mishaps
+        unharmed = all(each.alive for each in supervisors) and self.world.book.mishaps == broker.mishaps
         epoch = joint_epoch([each.epoch for each in supervisors])
         sure = unharmed and carrier.epoch == epoch and len(agent.open) <= MOST_BACK
-        said = carrier.again(agent.session, self.world.mishaps if sure else None)
+        said = carrier.again(agent.session, self.world.book.mishaps if sure else None)
         again = [replace(each, session=agent.session) for each in said]
         pipe, carrier.pipe = carrier.pipe, []
         for event in again:

@@ -37,7 +37,7 @@ class SimLink:
     def join_again(self) -> None:
         """A second connection takes the place of the first, from which some still arrives."""
         if self.up:
-            self.world.mishaps += 1
+            self.world.book.mishaps += 1
             self.joined_at = self.world.now
             self.world.broker.awake(self._connected)
             self.flush()
@@ -72,7 +72,7 @@ class SimLink:
         """What is under way is lost. `told`: the supervisor's end learns of it too."""
         if not self.up:
             return
-        self.world.mishaps += 1
+        self.world.book.mishaps += 1
         self.up = False
         self._life += 1
         broker, supervisor = self.world.broker, self.world.supervisors[self.name]

@@ -41,14 +41,12 @@ class SimProcessHost(Protocol):
     """What the two sides need of their world."""
 
     rng: Random
-    now: float
     journal: bool
     max_processes: int
     book: CallBook
     agents: dict[SessionId, AnyAgents]
     carriers: dict[SessionId, AnyCarrier]
     deaths: "BrokerDeaths"
-    mishaps: int
     operations: dict[int, SupervisorName]
     paused: frozenset[ServerName]
     evidence: dict[PoolKey, dict[EvidenceKind, Evidence]]
@@ -59,6 +57,10 @@ class SimProcessHost(Protocol):
     wires: dict[SupervisorName, "SimLink"]
     broker: "SimBroker"
     supervisors: dict[SupervisorName, "SimSupervisor"]
+
+    @property
+    def now(self) -> float:
+        """The time."""
 
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
         """Do it so much later."""
@@ -114,7 +116,7 @@ class SimProcess:
         if self.stopped or not self.alive:
             return
         self.stopped = True
-        self.world.mishaps += 1
+        self.world.book.mishaps += 1
         self.world.book.pauses.add(self.world.now, self.world.now + for_s)
         self.world.later(for_s, lambda: self._go_on(for_s))
 

@@ -221,7 +221,7 @@ class WorkspaceWorld(World):
         def then(_why: str) -> None:
             if self.moves.pop(number, None) != session:
                 raise Violation(f"{session} was told twice that it has moved")
-            since = (self.mishaps, len(tenant.sources), self.now)
+            since = (self.book.mishaps, len(tenant.sources), self.now)
             self.later(BACK_S, lambda: self._has_given_back(session, tenant, since))
 
         broker.moving.move(session, WorkspaceChanged(workspace), then)
@@ -250,7 +250,7 @@ class WorkspaceWorld(World):
         if left_s > MOMENT_S:  # one that was stopped already as it moved, or not linked, has not heard yet
             self.later(left_s, lambda: self._has_given_back(session, tenant, since))
             return
-        now = (self.mishaps, len(tenant.sources))
+        now = (self.book.mishaps, len(tenant.sources))
         if since[:2] != now or self.of(session) is not tenant or self.broker.life:
             return  # something else has happened, or pools may stay for those who come back to a later broker
         source = tenant.sources[-1][0]

@@ -1,13 +1,12 @@
 """The simulated world: both cores, a link, agents, servers and bad luck, on virtual time from one seed.
 
-Owns the clock, the queue of what happens when, the two processes around the cores as thin as they can be (one
-method per effect), the wire between them, and what must hold when all is quiet. No trio, no sleep; the same
-seed gives the same run. `tests/world/sim/agents` holds the rules about answers.
+Owns the two processes around the cores as thin as they can be (one method per effect), the wire between them,
+and what must hold when all is quiet. No trio, no sleep; the same seed gives the same run. `agents` holds the
+rules about answers. A world is one carpool; several share a clock and a book (`cluster`).
 
 Knows nothing of: cores' insides while running (their `check` does); at the end it looks everywhere.
 """
 
-import heapq
 import os
 from collections.abc import Callable, Sequence
 from random import Random
@@ -31,6 +30,7 @@ from tests.world.sim.agents import SimAgent
 from tests.world.sim.broker import BOUNDS, LIST_WAIT_S, SimBroker
 from tests.world.sim.broker_deaths import BrokerDeaths
 from tests.world.sim.carriers import CarrierFate, HandshakeCarrier
+from tests.world.sim.clock import SimClock
 from tests.world.sim.link import SimLink
 from tests.world.sim.oracles.calls import CallBook
 from tests.world.sim.profiles import Profiles
@@ -118,22 +118,27 @@ class World:
         journal: bool = False,
         profiles: bool = False,
         supervisors: int = 1,
+        clock: SimClock | None = None,
+        book: CallBook | None = None,
+        mark: str = "a",
     ) -> None:
-        """`profiles`: agents of the second source have one, which changes whenever the file does."""
+        """`profiles`: agents of the second source have one, which changes whenever the file does. `clock` and
+        `book`: those of a cluster, in which the ids of sessions here begin with `mark`.
+        """
         self.seed = seed
         self.profiles = Profiles(seed, SOURCES[1:] if profiles else ())
         self.rng = Random(seed)
-        self.now = 100.0
+        self.clock = clock or SimClock()
+        self.clock.parts.append(self)
+        self.mark = mark
         self.servers = {server.name: server for server in servers}
         self.max_processes = max_processes
-        self.book = CallBook(BOUND_S, POLICY.ask_timeout_s)
+        self.book = book or CallBook(BOUND_S, POLICY.ask_timeout_s)
         self.agents: dict[SessionId, AnyAgents] = {}
         self.carriers: dict[SessionId, AnyCarrier] = {}
         """Of agents that are at a broker."""
         self.away: list[AnyCarrier] = []
         """Those whose broker has died, and who will come back."""
-        self.mishaps = 0
-        """Whatever may cost a call but a broker's death."""
         self.spent: list[StateToken] = []
         """Of sessions that are gone."""
         self.calm = False
@@ -144,8 +149,6 @@ class World:
         self._traits: dict[PoolKey, Traits] = {}
         self._wishes: dict[PoolKey, EraWish] = {}
         """A key stands for a launch: it keeps what that was first configured with."""
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
         self.sessions = 0
         self.words = 0
         self.operations: dict[int, SupervisorName] = {}
@@ -199,29 +202,30 @@ class World:
 
     # --- time -------------------------------------------------------------------------------------------
 
+    @property
+    def now(self) -> float:
+        """The time."""
+        return self.clock.now
+
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
         """Do it so much later."""
-        self._count += 1
-        heapq.heappush(self._heap, (self.now + delay_s, self._count, act))
+        self.clock.later(delay_s, act)
 
     def run(self, duration_s: float) -> None:
         """Let so much time pass."""
-        self.settle()
-        until = self.now + duration_s
-        while True:
-            sides: tuple[SimBroker | SimSupervisor, ...] = (self.broker, *self.supervisors.values())
-            due = min((at for side in sides if (at := side.next_deadline()) is not None), default=until)
-            at = min(due, self._heap[0][0] if self._heap else until)
-            if at >= until:
-                self.now = until
-                return
-            self.now = max(self.now, at)
-            if self._heap and self._heap[0][0] <= self.now:
-                heapq.heappop(self._heap)[2]()
-            else:
-                for side in sides:
-                    side.tick()
-            self.settle()
+        self.clock.run(duration_s)
+
+    def _sides(self) -> tuple[SimBroker | SimSupervisor, ...]:
+        return (self.broker, *self.supervisors.values())
+
+    def next_deadline(self) -> float | None:
+        """See `TimedPart`."""
+        return min((at for side in self._sides() if (at := side.next_deadline()) is not None), default=None)
+
+    def tick(self) -> None:
+        """See `TimedPart`."""
+        for side in self._sides():
+            side.tick()
 
     def settle(self) -> None:
         """The burst is over: what it caused leaves."""
@@ -321,7 +325,7 @@ class World:
     ) -> SimAgent:
         """A new agent that has greeted, with these or with any capabilities."""
         self.sessions += 1
-        session = SessionId(f"a{self.sessions}")
+        session = SessionId(f"{self.mark}{self.sessions}")
         agent = self.agents[session] = SimAgent(self.book, self.rng, session, careless=careless)
         agent.capabilities = capabilities or agent.capabilities
         came = bv.SessionOpened(session=session, source=source, agent="sim", pid=1, carrier="shim")
@@ -345,7 +349,7 @@ class World:
     ) -> StatelessAgents:
         """Agents of the stateless era: one, or several who share a session."""
         self.sessions += 1
-        session = SessionId(f"a{self.sessions}")
+        session = SessionId(f"{self.mark}{self.sessions}")
         group = StatelessAgents(self.book, self.rng, session, count=count, park_s=BOUNDS.park_s)
         self.agents[session] = group
         if asker is not None:
@@ -462,7 +466,7 @@ class World:
 
     def kill_supervisor(self, away_s: float, name: SupervisorName = ONLY) -> None:
         """A supervisor dies, and with it every instance that it has; a new one comes."""
-        self.mishaps += 1
+        self.book.mishaps += 1
         dead = self.supervisors[name]
         self.wires[name].cut(told=True)
         dead.alive = False

@@ -51,6 +51,8 @@ class CallBook:
         self.owners: dict[int, SessionId] = {}
         self.pauses = Pauses()
         self.asks = AskOracle(self.owners, ask_timeout_s, self.pauses)
+        self.mishaps = 0
+        """How often anything happened that may cost a call, but a broker's death."""
         self.asked = 0
         self.answered = 0
         self.handed: set[int] = set()

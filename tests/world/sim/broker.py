@@ -86,7 +86,7 @@ class SimBroker(SimProcess):
         self.routes = SupervisorRoutes(self.core.links, self.core.call_table.calls)
         self.core.handle(bv.PausedServersChanged(world.paused), world.now)
         self.lists = ListBook()
-        self.counters = CounterBook()
+        self.counters = CounterBook(world.node_names)
         self._losses: set[CallId] = set()
         self._soon: list[Callable[[], None]] = []
         """What the link is told once everything that an event has caused is done."""

@@ -80,7 +80,7 @@ class BrokerDeaths:
         if carrier.fate != "gone":
             self.world.away.append(carrier)
         else:
-            self.world.spend(carrier.agent)
+            self.world.never_returns(carrier.agent)
         for line in carrier.last_words(self.world.rng):
             if not carrier.crosses(line):
                 self.world.broker.deliver(carrier, line)

@@ -97,7 +97,8 @@ class HandshakeCarrier(BaseCarrier[SimAgent]):
     def __init__(self, agent: SimAgent, came: bv.SessionOpened) -> None:
         super().__init__(agent, came)
         self._greeting: bv.InitializeRequested | None = None
-        self._listing: bv.ListPageRequested | None = None
+        self._listings: dict[str, bv.ListPageRequested] = {}
+        """The last of each family that was answered."""
         self._wants: dict[str, bv.SubscribeRequested | bv.LogLevelRequested] = {}
         """What it wants to hear of, and was told it does: by URI, and its level under no name."""
         self._said: dict[RawJson, bv.AnyEvent] = {}
@@ -167,7 +168,7 @@ class HandshakeCarrier(BaseCarrier[SimAgent]):
         sure = self._sure.pop(effect.id, None)
         if isinstance(effect, bf.Reply):
             if isinstance(was, bv.ListPageRequested) and not effect.is_error:
-                self._listing = was
+                self._listings[was.family] = was
             if isinstance(was, bv.LogLevelRequested) and not effect.is_error:
                 self._wants[""] = was
             if isinstance(was, bv.SubscribeRequested) and not effect.is_error:
@@ -195,8 +196,7 @@ class HandshakeCarrier(BaseCarrier[SimAgent]):
         ] = []
         if self._greeting is not None and agent.greeted:
             made.append(self._greeting)
-        if self._listing is not None:
-            made.append(self._listing)
+        made += self._listings.values()
         made += self._wants.values()
         self._silent = {each.id for each in made}
         self._sure.clear()

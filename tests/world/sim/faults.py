@@ -132,8 +132,6 @@ class Storm:
         self.rng = world.rng
         self.persons = persons
         self.until = world.now + duration_s
-        self.names = len(world.servers)
-        """So many servers may have been heard of."""
         for _ in range(agents):
             self._arrive()
         self._repeat(3.0, self._arrive)
@@ -215,9 +213,7 @@ class Storm:
     def _act_stateless(self, group: StatelessAgents) -> None:
         world, dice = self.world, self.rng.random()
         feed = world.broker.feed
-        uris = tuple(
-            f"sim://{name}/r" for name in (f"s{i}" for i in range(self.names)) if self.rng.random() < 0.5
-        )
+        uris = tuple(f"sim://{name}/r" for name in world.server_names() if self.rng.random() < 0.5)
         if dice < 0.1:
             feed(group.list_tools(world.now))
         elif dice < 0.13:
@@ -237,7 +233,9 @@ class Storm:
                 self._call(group)
 
     def _call(self, agent: AnyAgents) -> None:
-        name = f"s{self.rng.randrange(self.names + 1)}__t{self.rng.randrange(3)}"
+        names = self.world.server_names()
+        names.append(f"s{len(names)}")
+        name = f"{names[self.rng.randrange(len(names))]}__t{self.rng.randrange(3)}"
         if agent.tools and self.rng.random() < 0.8:
             name = self.rng.choice(agent.tools)
         size = self.rng.choice((0, 0, 0, 50, 700))
@@ -289,7 +287,7 @@ class Storm:
             broker.feed(bv.CallCancelledByOperator(self.rng.choice(calls)))
 
     def _kill_instance(self) -> None:
-        living = self.world.living()
+        living = [each for each in self.world.living() if not each.is_remote]
         if living:
             self.rng.choice(living).die("was killed by SIGKILL")
 
@@ -301,7 +299,8 @@ class Storm:
             each
             for each in self.world.living()
             if not (
-                self.world.traits(each.key).asks
+                each.is_remote
+                or self.world.traits(each.key).asks
                 or self.world.traits(each.key).logs
                 or self.world.traits(each.key).updates
                 or self.world.traits(each.key).sends_to_urls
@@ -312,7 +311,7 @@ class Storm:
 
     def _measure(self) -> None:
         for supervisor in list(self.world.supervisors.values()):
-            running = [each for each in supervisor.instances.values() if each.alive]
+            running = [each for each in supervisor.instances.values() if each.alive and not each.is_remote]
             sizes = tuple((each.id, self.rng.choice((50, 50, 150)) << 20) for each in running)
             supervisor.feed(sv.MemoryMeasured(sizes))
 

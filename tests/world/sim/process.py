@@ -13,10 +13,13 @@ from carpool_broker.core.broker import BrokerCore
 from carpool_protocol.ids import AskId, Epoch, PoolKey, ServerName, SessionId, SupervisorName
 from carpool_protocol.link.messages import (
     LINK_VERSION,
+    Call,
     Era,
     Hello,
+    PoolSpec,
 )
 from carpool_protocol.runtime.steady_clock import LONGEST_GAP_S, TICK_S
+from carpool_supervisor.core.model import effects as sf
 from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.world.sim.agents import SimAgent
@@ -52,6 +55,8 @@ class SimProcessHost(Protocol):
     evidence: dict[PoolKey, dict[EvidenceKind, Evidence]]
     eras: dict[str, Era]
     """Of launches that speak one era only, as was found out."""
+    node_names: Sequence[str]
+    """Of all other nodes of its cluster."""
     supervisor_names: Sequence[SupervisorName]
     """Of all supervisors."""
     wires: dict[SupervisorName, "SimLink"]
@@ -73,6 +78,17 @@ class SimProcessHost(Protocol):
 
     def living(self) -> list[SimInstance]:
         """Every process that runs."""
+
+    def new_instance(
+        self, supervisor: "SimSupervisor", effect: sf.Spawn, spec: PoolSpec | None
+    ) -> SimInstance:
+        """An instance is started."""
+
+    def heard_since(self, session: SessionId) -> float:
+        """Since when whatever this session's agent says comes to the broker at once."""
+
+    def executed(self, instance: SimInstance, call: Call) -> None:
+        """A server runs a call."""
 
     def asked(self, agent: SimAgent, shown: AskId) -> None:
         """An agent was asked something."""

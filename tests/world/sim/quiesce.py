@@ -43,7 +43,7 @@ def quiesce(world: World) -> None:
     for agent in world.agents.values():
         if agent.open:
             raise Violation(f"{agent.session} still waits for {agent.open}")
-    _nothing_is_left(world)
+    nothing_is_left(world)
     keys = world.operable()
     for key in keys:
         world.operate(key, "start")
@@ -55,11 +55,11 @@ def quiesce(world: World) -> None:
     if world.operations:
         raise Violation(f"operators still wait: {world.operations}")
     for source in world.sources:
-        _everything_works(world, source)
+        everything_works(world, source)
     world.rest()
     world.run(POLICY.lease_idle_s + POLICY.idle_s + 20)
-    _nothing_is_left(world)
-    _pools_are_at_rest(world)
+    nothing_is_left(world)
+    pools_are_at_rest(world)
 
 
 def assert_calls_survive_the_broker(
@@ -78,7 +78,8 @@ def assert_calls_survive_the_broker(
     quiesce(world)
 
 
-def _nothing_is_left(world: World) -> None:
+def nothing_is_left(world: World) -> None:
+    """No record of a request is left in either core, and both believe the same."""
     for _ in range(MOST_CHANGES):
         if _untold(world):
             world.run(2 * LAG_S)  # it may be on its way
@@ -195,7 +196,7 @@ def _empty(what: str, *tables: object) -> None:
             raise Violation(f"{what}: something is left: {table!r}")
 
 
-def _everything_works(world: World, source: SourceId) -> None:
+def everything_works(world: World, source: SourceId) -> None:
     """A new agent finds every good server, and gets an answer from each of its tools."""
     if not world.profiles.rights.are_all:
         world.read_config()  # everything is permitted again
@@ -217,9 +218,11 @@ def _all_tools_work(world: World, agent: AnyAgents) -> None:
     world.broker.feed(agent.list_tools(world.now))
     world.run(POLICY.first_start_s)
     for entry in world.broker.core.sessions[agent.session].scope.servers:
-        if not _good(world, entry.key):
+        served = world.served_at(entry.key)
+        if not served or not all(_good(there, key) for there, key in served):
             continue
-        for tool in catalog(entry.key, world.traits(entry.key)).tools:
+        there, its_key = served[0]
+        for tool in catalog(its_key, there.traits(its_key)).tools:
             name = f"{entry.server}__{tool.name}"
             if name not in agent.tools and not agent.searches:
                 raise Violation(f"{name} of {entry.key} is not listed: {agent.tools}")
@@ -242,7 +245,8 @@ def _good(world: World, key: PoolKey) -> bool:
     return pool.catalog is None or pool.catalog == catalog(key, traits, era=pool.catalog.era)
 
 
-def _pools_are_at_rest(world: World) -> None:
+def pools_are_at_rest(world: World) -> None:
+    """No pool has more instances than it keeps."""
     for key, pool in [each for of in world.supervisors.values() for each in of.core.pools.items()]:
         active = [i for i in pool.instances.values() if i.state in ACTIVE]
         kept = pool.policy.min_instances

@@ -23,6 +23,9 @@ PIPE_LINES = 4
 class SimInstance:
     """One process."""
 
+    is_remote = False
+    """It is a session at another node."""
+
     def __init__(
         self,
         host: InstanceHost,
@@ -114,6 +117,10 @@ class SimInstance:
     def running(self) -> list[WireId]:
         """Written, not answered, and not between two rounds."""
         return [wire for wire in self.unanswered if wire not in self._rests]
+
+    def set_level(self, level: str) -> None:
+        """These log messages are wanted."""
+        self.level = level
 
     def watch(self, add: tuple[str, ...], drop: tuple[str, ...]) -> None:
         """These resources are watched now, and these no more."""

@@ -132,7 +132,7 @@ class SimSupervisor(SimProcess):
                 raise Violation(f"instance {instance.id} cannot read, and call {effect.call.call} is written")
             case sf.WriteCall():
                 self.world.book.hand_over(effect.call)
-                self.sharing.placed(instance, effect.call, self._mode(instance))
+                self.sharing.placed(instance, effect.call, self.mode_of(instance))
                 self.turns.placed(effect.call, alike=self._all_alike(effect.call.key))
                 instance.write(effect.wire, effect.call)
             case sf.WriteCancel():
@@ -154,11 +154,11 @@ class SimSupervisor(SimProcess):
             case sf.WriteAskProgress():
                 instance.ask_progressed(effect.token, effect.params)
             case sf.WriteLevel():
-                instance.level = effect.level
+                instance.set_level(effect.level)
             case sf.WriteSubscriptions():
                 instance.watch(effect.add, effect.drop)
             case sf.WriteRetry():
-                self.sharing.said_again(instance, effect.wire, self._mode(instance))
+                self.sharing.said_again(instance, effect.wire, self.mode_of(instance))
                 instance.again(effect.wire)
             case sf.RereadLists():
                 instance.relist()
@@ -181,7 +181,8 @@ class SimSupervisor(SimProcess):
         leased = any(each.leased for each in self.instances.values())
         return pool is not None and pool.mode == "concurrent" and not leased
 
-    def _mode(self, instance: SimInstance) -> Mode:
+    def mode_of(self, instance: SimInstance) -> Mode:
+        """How its pool is shared."""
         return self.core.instances.by_id[instance.id].pool.mode
 
     def _observe(self, seen: sf.RecordEvidence) -> None:
@@ -217,8 +218,7 @@ class SimSupervisor(SimProcess):
     def _spawn(self, effect: sf.Spawn) -> None:
         world = self.world
         spec = self._specs.get(effect.key)
-        sure = spec is None or spec.era in ("handshake", "stateless")
-        instance = SimInstance(self, effect.instance, effect.key, effect.era, sure=sure)
+        instance = world.new_instance(self, effect, spec)
         self.instances[effect.instance] = instance
         if spec is None:
             instance.alive = False
@@ -227,7 +227,7 @@ class SimSupervisor(SimProcess):
         after = spec.start_after
         if after not in self._specs and any(other.key == after for other in world.living()):
             raise Violation(f"{effect.key} starts although {after} still runs")
-        running = sum(each.alive for each in self.instances.values())
+        running = sum(each.alive and not each.is_remote for each in self.instances.values())
         if running > self._most + 1:
             raise Violation(f"{running} processes run at {self.name}")
 
@@ -299,13 +299,15 @@ class SimSupervisor(SimProcess):
     def executed(self, instance: SimInstance, call: Call) -> None:
         """See `Ground`."""
         self.world.book.execute(call, public=self.traits(instance.key).public)
-        self.sharing.executed(instance, call, self._mode(instance))
+        self.sharing.executed(instance, call, self.mode_of(instance))
+        self.world.executed(instance, call)
 
     def worked(self, call: Call) -> None:
         """See `Ground`."""
         wire = self.world.wires[self.name]
         if wire.up:
-            self.world.book.worked(call, self.world.now, wire.joined_at)
+            since = max(wire.joined_at, self.world.heard_since(call.session))
+            self.world.book.worked(call, self.world.now, since)
 
     def traits(self, key: PoolKey) -> Traits:
         """See `Ground`."""

@@ -22,8 +22,9 @@ from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.scope import ScopeEntry
 from carpool_broker.core.model.supervisors import ONLY
 from carpool_protocol.ids import AskId, PoolKey, ServerName, SessionId, SupervisorName, supervisor_name
-from carpool_protocol.link.messages import Era, EraWish, Operate, Policy, PoolSpec
+from carpool_protocol.link.messages import Call, Era, EraWish, NodeTarget, Operate, Policy, PoolSpec
 from carpool_protocol.machine.machine import FULL_CHECK_EVERY
+from carpool_supervisor.core.model import effects as sf
 from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
 from tests.world.sim.agents import SimAgent
@@ -87,11 +88,14 @@ class SimServer(Struct):
     era may have a pool of their own.
     """
     policy: Policy = POLICY
+    target: NodeTarget | None = None
+    """It is a server of other nodes."""
 
     def key(self, source: SourceId) -> PoolKey:
         """The pool key as this source sees it."""
         mark = f":{source}" if self.per_source else ""
-        return PoolKey(f"{self.name}:{self.version}{mark}")
+        launch = self.version if self.target is None else f"{self.target.node}/{self.target.server}"
+        return PoolKey(f"{self.name}:{launch}{mark}")
 
     def twin(self, source: SourceId) -> PoolKey:
         """The key of the pool for agents that can be asked."""
@@ -139,6 +143,8 @@ class World:
         """Of agents that are at a broker."""
         self.away: list[AnyCarrier] = []
         """Those whose broker has died, and who will come back."""
+        self.node_names: Sequence[str] = ()
+        """Of all other nodes of its cluster."""
         self.spent: list[StateToken] = []
         """Of sessions that are gone."""
         self.calm = False
@@ -253,6 +259,14 @@ class World:
         """A pool is configured: it is of servers like this for as long as the world stands."""
         self._traits.setdefault(key, traits)
 
+    def server_names(self) -> list[str]:
+        """The servers that agents may have heard of."""
+        return [f"s{number}" for number in range(len(self.servers))]
+
+    def served_at(self, key: PoolKey) -> "list[tuple[World, PoolKey]]":
+        """Where the servers of this pool run, and the keys of their pools there."""
+        return [(self, key)]
+
     def operable(self) -> list[PoolKey]:
         """Pools that an operator may name."""
         return [key for server in self.servers.values() for source in SOURCES for key in server.keys(source)]
@@ -267,52 +281,60 @@ class World:
         """The broker reads the configuration (again), for every source."""
         for told in self.profiles.changed(BOUNDS, LIST_WAIT_S, calm=self.calm):
             self.broker.feed(told)
-        readings: list[bv.SourceRead] = []
-        for source in SOURCES:
-            servers = [server for server in self.servers.values() if server.configured]
-            for server in servers:
-                self._wishes.setdefault(server.key(source), server.era)
-                for key in server.keys(source):
-                    self.see(key, server.traits)
-            wishes: dict[PoolKey, EraWish] = {
-                key: "auto" if wish == "newest" else wish for key, wish in self._wishes.items()
-            }
-            entries = [ScopeEntry(server=ServerName(s.name), key=s.key(source)) for s in servers]
-            specs = [
-                PoolSpec(
-                    key=s.key(source),
-                    server=ServerName(s.name),
-                    argv=[s.name],
-                    env={"SECRET": "x"},
-                    cwd="/",
-                    policy=s.policy,
-                    asking=not s.twins,
-                    era=wishes[s.key(source)],
-                )
-                for s in servers
-            ]
-            readings.append(
-                bv.SourceRead(
-                    source=source,
-                    scope=replace(self.profiles.scope(entries, source), search=source == SEARCHED),
-                    specs=tuple(specs),
-                    misconfigured={},
-                    stop_first=frozenset(ServerName(s.name) for s in servers if s.stop_first),
-                    max_processes=self.max_processes,
-                    max_greeting=3 * len(self.supervisor_names),
-                    twins={
-                        spec.key: replace(spec, key=s.twin(source), asking=True)
-                        for s, spec in zip(servers, specs, strict=True)
-                        if s.twins
-                    },
-                    stateless={
-                        spec.key: replace(spec, key=s.newest(source), asking=True, era="newest")
-                        for s, spec in zip(servers, specs, strict=True)
-                        if self._wishes[spec.key] in ("auto", "newest")
-                    },
-                )
+        self.broker.feed(bv.SourcesRead(tuple(self.readings())))
+
+    def readings(self) -> list[bv.SourceRead]:
+        """What each source reads now."""
+        return [self.reading(source, self.configured()) for source in SOURCES]
+
+    def configured(self) -> list[SimServer]:
+        """The servers in the configuration."""
+        return [server for server in self.servers.values() if server.configured]
+
+    def reading(self, source: SourceId, servers: list[SimServer]) -> bv.SourceRead:
+        """What a source reads that has these servers."""
+        for server in servers:
+            self._wishes.setdefault(server.key(source), server.era)
+            for key in server.keys(source):
+                self.see(key, server.traits)
+        wishes: dict[PoolKey, EraWish] = {
+            key: "auto" if wish == "newest" else wish for key, wish in self._wishes.items()
+        }
+        entries = [ScopeEntry(server=ServerName(s.name), key=s.key(source)) for s in servers]
+        specs = [
+            PoolSpec(
+                key=s.key(source),
+                server=ServerName(s.name),
+                argv=[s.name],
+                env={"SECRET": "x"},
+                cwd="/",
+                policy=s.policy,
+                asking=not s.twins,
+                era=wishes[s.key(source)],
+                bridge=s.target is not None,
+                target=s.target,
             )
-        self.broker.feed(bv.SourcesRead(tuple(readings)))
+            for s in servers
+        ]
+        return bv.SourceRead(
+            source=source,
+            scope=replace(self.profiles.scope(entries, source), search=source == SEARCHED),
+            specs=tuple(specs),
+            misconfigured={},
+            stop_first=frozenset(ServerName(s.name) for s in servers if s.stop_first),
+            max_processes=self.max_processes,
+            max_greeting=3 * len(self.supervisor_names),
+            twins={
+                spec.key: replace(spec, key=s.twin(source), asking=True)
+                for s, spec in zip(servers, specs, strict=True)
+                if s.twins
+            },
+            stateless={
+                spec.key: replace(spec, key=s.newest(source), asking=True, era="newest")
+                for s, spec in zip(servers, specs, strict=True)
+                if self._wishes[spec.key] in ("auto", "newest")
+            },
+        )
 
     # --- agents and operators ---------------------------------------------------------------------------
 
@@ -480,6 +502,24 @@ class World:
             self.wires[name].join()
 
         self.later(away_s, again)
+
+    def never_returns(self, agent: AnyAgents) -> None:
+        """Its broker has died, and it does not come to the next one."""
+        self.spend(agent)
+
+    # --- what servers of other nodes need (`node_carpool`) ---------------------------------------------
+
+    def new_instance(self, supervisor: SimSupervisor, effect: sf.Spawn, spec: PoolSpec | None) -> SimInstance:
+        """An instance is started."""
+        sure = spec is None or spec.era in ("handshake", "stateless")
+        return SimInstance(supervisor, effect.instance, effect.key, effect.era, sure=sure)
+
+    def heard_since(self, session: SessionId) -> float:
+        """Since when whatever this session's agent says comes to the broker at once."""
+        return 0.0
+
+    def executed(self, instance: SimInstance, call: Call) -> None:
+        """A server runs a call."""
 
     def living(self) -> list[SimInstance]:
         """Every process that runs, as the operating system would say."""

@@ -21,7 +21,7 @@ from carpool_protocol.ids import RawJson, SessionId
 from tests.world.sim.oracles.violation import Violation
 
 HANDSHAKE: Final = "sim"
-"""What agents of the handshake era call themselves in the world, and no others."""
+"""What agents of the handshake era call themselves in the world. Sessions of other nodes have those names."""
 NO_CALLS: Final = frozenset({"duplicate_request_id", "not_initialized"})
 """Faults of requests that never become a call."""
 
@@ -29,7 +29,8 @@ NO_CALLS: Final = frozenset({"duplicate_request_id", "not_initialized"})
 class CounterBook:
     """How the requests at one broker have ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Iterable[str] = ()) -> None:
+        self._agents = (HANDSHAKE, *nodes)
         self._open: set[tuple[SessionId, RawJson]] = set()
         self._ends: Counter[tuple[str, str]] = Counter()
         """By kind of end and code."""
@@ -75,15 +76,18 @@ class CounterBook:
         """Raise if the broker has counted something else."""
         counting = core.call_table.counting
         assert counting is not None
-        counts = sum_by(counting.snapshot(), "agent").get(HANDSHAKE, CallCounts())
-        counted = Counter({("answers", ""): counts.answers, ("cancelled", ""): counts.cancelled})
-        for kind, codes in (("errors", counts.errors), ("refusals", counts.refusals)):
-            for code, count in codes.items():
-                counted[kind, "" if code.lstrip("-").isdigit() else code] += count
-        if +counted != +self._ends or counts.in_flight:
-            raise Violation(
-                f"counted: {dict(+counted)}, ended: {dict(+self._ends)}, in flight: {counts.in_flight}"
-            )
+        by_agent = sum_by(counting.snapshot(), "agent")
+        counted: Counter[tuple[str, str]] = Counter()
+        in_flight = 0
+        for counts in (by_agent.get(agent, CallCounts()) for agent in self._agents):
+            counted["answers", ""] += counts.answers
+            counted["cancelled", ""] += counts.cancelled
+            in_flight += counts.in_flight
+            for kind, codes in (("errors", counts.errors), ("refusals", counts.refusals)):
+                for code, count in codes.items():
+                    counted[kind, "" if code.lstrip("-").isdigit() else code] += count
+        if +counted != +self._ends or in_flight:
+            raise Violation(f"counted: {dict(+counted)}, ended: {dict(+self._ends)}, in flight: {in_flight}")
 
 
 def end_of(body: RawJson, *, is_error: bool) -> tuple[str, str]:

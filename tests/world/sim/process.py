@@ -55,8 +55,6 @@ class SimProcessHost(Protocol):
     evidence: dict[PoolKey, dict[EvidenceKind, Evidence]]
     eras: dict[str, Era]
     """Of launches that speak one era only, as was found out."""
-    node_names: Sequence[str]
-    """Of all other nodes of its cluster."""
     supervisor_names: Sequence[SupervisorName]
     """Of all supervisors."""
     wires: dict[SupervisorName, "SimLink"]
@@ -66,6 +64,10 @@ class SimProcessHost(Protocol):
     @property
     def now(self) -> float:
         """The time."""
+
+    @property
+    def node_names(self) -> Sequence[str]:
+        """All other nodes of its cluster."""
 
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
         """Do it so much later."""

@@ -69,6 +69,8 @@ class SimInstance:
         """Written, and neither answered nor given up after a cancel."""
         self.served: set[SessionId] = set()
         self.leased = False
+        self.holders: set[SessionId] = set()
+        """Whose calls it ran while it was leased."""
         self._rests: dict[WireId, Callable[[], None]] = {}
         """Between two rounds: nothing of these runs until they are said again."""
         self.asker = AskingServer(host, instance, self._say)
@@ -249,6 +251,9 @@ class SimInstance:
     def relist(self) -> None:
         """It is to tell its lists again."""
         self._later(0.05, lambda: self._say(ev.CatalogRead(self.id, self._catalog())))
+
+    def give_up_list(self, after_s: float) -> None:
+        """A list of it is overdue: it answers all in time."""
 
     def _catalog(self) -> Catalog:
         return catalog(self.key, self._traits, self._tools, self.era)

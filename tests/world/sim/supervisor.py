@@ -162,7 +162,9 @@ class SimSupervisor(SimProcess):
                 instance.again(effect.wire)
             case sf.RereadLists():
                 instance.relist()
-            case sf.GreetInOtherEra() | sf.KeepServerLog() | sf.GiveUpListRequest():
+            case sf.GiveUpListRequest():
+                instance.give_up_list(effect.after_s)
+            case sf.GreetInOtherEra() | sf.KeepServerLog():
                 pass
             case _:
                 raise Violation(f"{type(effect).__name__} is not for an instance that runs in here")

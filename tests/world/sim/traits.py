@@ -124,7 +124,12 @@ def body_of(call: Call, *, pad_bytes: int = 0) -> RawJson:
 
 def number_of(call: Call) -> int:
     """The number of the request behind a call."""
-    number: int = msgspec.json.decode(call.params)["arguments"]["n"]
+    return number_in(call.params)
+
+
+def number_in(params: RawJson) -> int:
+    """The number of the request that these are the params of."""
+    number: int = msgspec.json.decode(params)["arguments"]["n"]
     return number
 
 

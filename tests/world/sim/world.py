@@ -143,8 +143,6 @@ class World:
         """Of agents that are at a broker."""
         self.away: list[AnyCarrier] = []
         """Those whose broker has died, and who will come back."""
-        self.node_names: Sequence[str] = ()
-        """Of all other nodes of its cluster."""
         self.spent: list[StateToken] = []
         """Of sessions that are gone."""
         self.calm = False
@@ -212,6 +210,11 @@ class World:
     def now(self) -> float:
         """The time."""
         return self.clock.now
+
+    @property
+    def node_names(self) -> Sequence[str]:
+        """All other nodes of its cluster."""
+        return ()
 
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
         """Do it so much later."""

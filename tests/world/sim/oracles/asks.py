@@ -80,6 +80,8 @@ class AskOracle:
         """Whose each request of an agent is."""
         self.principals: dict[SessionId, SessionId] = {}
         """Of agents that share a session: that session."""
+        self.left: dict[int, SessionId] = {}
+        """As whose call a request has left its node for another one."""
         self.aliases: dict[SessionId, SessionId] = {}
         """Of sessions that an agent has begun because nobody knew its old one: that old one."""
         self.bound_s = ask_timeout_s + SPARE_S
@@ -232,7 +234,9 @@ class AskingServer:
             token=request if rng.random() < 0.5 else ABSENT,
             elicitation=elicitation,
             exact=names_it,
-            principals=not names_it and self.host.asks.principals.get(owner or call.session) == call.session,
+            principals=not names_it
+            and self.host.asks.principals.get(owner or call.session)
+            == self.host.asks.left.get(number, call.session),
         )
         self._send(ask, facts_of(_method_of(kind), meta, self.host.life))
         return ask

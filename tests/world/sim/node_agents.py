@@ -25,7 +25,7 @@ from tests.world.sim.carriers import HandshakeCarrier
 from tests.world.sim.oracles.asks import SimAsk
 from tests.world.sim.oracles.calls import Kind, SentCall
 from tests.world.sim.oracles.violation import Violation
-from tests.world.sim.traits import number_in
+from tests.world.sim.traits import as_error, number_in
 
 if TYPE_CHECKING:
     from tests.world.sim.node_carpool import NodeWorld
@@ -202,6 +202,8 @@ class NodeAgent(SimAgent):
                 self.greeted = True
             case bf.Reply() | bf.ReplyRewritten() | bf.AnswerBuiltin():
                 self._close(effect.id)
+                if isinstance(effect, bf.Reply) and effect.is_error:
+                    effect = replace(effect, body=as_error(effect.body))
             case bf.SendAsk():
                 self.asks[effect.ask] = PASSED_ON
             case bf.WithdrawAsk():

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from carpool.cluster.core.offers import NodeServer, ServerOffer
 from carpool.cluster.core.own_servers import GRACE_S
+from carpool.cluster.process import LOOK_S
 from carpool_broker.core.configuration.launches import MAX_NODE_SESSIONS, NODE_RETRY_S
 from carpool_broker.core.model import events as bv
 from carpool_broker.core.model.events import SourceId
@@ -91,6 +92,12 @@ class NodeWorld(World):
         """See `World`."""
         return [*self.servers, *(name for name in self.node_servers if name not in self.servers)]
 
+    def read_config(self) -> None:
+        """See `World`. The offer follows a moment later."""
+        super().read_config()
+        if (node := self.node_process) is not None:
+            self.later(self.rng.uniform(0.0, LOOK_S), node.publish)
+
     def readings(self) -> list[bv.SourceRead]:
         """For a session of another node, its one server under the names of its own."""
         readings = super().readings()
@@ -115,10 +122,15 @@ class NodeWorld(World):
         nodes = self.node_names if found.target.node == ANY_NODE else [found.target.node]
         worlds = [self.cluster.worlds[node] for node in nodes]
         return [
-            (world, world.servers[found.target.server].key(SOURCES[0]))
+            (world, world.pool_of(found.target.server))
             for world in worlds
             if world.has_server(found.target.server)
         ]
+
+    def pool_of(self, name: str) -> PoolKey:
+        """The pool of this server that the broker wants: of two classes of agents one may do for both."""
+        keys = self.servers[name].keys(SOURCES[0])
+        return next((key for key in keys if key in self.owner(key).core.pools), keys[0])
 
     # --- sessions between nodes -------------------------------------------------------------------------
 

@@ -197,12 +197,14 @@ class SimNode:
         return "" if self.world.has_server(server) else f"node {self.name} does not offer {server}"
 
     def _publish_again(self) -> None:
+        self.publish()
         if self.alive:
-            self.publish()
             self.clock.later(PUBLISH_S, self._publish_again)
 
     def publish(self) -> None:
         """Tell what this node offers."""
+        if not self.alive:
+            return
         offer = NodeOffer(
             node=self.name,
             epoch=self.core.epoch,

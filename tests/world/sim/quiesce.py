@@ -32,17 +32,12 @@ MOST_CHANGES = 3
 
 def quiesce(world: World) -> None:
     """The weather turns: nothing new goes wrong, what is under way ends."""
-    world.calm = True
-    world.resume_servers()
-    for wire in world.wires.values():
-        wire.slow_down(LAG_S)
+    calm_down(world)
     for _ in range(3):
         world.run(4.0)
         world.join()
     world.run(BOUND_S)
-    for agent in world.agents.values():
-        if agent.open:
-            raise Violation(f"{agent.session} still waits for {agent.open}")
+    nobody_waits(world)
     nothing_is_left(world)
     keys = world.operable()
     for key in keys:
@@ -60,6 +55,21 @@ def quiesce(world: World) -> None:
     world.run(POLICY.lease_idle_s + POLICY.idle_s + 20)
     nothing_is_left(world)
     pools_are_at_rest(world)
+
+
+def calm_down(world: World) -> None:
+    """Nothing new goes wrong."""
+    world.calm = True
+    world.resume_servers()
+    for wire in world.wires.values():
+        wire.slow_down(LAG_S)
+
+
+def nobody_waits(world: World) -> None:
+    """No agent waits for an answer."""
+    for agent in world.agents.values():
+        if agent.open:
+            raise Violation(f"{agent.session} still waits for {agent.open}")
 
 
 def assert_calls_survive_the_broker(

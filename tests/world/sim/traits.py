@@ -122,6 +122,13 @@ def body_of(call: Call, *, pad_bytes: int = 0) -> RawJson:
     return RawJson(b'{"content":[],"n":%d%b}' % (number_of(call), pad))
 
 
+def as_error(body: RawJson) -> RawJson:
+    """The error of a server as its supervisor's adapter would have read it: an error object."""
+    if bytes(body).startswith(b'{"content":'):
+        return RawJson(b'{"code":-1,"message":"It failed.",%b' % body[1:])
+    return body
+
+
 def number_of(call: Call) -> int:
     """The number of the request behind a call."""
     return number_in(call.params)

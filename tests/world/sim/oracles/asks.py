@@ -81,7 +81,7 @@ class AskOracle:
         self.principals: dict[SessionId, SessionId] = {}
         """Of agents that share a session: that session."""
         self.left: dict[int, SessionId] = {}
-        """As whose call a request has left its node for another one."""
+        """As a call of which session a request has left its node for another one."""
         self.aliases: dict[SessionId, SessionId] = {}
         """Of sessions that an agent has begun because nobody knew its old one: that old one."""
         self.bound_s = ask_timeout_s + SPARE_S
@@ -113,7 +113,8 @@ class AskOracle:
         if found is None:
             raise Violation(f"{session} was asked something that no server asked")
         ask = self.asks[int(found[1])]
-        if ask.exact and ask.about != number:
+        # Another node is told what is asked of its agent, and not about which of the agent's calls.
+        if ask.exact and ask.about != number and ask.about not in self.left:
             raise Violation(f"ask {ask.number} is about request {ask.about} and came with that of {number}")
         if ask.shown is not None:
             raise Violation(f"ask {ask.number} was shown to an agent that can be asked, and to {session}")
@@ -222,7 +223,6 @@ class AskingServer:
         kind = rng.choice(KINDS)
         elicitation = self.elicitation() if kind == "url" else ""
         meta, names_it = _meta_of(call, echo, task, rng)
-        owner = self.host.asks.owners.get(number)
         ask = SimAsk(
             number=len(self.host.asks.asks) + 1,
             kind=kind,
@@ -234,9 +234,7 @@ class AskingServer:
             token=request if rng.random() < 0.5 else ABSENT,
             elicitation=elicitation,
             exact=names_it,
-            principals=not names_it
-            and self.host.asks.principals.get(owner or call.session)
-            == self.host.asks.left.get(number, call.session),
+            principals=self._is_of_principal(call, number, names_it=names_it),
         )
         self._send(ask, facts_of(_method_of(kind), meta, self.host.life))
         return ask
@@ -257,8 +255,18 @@ class AskingServer:
             token=ABSENT,
             elicitation="",
             exact=True,
+            principals=self._is_of_principal(call, number, names_it=True),
         )
         self._send(ask, AskFacts(_method_of(kind), wire=wire_id), name)
+
+    def _is_of_principal(self, call: Call, number: int, *, names_it: bool) -> bool:
+        """Whether any agent of the call's principal may see the ask. Another node is told which session is
+        asked, and not about which of its calls.
+        """
+        asks = self.host.asks
+        session = asks.left.get(number, call.session)
+        owner = asks.principals.get(asks.owners.get(number) or call.session)
+        return (not names_it or number in asks.left) and owner == session
 
     def forget(self, number: int) -> None:
         """Nothing of this request is wanted any more."""

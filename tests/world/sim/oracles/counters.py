@@ -86,8 +86,11 @@ class CounterBook:
             for kind, codes in (("errors", counts.errors), ("refusals", counts.refusals)):
                 for code, count in codes.items():
                     counted[kind, "" if code.lstrip("-").isdigit() else code] += count
-        if +counted != +self._ends or in_flight:
-            raise Violation(f"counted: {dict(+counted)}, ended: {dict(+self._ends)}, in flight: {in_flight}")
+        ends = self._ends
+        if len(self._agents) > 1:  # what another node says of a call is an answer of a server here
+            counted, ends = Counter({("", ""): counted.total()}), Counter({("", ""): ends.total()})
+        if +counted != +ends or in_flight:
+            raise Violation(f"counted: {dict(+counted)}, ended: {dict(+ends)}, in flight: {in_flight}")
 
 
 def end_of(body: RawJson, *, is_error: bool) -> tuple[str, str]:

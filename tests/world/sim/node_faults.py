@@ -1,0 +1,123 @@
+"""What goes on in a simulated cluster: a storm at each node and between them, and the calm after it.
+
+Owns the mixture of faults between nodes, drawn from the seed: cuts of one direction or both, lost frames, a
+NATS server that dies, node's processes that die or leave, whole machines that die, draining. What goes wrong
+within one carpool is `faults`.
+
+Knows nothing of: how frames travel, what must hold at the end (`node_quiesce`).
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from carpool.cluster.core.channel import LOST_S
+from tests.world.sim.cluster import Cluster
+from tests.world.sim.faults import STATELESS_TRAITS, TRAITS, Storm, servers_of
+from tests.world.sim.node_links import LAG_S
+from tests.world.sim.node_quiesce import quiesce_cluster
+from tests.world.sim.traits import Traits
+from tests.world.sim.world import SimServer
+
+NAMES: Final = ("alpha", "beta", "gamma")
+COMMON: Final = "common"
+"""A server that several nodes may offer."""
+STORM_S: Final = 40.0
+SLOW_LAG_S: Final = 0.2
+
+
+def node_storm(seed: int) -> Cluster:
+    """A storm over a cluster, then calm. Raises what is wrong. Odd seeds cut links and kill processes."""
+    rng = Random(f"nodes {seed}")
+    persons = (*TRAITS, *STATELESS_TRAITS)
+    names = NAMES[: rng.choice((2, 2, 3))]
+    servers = {name: _servers_of(rng, name, persons) for name in names}
+    cluster = Cluster(seed, servers, has_store=rng.random() < 0.5)
+    cluster.run(2.0)  # the nodes hear of each other
+    disasters = seed % 2 == 1
+    for world in cluster.worlds.values():
+        Storm(
+            world,
+            persons,
+            agents=rng.randint(1, 4),
+            duration_s=STORM_S,
+            disasters=disasters and rng.random() < 0.5,
+        )
+    NodeStorm(cluster, rng, disasters=disasters)
+    cluster.run(STORM_S)
+    quiesce_cluster(cluster)
+    return cluster
+
+
+def _servers_of(rng: Random, node: str, persons: tuple[Traits, ...]) -> list[SimServer]:
+    servers = servers_of(rng, rng.randint(1, 2), persons)
+    for place, server in enumerate(servers):
+        server.name = COMMON if rng.random() < 0.25 and place == 0 else f"{node[0]}{place}"
+    return servers
+
+
+class NodeStorm:
+    """Everything that can go wrong between nodes, for a while."""
+
+    def __init__(self, cluster: Cluster, rng: Random, *, disasters: bool) -> None:
+        self.cluster = cluster
+        self.rng = rng
+        self.until = cluster.now + STORM_S
+        cluster.links.loss = rng.choice((0.0, 0.0, 0.01, 0.05))
+        self._repeat(8.0, self._slow_down)
+        self._repeat(15.0, self._drain)
+        if disasters:
+            self._repeat(8.0, self._cut)
+            self._repeat(25.0, self._kill_node)
+            self._repeat(60.0, self._kill_machine)
+            if cluster.links.has_store:
+                self._repeat(25.0, self._kill_store)
+
+    def _repeat(self, every_s: float, act: Callable[[], None]) -> None:
+        def run() -> None:
+            if self.cluster.now < self.until:
+                act()
+                self.cluster.clock.later(self.rng.expovariate(1 / every_s), run)
+
+        self.cluster.clock.later(self.rng.expovariate(1 / every_s), run)
+
+    def _slow_down(self) -> None:
+        self.cluster.links.lag_s = self.rng.choice((LAG_S, LAG_S, SLOW_LAG_S))
+
+    def _any_node(self) -> str:
+        return self.rng.choice(self.cluster.names)
+
+    def _drain(self) -> None:
+        node = self.cluster.worlds[self._any_node()].node_process
+        if node is not None and node.alive:
+            node.drain(is_on=True)
+            self.cluster.clock.later(self.rng.uniform(1.0, 10.0), lambda: node.drain(is_on=False))
+
+    def _cut(self) -> None:
+        """Cut two nodes, for a moment or for longer than a channel lasts."""
+        self.cluster.book.mishaps += 1
+        one, other = self.rng.sample(self.cluster.names, 2)
+        pairs = [(one, other), (other, one)][: self.rng.choice((1, 2, 2))]
+        for pair in pairs:
+            self.cluster.links.cut(pair)
+        away_s = self.rng.choice((0.2, 2.0, 6.0, LOST_S - 1.0, LOST_S + 4.0))
+
+        def mend() -> None:
+            for pair in pairs:
+                self.cluster.links.mend(pair)
+
+        self.cluster.clock.later(away_s, mend)
+
+    def _kill_store(self) -> None:
+        if self.cluster.links.is_up:
+            self.cluster.book.mishaps += 1
+            self.cluster.links.store_died()
+            away_s = self.rng.choice((0.5, 3.0, LOST_S + 3.0))
+            self.cluster.clock.later(away_s, self.cluster.store_comes_back)
+
+    def _kill_node(self) -> None:
+        away_s, leaves = self.rng.uniform(0.2, 5.0), self.rng.random() < 0.3
+        self.cluster.kill_node(self._any_node(), away_s, leaves=leaves)
+
+    def _kill_machine(self) -> None:
+        self.cluster.kill_machine(self._any_node(), self.rng.choice((1.0, 3.0, LOST_S + 3.0)))

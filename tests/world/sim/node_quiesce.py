@@ -1,0 +1,117 @@
+"""The calm after a storm over a simulated cluster, and what must hold then.
+
+Owns what only quiet can prove between nodes: nothing is left of sessions, at no end; each node knows what the
+others offer; every server works from every node. What must hold within each carpool is `quiesce`.
+
+Knows nothing of: what went on before.
+"""
+
+from typing import Final
+
+from carpool.cluster.core.channel import LOST_S, MAX_RESEND_S
+from carpool.cluster.core.own_servers import GRACE_S
+from tests.world.sim.cluster import Cluster
+from tests.world.sim.node_agents import NodeAgent
+from tests.world.sim.node_carpool import NodeWorld
+from tests.world.sim.node_instances import NodeInstance
+from tests.world.sim.node_links import LAG_S
+from tests.world.sim.oracles.violation import Violation
+from tests.world.sim.quiesce import (
+    calm_down,
+    everything_works,
+    nobody_waits,
+    nothing_is_left,
+    pools_are_at_rest,
+)
+from tests.world.sim.world import BOUND_S, POLICY
+
+HEARD_S: Final = LOST_S + MAX_RESEND_S + 3.0
+"""After this time both ends know of a channel that was lost, and of the next one."""
+
+
+def quiesce_cluster(cluster: Cluster) -> None:
+    """The weather turns: nothing new goes wrong, what is under way ends."""
+    worlds = list(cluster.worlds.values())
+    cluster.links.loss, cluster.links.lag_s = 0.0, LAG_S
+    for pair in list(cluster.links.cuts):
+        cluster.links.mend(pair)
+    cluster.store_comes_back()
+    for world in worlds:
+        calm_down(world)
+    for _ in range(4):
+        cluster.run(HEARD_S / 4)
+        for world in worlds:
+            world.join()
+            cluster.start_node(world.name)
+            if world.node_process is not None and world.node_process.is_draining:
+                world.node_process.drain(is_on=False)
+    cluster.run(BOUND_S + GRACE_S)
+    for world in worlds:
+        nobody_waits(world)
+        nothing_is_left(world)
+        _knows_all_servers(world)
+        _sessions_have_both_ends(world)
+    for world in worlds:
+        for source in world.sources:
+            everything_works(world, source)
+    for world in worlds:
+        world.rest()
+    cluster.run(2 * POLICY.lease_idle_s + POLICY.idle_s + 20)
+    for world in worlds:
+        nothing_is_left(world)
+        pools_are_at_rest(world)
+        _no_session_is_left(world)
+
+
+def _knows_all_servers(world: NodeWorld) -> None:
+    """The broker has read each server that another node offers, and no other."""
+    offered = {
+        server
+        for name in world.node_names
+        for server in cluster_names(world.cluster.worlds[name])
+        if not world.has_server(server)
+    }
+    known = {each.target.server for each in world.node_servers.values() if each.target is not None}
+    if known - world.own_names() != offered:
+        raise Violation(f"{world.name} knows {sorted(known)} of other nodes, which offer {sorted(offered)}")
+
+
+def cluster_names(world: NodeWorld) -> frozenset[str]:
+    """The servers that this node offers."""
+    return world.own_names()
+
+
+def _sessions_have_both_ends(world: NodeWorld) -> None:
+    """Each session is known at both of its nodes, and its list is the present one."""
+    for other in world.node_names:
+        here = world.node_process
+        there = world.cluster.worlds[other].node_process
+        assert here is not None
+        assert there is not None
+        if here.core.sessions_of(other) != there.core.sessions_of(world.name):
+            raise Violation(
+                f"{world.name} has {here.core.sessions_of(other)} sessions with {other}, which has "
+                f"{there.core.sessions_of(world.name)} with it"
+            )
+        if here.name not in there.core.reached():
+            raise Violation(f"{other} does not reach {here.name}")
+    ends = [agent for agent in world.agents.values() if isinstance(agent, NodeAgent)]
+    living = [each for each in world.living() if isinstance(each, NodeInstance)]
+    node = world.node_process
+    assert node is not None
+    if len(node.sessions) != len(ends) + len(living):
+        raise Violation(
+            f"{world.name} has {len(node.sessions)} near ends, {len(ends)} sessions at its broker and "
+            f"{len(living)} instances"
+        )
+
+
+def _no_session_is_left(world: NodeWorld) -> None:
+    """Nobody has used a server for a while: all sessions between nodes have ended."""
+    node = world.node_process
+    assert node is not None
+    left = {other: node.core.sessions_of(other) for other in world.node_names}
+    agents = [agent.session for agent in world.agents.values() if isinstance(agent, NodeAgent)]
+    living = [each.id for each in world.living() if isinstance(each, NodeInstance)]
+    if any(left.values()) or len(node.sessions) or agents or living:
+        raise Violation(f"{world.name} still has sessions {left}, at its broker {agents}, instances {living}")

@@ -125,6 +125,8 @@ class NodeInstance(SimInstance):
         self.is_stdin_closed = False
         self._unwritten: deque[tuple[WireId, bytes]] = deque()
         self._list_request = self._adapter.open_list_request
+        self.tools: list[str] | None = None
+        """As its session has told them last."""
         self._stdout = b""
         self._half_line = b""
 
@@ -303,8 +305,9 @@ class NodeInstance(SimInstance):
         for event in events:
             if isinstance(event, (ev.ServerAnswered, ev.AnswerUnreadable)):
                 self.unanswered.pop(event.wire, None)
-            elif isinstance(event, ev.InstanceGreeted):
+            elif isinstance(event, (ev.InstanceGreeted, ev.CatalogRead)):
                 self.greeted = True
+                self.tools = [tool.name for tool in event.catalog.tools]
             if self.alive:
                 self.host.feed(event)
 

@@ -15,6 +15,7 @@ from tests.world.sim.node_agents import NodeAgent
 from tests.world.sim.node_carpool import NodeWorld
 from tests.world.sim.node_instances import NodeInstance
 from tests.world.sim.node_links import LAG_S
+from tests.world.sim.oracles.lists import rows_now
 from tests.world.sim.oracles.violation import Violation
 from tests.world.sim.quiesce import (
     calm_down,
@@ -22,6 +23,7 @@ from tests.world.sim.quiesce import (
     nobody_waits,
     nothing_is_left,
     pools_are_at_rest,
+    start_all_servers,
 )
 from tests.world.sim.world import BOUND_S, POLICY
 
@@ -51,6 +53,9 @@ def quiesce_cluster(cluster: Cluster) -> None:
         nothing_is_left(world)
         _knows_all_servers(world)
         _sessions_have_both_ends(world)
+        _lists_are_the_present_ones(world)
+    for world in worlds:
+        start_all_servers(world)
     for world in worlds:
         for source in world.sources:
             everything_works(world, source)
@@ -68,17 +73,12 @@ def _knows_all_servers(world: NodeWorld) -> None:
     offered = {
         server
         for name in world.node_names
-        for server in cluster_names(world.cluster.worlds[name])
+        for server in world.cluster.worlds[name].own_names()
         if not world.has_server(server)
     }
     known = {each.target.server for each in world.node_servers.values() if each.target is not None}
     if known - world.own_names() != offered:
         raise Violation(f"{world.name} knows {sorted(known)} of other nodes, which offer {sorted(offered)}")
-
-
-def cluster_names(world: NodeWorld) -> frozenset[str]:
-    """The servers that this node offers."""
-    return world.own_names()
 
 
 def _sessions_have_both_ends(world: NodeWorld) -> None:
@@ -104,6 +104,28 @@ def _sessions_have_both_ends(world: NodeWorld) -> None:
             f"{world.name} has {len(node.sessions)} near ends, {len(ends)} sessions at its broker and "
             f"{len(living)} instances"
         )
+
+
+def _lists_are_the_present_ones(world: NodeWorld) -> None:
+    """What an instance has told of the tools there is what its session would be told now."""
+    for instance in world.living():
+        if not isinstance(instance, NodeInstance) or instance.tools is None:
+            continue
+        assert instance.spec.target is not None
+        sessions = [
+            (there, agent)
+            for there in world.cluster.worlds.values()
+            for agent in there.agents.values()
+            if isinstance(agent, NodeAgent)
+            and agent.end.server == instance.spec.target.server
+            and agent.end.other == world.name
+        ]
+        present = [[name for name, _ in rows_now(there.broker.core, its.session)] for there, its in sessions]
+        if instance.tools not in present:
+            raise Violation(
+                f"instance {instance.id} of {instance.key} at {world.name} has tools {instance.tools}, "
+                f"which are {present} there"
+            )
 
 
 def _no_session_is_left(world: NodeWorld) -> None:

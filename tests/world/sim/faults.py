@@ -126,15 +126,20 @@ class Storm:
         duration_s: float,
         disasters: bool,
         operators: bool = False,
+        pace_s: float = 0.1,
+        arrive_s: float = 3.0,
     ) -> None:
-        """`operators`: they pause servers and cancel calls."""
+        """`operators`: they pause servers and cancel calls. `pace_s`: the time between two acts of an agent.
+        `arrive_s`: the time between two agents.
+        """
         self.world = world
+        self.pace_s = pace_s
         self.rng = world.rng
         self.persons = persons
         self.until = world.now + duration_s
         for _ in range(agents):
             self._arrive()
-        self._repeat(3.0, self._arrive)
+        self._repeat(arrive_s, self._arrive)
         self._repeat(4.0, self._change_config)
         self._repeat(3.0, self._operate)
         if operators:
@@ -166,7 +171,7 @@ class Storm:
     def _arrive(self) -> None:
         if not self.world.broker.alive or self.world.broker.stopped:
             return
-        source, pace_s = self.rng.choice(self.world.sources), self.rng.expovariate(1 / 0.1)
+        source, pace_s = self.rng.choice(self.world.sources), self.rng.expovariate(1 / self.pace_s)
         if self.rng.random() < 0.5:
             self._work(self.world.agent(source, careless=self.rng.random() < 0.3), pace_s)
         else:

@@ -98,6 +98,25 @@ class NodeWorld(World):
         if (node := self.node_process) is not None:
             self.later(self.rng.uniform(0.0, LOOK_S), node.publish)
 
+    def remote_pools(self) -> list[PoolKey]:
+        """The pools of servers of other nodes."""
+        names = self.own_names()
+        servers = [each for name, each in self.node_servers.items() if name not in names]
+        return [key for server in servers for key in server.keys(SOURCES[0])]
+
+    def read_config(self) -> None:
+        """See `World`. The offer follows a moment later."""
+        super().read_config()
+        if (node := self.node_process) is not None:
+            self.later(self.rng.uniform(0.0, LOOK_S), node.publish)
+
+    def operable(self) -> list[PoolKey]:
+        """See `World`. The list of a server of other nodes is that of its last session: a start reads it."""
+        names = self.own_names()
+        servers = [each for name, each in self.node_servers.items() if name not in names]
+        keys = [key for server in servers for key in server.keys(SOURCES[0])]
+        return [*super().operable(), *keys]
+
     def readings(self) -> list[bv.SourceRead]:
         """For a session of another node, its one server under the names of its own."""
         readings = super().readings()
@@ -194,9 +213,7 @@ class NodeWorld(World):
                 raise Violation(f"instance {instance.id} of {instance.key} is held by {instance.holders}")
         here, left = self.cluster.left.get(number, (None, call))
         if here is not None and here.alive and here.supervisor.alive:
-            assert here.spec.target is not None
-            mode = here.supervisor.mode_of(here) if here.spec.target.keeps_state else "concurrent"
-            here.supervisor.sharing.executed(here, left, mode)
+            here.supervisor.sharing.executed(here, left, here.supervisor.kept_mode(here.key))
 
     def heard_since(self, session: SessionId) -> float:
         """See `World`."""

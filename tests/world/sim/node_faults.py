@@ -14,8 +14,10 @@ from typing import Final
 from carpool.cluster.core.channel import LOST_S
 from tests.world.sim.cluster import Cluster
 from tests.world.sim.faults import STATELESS_TRAITS, TRAITS, Storm, servers_of
+from tests.world.sim.node_carpool import NodeWorld
 from tests.world.sim.node_links import LAG_S
 from tests.world.sim.node_quiesce import quiesce_cluster
+from tests.world.sim.stateless_agents import AnyAgents
 from tests.world.sim.traits import Traits
 from tests.world.sim.world import SimServer
 
@@ -36,12 +38,14 @@ def node_storm(seed: int) -> Cluster:
     cluster.run(2.0)  # the nodes hear of each other
     disasters = seed % 2 == 1
     for world in cluster.worlds.values():
-        Storm(
+        LocalStorm(
             world,
             persons,
             agents=rng.randint(1, 4),
             duration_s=STORM_S,
             disasters=disasters and rng.random() < 0.5,
+            pace_s=0.3,
+            arrive_s=10.0,
         )
     NodeStorm(cluster, rng, disasters=disasters)
     cluster.run(STORM_S)
@@ -54,6 +58,22 @@ def _servers_of(rng: Random, node: str, persons: tuple[Traits, ...]) -> list[Sim
     for place, server in enumerate(servers):
         server.name = COMMON if rng.random() < 0.25 and place == 0 else f"{node[0]}{place}"
     return servers
+
+
+class LocalStorm(Storm):
+    """The storm at one node. Its agents mostly call servers of other nodes."""
+
+    def _call(self, agent: AnyAgents) -> None:
+        world = self.world
+        assert isinstance(world, NodeWorld)
+        names = list(world.node_servers)
+        if not names or self.rng.random() < 0.4:
+            super()._call(agent)
+            return
+        name = f"{self.rng.choice(names)}__t{self.rng.randrange(2)}"
+        size = self.rng.choice((0, 0, 0, 50, 700))
+        progress = self.rng.random() < 0.3
+        world.broker.feed(agent.call(name, world.now, size_bytes=size, progress=progress))
 
 
 class NodeStorm:

@@ -23,7 +23,7 @@ from tests.world.sim.quiesce import (
     nobody_waits,
     nothing_is_left,
     pools_are_at_rest,
-    start_all_servers,
+    start_servers,
 )
 from tests.world.sim.world import BOUND_S, POLICY
 
@@ -55,7 +55,9 @@ def quiesce_cluster(cluster: Cluster) -> None:
         _sessions_have_both_ends(world)
         _lists_are_the_present_ones(world)
     for world in worlds:
-        start_all_servers(world)
+        start_servers(world, world.operable())
+    for world in worlds:  # the list of another node's server is as old as its last session
+        start_servers(world, world.remote_pools())
     for world in worlds:
         for source in world.sources:
             everything_works(world, source)

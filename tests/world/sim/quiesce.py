@@ -39,7 +39,7 @@ def quiesce(world: World) -> None:
     world.run(BOUND_S)
     nobody_waits(world)
     nothing_is_left(world)
-    start_all_servers(world)
+    start_servers(world, world.operable())
     for source in world.sources:
         everything_works(world, source)
     world.rest()
@@ -48,9 +48,8 @@ def quiesce(world: World) -> None:
     pools_are_at_rest(world)
 
 
-def start_all_servers(world: World) -> None:
-    """An operator starts each server, and gets an answer."""
-    keys = world.operable()
+def start_servers(world: World, keys: Sequence[PoolKey]) -> None:
+    """An operator starts the servers of these pools, and gets an answer each time."""
     for key in keys:
         world.operate(key, "start")
     for _ in range(

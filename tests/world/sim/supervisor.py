@@ -187,6 +187,11 @@ class SimSupervisor(SimProcess):
         """How its pool is shared."""
         return self.core.instances.by_id[instance.id].pool.mode
 
+    def kept_mode(self, key: PoolKey) -> Mode:
+        """How a pool is shared as far as state goes: servers of other nodes may keep none for an agent."""
+        pool = self.core.pools[key]
+        return pool.mode if pool.keeps_state else "concurrent"
+
     def _observe(self, seen: sf.RecordEvidence) -> None:
         """Evidence is kept for good, and what is known told again."""
         known = self.world.evidence.setdefault(seen.key, {})
@@ -213,7 +218,7 @@ class SimSupervisor(SimProcess):
             if wanted not in ("auto", pool.mode):
                 raise Violation(f"{key} is shared as {pool.mode}, not {wanted}")
         self.sharing.modes(
-            {key: pool.mode for key, pool in pools.items()},
+            {key: self.kept_mode(key) for key in pools},
             {key: pool.server for key, pool in pools.items()},
         )
 

@@ -92,12 +92,6 @@ class NodeWorld(World):
         """See `World`."""
         return [*self.servers, *(name for name in self.node_servers if name not in self.servers)]
 
-    def read_config(self) -> None:
-        """See `World`. The offer follows a moment later."""
-        super().read_config()
-        if (node := self.node_process) is not None:
-            self.later(self.rng.uniform(0.0, LOOK_S), node.publish)
-
     def remote_pools(self) -> list[PoolKey]:
         """The pools of servers of other nodes."""
         names = self.own_names()

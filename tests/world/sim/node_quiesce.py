@@ -34,19 +34,7 @@ HEARD_S: Final = LOST_S + MAX_RESEND_S + 3.0
 def quiesce_cluster(cluster: Cluster) -> None:
     """The weather turns: nothing new goes wrong, what is under way ends."""
     worlds = list(cluster.worlds.values())
-    cluster.links.loss, cluster.links.lag_s = 0.0, LAG_S
-    for pair in list(cluster.links.cuts):
-        cluster.links.mend(pair)
-    cluster.store_comes_back()
-    for world in worlds:
-        calm_down(world)
-    for _ in range(4):
-        cluster.run(HEARD_S / 4)
-        for world in worlds:
-            world.join()
-            cluster.start_node(world.name)
-            if world.node_process is not None and world.node_process.is_draining:
-                world.node_process.drain(is_on=False)
+    _heal(cluster, worlds)
     cluster.run(BOUND_S + GRACE_S)
     for world in worlds:
         nobody_waits(world)
@@ -68,6 +56,23 @@ def quiesce_cluster(cluster: Cluster) -> None:
         nothing_is_left(world)
         pools_are_at_rest(world)
         _no_session_is_left(world)
+
+
+def _heal(cluster: Cluster, worlds: list[NodeWorld]) -> None:
+    """All faults end, and everything that is down comes back."""
+    cluster.links.loss, cluster.links.lag_s = 0.0, LAG_S
+    for pair in list(cluster.links.cuts):
+        cluster.links.mend(pair)
+    cluster.store_comes_back()
+    for world in worlds:
+        calm_down(world)
+    for _ in range(4):
+        cluster.run(HEARD_S / 4)
+        for world in worlds:
+            world.join()
+            cluster.start_node(world.name)
+            if world.node_process is not None and world.node_process.is_draining:
+                world.node_process.drain(is_on=False)
 
 
 def _knows_all_servers(world: NodeWorld) -> None:

@@ -10,6 +10,7 @@ from tests.broker.transport.test_delivery_machine import deliver
 from tests.kit.boundary_machine import play
 from tests.world.sim.faults import storm
 from tests.world.sim.hooks import HookedWorld, no_hook_waits
+from tests.world.sim.node_faults import node_storm
 from tests.world.sim.workspace_faults import workspace_storm
 from tests.world.sim.world import World
 
@@ -32,10 +33,11 @@ STORMS: Mapping[str, Callable[[int], World]] = {
 BOUNDARY_EXAMPLES: Final = 20
 EVERY: Mapping[str, Callable[[int], object]] = {
     **STORMS,
+    "nodes": node_storm,
     "deliveries": deliver,
     "boundary": lambda seed: play(seed, examples=BOUNDARY_EXAMPLES, shrinks=False),
 }
-"""Also what is no storm of the world, but a whole carpool on real sockets: with one agent, whose broker dies
-between any two steps; with agents through every way in, which come, stop, move and leave in the middle of
-anything.
+"""Also storms over several carpools, the nodes of a cluster; and what is no storm of the world, but a whole
+carpool on real sockets: with one agent, whose broker dies between any two steps; with agents through every way
+in, which come, stop, move and leave in the middle of anything.
 """

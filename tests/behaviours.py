@@ -1821,6 +1821,9 @@ _CLUSTER: Final = {
     ),
     "cluster:names": Behaviour("docs/cluster.md", "A node's own server is used before one of another node."),
     "cluster:drain": Behaviour("docs/cluster.md", "A draining node keeps its sessions and gets no others."),
+    "cluster:calls": Behaviour(
+        "docs/cluster.md", "Open calls, sessions and sums tell what runs at other nodes from what runs here."
+    ),
     "cluster:leave": Behaviour(
         "docs/cluster.md", "A node that leaves takes its servers with it, and goes on alone."
     ),

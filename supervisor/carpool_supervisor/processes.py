@@ -65,7 +65,7 @@ class Processes:
         self._node_sessions = NodeSessionStarter(
             ready,
             node_socket,
-            on_opened=self._spawned,
+            on_opened=self._session_opened,
             on_failed=self._report_spawn_failure,
             on_ended=self._ended,
         )
@@ -143,6 +143,10 @@ class Processes:
 
     def _spawned(self, instance: InstanceId, pid: int) -> None:
         self._feed((events.InstanceSpawned(instance, pid),))
+        self._instance_ios.greet(instance)
+
+    def _session_opened(self, instance: InstanceId, node: str, number: int) -> None:
+        self._feed((events.InstanceSpawned(instance, 0, node, number),))
         self._instance_ios.greet(instance)
 
     def _spawn_failed(self, instance: InstanceId, text: str, passing: bool) -> None:

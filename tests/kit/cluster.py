@@ -9,7 +9,7 @@ import trio
 
 from carpool.cluster.embedded_nats import EmbeddedNats
 from carpool_protocol.bootstrap import paths
-from tests.kit.line_agent import Json
+from tests.kit.line_agent import Json, LineAgent
 from tests.kit.live import Daemon
 from tests.kit.ports import free_port
 
@@ -95,3 +95,18 @@ def curve_settings(daemons: Mapping[str, Daemon]) -> dict[str, Json]:
         }
         for name in daemons
     }
+
+
+async def until_offered(cluster: ClusterUnderTest, node: str, server: str, *, there: bool = True) -> None:
+    """Wait until the broker of a node has a server of another one, or has it no longer."""
+    await cluster[node].until(lambda facts: (server in facts["servers"]) == there, f"{server} there: {there}")
+
+
+async def until_says(agent: LineAgent, tool: str, text: str) -> None:
+    """Call until the answer is there: a node that was away may take a moment to be reached again."""
+    with trio.fail_after(READY_S):
+        while True:
+            said = await agent.answer(await agent.start(tool, {"text": text}))
+            if "error" not in said and not said["result"].get("isError"):
+                assert said["result"]["content"][0]["text"] == text
+                return

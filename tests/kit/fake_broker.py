@@ -153,6 +153,7 @@ STATUS: Json = {
         "sessions": 1,
         "in_flight": 3,
         "calls": 1234,
+        "node_sessions": 0,
         "private_processes_avoided": 4,
         "memory_saved_bytes": 83886080,
     },

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from tests.behaviours import behaviour
-from tests.kit.cluster import ClusterUnderTest, cluster_of, curve_settings
+from tests.kit.cluster import cluster_of, curve_settings, until_offered, until_says
 from tests.kit.line_agent import Json, LineAgent
 from tests.kit.live import Daemon, Make, kit
 from tests.kit.sdks import AGENTS, ASKABLE, entry, require_peers, steps_of, tour
@@ -24,21 +24,6 @@ ECHO: Final[dict[str, dict[str, Json]]] = {"alpha": {"echo": kit("echo")}, "beta
 async def servers_in(agent: LineAgent) -> set[str]:
     """The servers whose tools an agent sees."""
     return {tool["name"].partition("__")[0] for tool in (await agent.result("tools/list"))["tools"]}
-
-
-async def until_offered(cluster: ClusterUnderTest, node: str, server: str, *, there: bool = True) -> None:
-    """Wait until the broker of a node has a server of another one, or has it no longer."""
-    await cluster[node].until(lambda facts: (server in facts["servers"]) == there, f"{server} there: {there}")
-
-
-async def until_says(agent: LineAgent, tool: str, text: str) -> None:
-    """Call until the answer is there: a node that was away may take a moment to be reached again."""
-    with trio.fail_after(LIMIT_S):
-        while True:
-            said = await agent.answer(await agent.start(tool, {"text": text}))
-            if "error" not in said and not said["result"].get("isError"):
-                assert said["result"]["content"][0]["text"] == text
-                return
 
 
 @behaviour("cluster:reach")

@@ -175,6 +175,7 @@ def open_call_rows(
             "age_s": round(max(0.0, now - open_call.since), 3),
             "instance": None if place is None or not place.instance else int(place.instance),
             "pid": None if place is None or not place.pid else place.pid,
+            "node": "" if place is None else place.node,
         }
 
 

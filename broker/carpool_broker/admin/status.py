@@ -144,6 +144,8 @@ class StatusFacts(Struct, frozen=True, kw_only=True):
     config_problem: str
     tags: Mapping[ServerName, tuple[str, ...]] = {}
     """The configured tags."""
+    nodes: Mapping[ServerName, str] = {}
+    """The servers of other nodes, each with its node (`*`: any that offers it)."""
     untrusted: frozenset[ServerName] = frozenset()
     """Servers of projects that only wait for the user's trust."""
     unset: frozenset[ServerName] = frozenset()
@@ -319,6 +321,7 @@ def _servers(facts: StatusFacts, pools: list[PoolReport]) -> dict[str, Any]:
         server["paused"] = name in facts.paused
         server["switched"] = _OVERRIDE_WORDS[facts.switches.get(name)]
         server["disabled_in"] = list(facts.disabled_in.get(name, ()))
+        server["node"] = facts.nodes.get(name, "")
     return found
 
 
@@ -390,6 +393,7 @@ def _instance_row(instance: InstanceReport, holder: Session | None) -> dict[str,
         "holder_pid": holder.pid if holder is not None else 0,
         "asks": instance.asks,
         "why": instance.why,
+        "node": instance.node,
     }
 
 
@@ -444,20 +448,28 @@ def _processes(facts: StatusFacts) -> list[dict[str, Any]]:
 
 
 def _totals(facts: StatusFacts, pools: list[PoolReport]) -> dict[str, Any]:
-    """The saving by sharing: otherwise each session would run a copy of each server that it has called."""
-    instances = [(pool.server, instance) for pool in pools for instance in pool.instances]
+    """The saving by sharing: otherwise each session would run a copy of each server that it has called.
+
+    Servers of other nodes save and cost nothing here: their processes run there.
+    """
+    everything = [(pool.server, instance) for pool in pools for instance in pool.instances]
+    instances = [(server, instance) for server, instance in everything if not instance.node]
     pss_of: dict[ServerName, list[int]] = {}
     for server, instance in instances:
         if instance.pss_bytes:
             pss_of.setdefault(server, []).append(instance.pss_bytes)
     mean = {server: sum(sizes) // len(sizes) for server, sizes in pss_of.items()}
     private = [
-        server for session in facts.sessions for server, use in session.servers.items() if use.is_called
+        server
+        for session in facts.sessions
+        for server, use in session.servers.items()
+        if use.is_called and server not in facts.nodes
     ]
     ours = sum(instance.pss_bytes for _, instance in instances)
     ours += sum(process.pss_bytes for process in (facts.surveyed.processes if facts.surveyed else []))
     return {
         "instances": len(instances),
+        "node_sessions": len(everything) - len(instances),
         "sessions": len(facts.sessions),
         "in_flight": sum(len(session.open_calls) for session in facts.sessions),
         "calls": facts.calls,

@@ -150,6 +150,7 @@ class StatusQuery:
             servers=_servers(known, problems.misconfigured),
             sharing={name: server.policy.sharing for name, server in known.items()},
             tags={name: server.tags for name, server in known.items()},
+            nodes={name: server.node for name, server in known.items() if server.node is not None},
             untrusted=problems.untrusted,
             unset=problems.unset,
             workspaces=layers.workspace_rows(),

@@ -13,7 +13,17 @@ from carpool.terminal import display
 from carpool.terminal.verb_output import print_json
 from carpool_protocol.ids import call_named
 
-_HEADS: Final = ("CALL", "STATE", "AGE", "TOOL", "SESSION", "AGENT", "INSTANCE", "WAITS FOR")
+_HEADS: Final[tuple[str, ...]] = (
+    "CALL",
+    "STATE",
+    "AGE",
+    "TOOL",
+    "SESSION",
+    "AGENT",
+    "NODE",
+    "INSTANCE",
+    "WAITS FOR",
+)
 
 
 @click.command()
@@ -39,7 +49,12 @@ def calls_page(answer: dict[str, Any]) -> str:
     rows = answer["calls"]
     if not rows:
         return "no open calls"
-    lines = [display.columns(_HEADS, [_row(each) for each in rows], right={"AGE"})]
+    table = [_row(each) for each in rows]
+    heads = _HEADS
+    if not any(each.get("node") for each in rows):
+        at = heads.index("NODE")
+        heads, table = (*heads[:at], *heads[at + 1 :]), [(*row[:at], *row[at + 1 :]) for row in table]
+    lines = [display.columns(heads, table, right={"AGE"})]
     if answer["total"] > len(rows):
         lines.append(f"{len(rows)} of {answer['total']} calls, the oldest first")
     return "\n\n".join(lines)
@@ -53,7 +68,7 @@ def _row(each: dict[str, Any]) -> tuple[object, ...]:
         where += f" (pid {each['pid']})"
     return (
         each["call"], each["state"], f"{each['age_s']:.1f} s", what, each["session"], each["agent"] or "-",
-        where, each["waits_for"] or "-",
+        each.get("node") or "-", where, each["waits_for"] or "-",
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The verbs that look at a running carpool and change nothing: `status`, `ps`.
 
-Owns the layout of the broker's facts for people; programs get them as they are. Refuses to know where the
-facts come from.
+Owns the layout of the broker's facts for people; programs get them as they are. One file, because both verbs
+show the same facts with the same cells. Refuses to know where the facts come from.
 """
 
 import os
@@ -49,6 +49,7 @@ NOTHING: Facts = {
     "sessions": [],
     "totals": {
         "instances": 0,
+        "node_sessions": 0,
         "sessions": 0,
         "in_flight": 0,
         "calls": 0,
@@ -125,7 +126,10 @@ def with_door(facts: Facts, door: HttpDoorStatus | None) -> Facts:
 def ps(
     *, servers: tuple[str, ...], sessions: tuple[str, ...], states: tuple[str, ...], as_json: bool
 ) -> None:
-    """Show every running process: instances of servers, and carpool's own, or those that are asked for."""
+    """Show every running process: instances of servers, and carpool's own, or those that are asked for.
+
+    Sessions at other nodes of the cluster are no processes of this machine; they are listed apart.
+    """
     wanted = StatusFilter(servers, sessions, states)
     with open_session(control=True) as door:
         facts = broker_request_or_fail(door, "carpool/status", {})
@@ -138,13 +142,13 @@ def ps(
     click.echo(ps_page(filtered(facts, wanted), rows))
 
 
-_ROLES = "launcher broker supervisor spawner door hook shim"
+_ROLES = "launcher broker supervisor spawner node door hook shim"
 """The roles of processes, in the order of their rows."""
 
 
 _PS_KEYS = (
     *("generation", "state", "era", "in_flight", "calls", "rss_bytes", "pss_bytes", "cpu_percent"),
-    *("uptime_s", "sharing", "verified", "holder", "holder_agent", "holder_pid", "asks", "why"),
+    *("uptime_s", "sharing", "verified", "holder", "holder_agent", "holder_pid", "asks", "why", "node"),
 )
 UNVERIFIED = "?  nobody has looked yet whether the server may be shared like this; see `carpool why SERVER`"
 
@@ -173,10 +177,13 @@ def processes(facts: Facts) -> list[Facts]:
         for one in each["instances"]:
             pool = pools.get(one["id"], each)
             mode = {"sharing": pool["sharing"], "verified": pool.get("verified", True)}
-            rows.append({**unknown, "role": "instance", "server": server, **mode, **one})
+            role = NODE_SESSION if one.get("node") else "instance"
+            rows.append({**unknown, "role": role, "server": server, **mode, **one, "pid": one["pid"] or None})
     return rows
 
 
+NODE_SESSION: Final = "node_session"
+"""The role of an instance that is a session at another node."""
 LOST = "a project cannot be read, so its servers are not there: "
 
 
@@ -207,13 +214,15 @@ def _of_workspaces(workspaces: list[Facts]) -> Iterator[str]:
 
 def ps_page(facts: Facts, rows: list[Facts]) -> str:
     """Return all of `carpool ps` for people. Holders and questions have columns only if there are any."""
+    at_nodes = [row for row in rows if row["role"] == NODE_SESSION]
+    rows = [row for row in rows if row["role"] != NODE_SESSION]
     holders = any(row["holder"] for row in rows)
     asks = any(row["asks"] for row in rows)
     heads = ["PID", "SERVER", "ID", "GEN", "STATE", "SHARING", "ERA", "IN FLIGHT", "CALLS"]
     heads += ["ASKS"] * asks + ["PSS", "RSS", "CPU %"] + ["HOLDER"] * holders
     table = [
         [
-            _or_dash(row["pid"] or None),
+            _or_dash(row["pid"]),
             row["server"] or f"({row['role']})",
             row["id"],
             _or_dash(row["generation"]),
@@ -232,11 +241,30 @@ def ps_page(facts: Facts, rows: list[Facts]) -> str:
         display.columns(heads, table, right=right, spare=("ERA", "GEN", "RSS", "SHARING", "ID"))
         or "none of these runs"
     ]
+    parts += [_node_sessions(at_nodes)] if at_nodes else []
     parts += _waits(facts, rows)
     parts += [shut] if (shut := _breakers(facts)) else []
     parts += [off] if (off := _switches(facts)) else []
     parts += [UNVERIFIED] if any(map(_is_assumed, rows)) else []
     return "\n\n".join(parts)
+
+
+def _node_sessions(rows: list[Facts]) -> str:
+    """Return the table of sessions at other nodes, whose processes run there."""
+    heads = ["NODE", "SERVER", "ID", "STATE", "IN FLIGHT", "CALLS", "HOLDER"]
+    table = [
+        [
+            row["node"],
+            row["server"],
+            row["id"],
+            display.state(row["state"] or "-"),
+            *(_or_dash(row[key]) for key in ("in_flight", "calls")),
+            _holder(row),
+        ]
+        for row in rows
+    ]
+    columns = display.columns(heads, table, right={"IN FLIGHT", "CALLS"}, spare=("ID",))
+    return f"{_count(len(rows), 'session')} at other nodes:\n{columns}"
 
 
 def _waits(facts: Facts, rows: list[Facts]) -> Iterator[str]:
@@ -380,6 +408,8 @@ def _sums(totals: Facts) -> str:
         f"{_count(totals.get('sessions', 0), 'session')}, "
         f"{totals.get('in_flight', 0)} calls in flight, {totals.get('calls', 0)} so far"
     )
+    if there := totals.get("node_sessions"):
+        sums += f", {_count(there, 'session')} at other nodes"
     if totals.get("private_processes_avoided"):
         sums += (
             f"; {_count(totals['private_processes_avoided'], 'private process', 'es')} avoided, "
@@ -459,10 +489,14 @@ _SPARE: Final = ("RESTARTS", "TOOLS", "WAITING", "SHARING")
 
 
 def _servers_table(servers: Facts) -> str:
-    """Return the table of servers; open questions to agents have a column only if there are any."""
+    """Return the table of servers; open questions to agents, and nodes, have a column only if there are
+    any.
+    """
     asks = {name: sum(each.get("asks") or 0 for each in one["instances"]) for name, one in servers.items()}
+    has_nodes = any(map(_nodes_of, servers.values()))
     heads = [
         "SERVER",
+        *(["NODE"] if has_nodes else []),
         "STATE",
         "SHARING",
         "INSTANCES",
@@ -476,6 +510,7 @@ def _servers_table(servers: Facts) -> str:
         rows.append(
             [
                 name,
+                *([_nodes_of(server) or "-"] if has_nodes else []),
                 display.state(server["state"], paused=bool(server.get("paused"))),
                 _sharing(server),
                 len(instances),
@@ -484,12 +519,27 @@ def _servers_table(servers: Facts) -> str:
                 server["waiting"],
                 server["restarts"],
                 server["tools"],
-                _size(sum(instance["pss_bytes"] for instance in instances)) if instances else "-",
+                _size(sum(each["pss_bytes"] for each in instances)) if _runs_here(server) else "-",
             ]
         )
-    table = display.columns(heads, rows, right=set(heads) - {"SERVER", "STATE", "SHARING"}, spare=_SPARE)
+    table = display.columns(
+        heads, rows, right=set(heads) - {"SERVER", "NODE", "STATE", "SHARING"}, spare=_SPARE
+    )
     unsure = any(map(_is_assumed, servers.values()))
     return f"{table}\n{display.wrapped(UNVERIFIED, rest='   ')}" if unsure else table
+
+
+def _nodes_of(server: Facts) -> str:
+    """Return the nodes at which a server of other nodes runs for agents of this one, or may run; empty: it is
+    one of this node.
+    """
+    nodes = sorted({each["node"] for each in server["instances"] if each.get("node")})
+    of_any = "any" if server.get("node") == "*" else server.get("node") or ""
+    return " ".join(nodes) or of_any
+
+
+def _runs_here(server: Facts) -> bool:
+    return any(not each.get("node") for each in server["instances"])
 
 
 def _breakers(facts: Facts) -> str:

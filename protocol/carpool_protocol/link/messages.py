@@ -693,6 +693,8 @@ class InstanceReport(Struct, frozen=True, kw_only=True, array_like=True):
     """Open asks of this instance."""
     why: str = ""
     """The limit that it has reached and for which it is being replaced."""
+    node: str = ""
+    """The node at which it is a session in place of a process; empty: it is a process of this machine."""
 
 
 class PoolReport(Struct, frozen=True, kw_only=True, array_like=True):
@@ -862,6 +864,8 @@ class CallPlace(Struct, frozen=True, array_like=True):
     instance: InstanceId = InstanceId(0)
     """0: none yet."""
     pid: int = 0
+    node: str = ""
+    """See `InstanceReport.node`."""
 
 
 class CallsLocated(Message, frozen=True, tag=51):

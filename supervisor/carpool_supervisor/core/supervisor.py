@@ -355,7 +355,7 @@ class SupervisorCore:
             self.instances.output_received(instance, now)
         match event:
             case InstanceSpawned():
-                self.instances.instance_spawned(instance, event.pid, now)
+                self.instances.instance_spawned(instance, event, now)
             case SpawnFailed():
                 self.instances.spawn_failed(instance, event, now)
             case InstanceGreeted():

@@ -8,8 +8,8 @@ instance for which `open` returned is reported exactly once as opened and later 
 node's process dies, all sessions have ended.
 
 On the socket are lines of JSON. From here: `{"open": instance, "node": …, "server": …}` with three
-descriptors, and `{"end": instance}`. From there: `{"opened": instance}`, `{"failed": instance, "text": …}`
-and `{"ended": instance, "text": …}`.
+descriptors, and `{"end": instance}`. From there: `{"opened": instance, "node": …, "session": number}`,
+`{"failed": instance, "text": …}` and `{"ended": instance, "text": …}`.
 
 Knows nothing of: nodes, links, MCP, data on the pipes.
 """
@@ -39,6 +39,8 @@ class _Answer(msgspec.Struct):
     failed: int = 0
     ended: int = 0
     text: str = ""
+    node: str = ""
+    session: int = 0
 
 
 _answers = msgspec.json.Decoder(_Answer)
@@ -51,7 +53,7 @@ class NodeSessionTable:
 
     def __init__(
         self,
-        on_opened: Callable[[InstanceId, int], None],
+        on_opened: Callable[[InstanceId, str, int], None],
         on_failed: Callable[[InstanceId, str, bool], None],
         on_ended: Callable[[InstanceId, str], None],
     ) -> None:
@@ -80,7 +82,7 @@ class NodeSessionTable:
         if opened in self._asked:
             self._asked.discard(opened)
             self._open.add(opened)
-            self._on_opened(opened, 0)
+            self._on_opened(opened, answer.node, answer.session)
         elif failed in self._asked:
             self._asked.discard(failed)
             self._on_failed(failed, answer.text, True)
@@ -106,11 +108,11 @@ class NodeSessionStarter:
         ready: ReadySet,
         path: str,
         *,
-        on_opened: Callable[[InstanceId, int], None],
+        on_opened: Callable[[InstanceId, str, int], None],
         on_failed: Callable[[InstanceId, str, bool], None],
         on_ended: Callable[[InstanceId, str], None],
     ) -> None:
-        """`path`: the socket of the node's process. `on_opened` gets 0 in place of a pid."""
+        """`path`: the socket of the node's process. `on_opened` gets the node, and the session's number."""
         self._ready = ready
         self._path = path
         self._table = NodeSessionTable(on_opened, on_failed, on_ended)

@@ -115,6 +115,18 @@ async def test_each_open_call_is_listed_with_its_place_and_age() -> None:
     assert (len(few["calls"]), few["total"]) == (1, 3)
 
 
+@behaviour("cluster:calls")
+async def test_an_open_call_at_another_node_names_the_node() -> None:
+    rig = OperatorRig()
+    here, there = rig.sent(), rig.sent()
+    rig.places = [
+        CallPlace(here, "running", InstanceId(4), 77),
+        CallPlace(there, "running", InstanceId(5), 0, "alpha"),
+    ]
+    rows = (await rig.ask("carpool/calls"))["calls"]
+    assert [(row["node"], row["instance"], row["pid"]) for row in rows] == [("", 4, 77), ("alpha", 5, None)]
+
+
 @behaviour("operate:calls")
 async def test_a_call_that_the_broker_still_has_says_what_it_waits_for() -> None:
     rig = OperatorRig(linked=False)

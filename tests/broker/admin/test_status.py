@@ -163,6 +163,23 @@ def test_savings_are_the_servers_that_sessions_would_run_less_all_of_ours() -> N
     assert (totals["instances"], totals["sessions"], totals["calls"]) == (2, 3, 7)
 
 
+@behaviour("cluster:calls")
+def test_a_session_at_another_node_is_no_process_of_this_machine_and_saves_nothing_here() -> None:
+    there = replace(instance(2, 0, node="alpha"), pid=0)
+    said = status(
+        pool(A, "serving", instance(1, 100)),
+        pool(B, "serving", there),
+        sessions=[session(1, A, B), session(2, A, B)],
+        nodes={B: "*"},
+    )
+    totals = said["totals"]
+    assert (totals["instances"], totals["node_sessions"]) == (1, 1)
+    assert totals["private_processes_avoided"] == 1
+    assert totals["memory_saved_bytes"] == 2 * 100 - 100 - (10 + 5)
+    assert (said["servers"]["a"]["node"], said["servers"]["b"]["node"]) == ("", "*")
+    assert [each["node"] for each in said["servers"]["b"]["instances"]] == ["alpha"]
+
+
 def test_a_door_and_a_hook_are_carpools_own_processes() -> None:
     pids = (1, 10, 30, 40, 50)
     processes = [ProcessReport(role="", pid=pid, rss_bytes=9, pss_bytes=1, cpu_s=0.1) for pid in pids]

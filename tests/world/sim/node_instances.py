@@ -87,8 +87,8 @@ class NodeAsker:
         self.is_open = False
         self._supervisor.awake(self.table.lost)
 
-    def _opened(self, instance: InstanceId, _pid: int) -> None:
-        self.instances[instance].opened()
+    def _opened(self, instance: InstanceId, node: str, number: int) -> None:
+        self.instances[instance].opened(node, number)
 
     def _failed(self, instance: InstanceId, text: str, _passing: bool) -> None:
         self.instances.pop(instance).failed(text)
@@ -140,10 +140,10 @@ class NodeInstance(SimInstance):
         self.asker_line = node.asker_of(self.supervisor)
         self.asker_line.ask(self, self.spec)
 
-    def opened(self) -> None:
+    def opened(self, node: str, number: int) -> None:
         """The node's process has a session for it."""
         if self.alive:
-            self.host.feed(ev.InstanceSpawned(self.id, 0))
+            self.host.feed(ev.InstanceSpawned(self.id, 0, node, number))
             self._write(self._adapter.greeting_line())
 
     def failed(self, text: str) -> None:

@@ -104,7 +104,7 @@ class LocalSessions(Generic[P]):
             return
         self._asked[supervisor, instance] = name
         self._instances[name] = supervisor, instance
-        supervisor.tell({"opened": instance})
+        supervisor.tell({"opened": instance, "node": name.node, "session": name.number})
         self._ends[name] = self._maker.open_pipes(pipes, self._events_of(name))
         self._flush_soon()
 

@@ -66,7 +66,7 @@ def _place_of(pool_call: PoolCall) -> CallPlace:
     if instance is None:
         return CallPlace(call, "waiting")
     is_asking = pool_call.asks > 0 or pool_call.awaits_retry
-    return CallPlace(call, "asking" if is_asking else "running", instance.id, instance.pid)
+    return CallPlace(call, "asking" if is_asking else "running", instance.id, instance.pid, instance.node)
 
 
 class Dispatcher:

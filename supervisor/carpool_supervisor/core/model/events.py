@@ -54,10 +54,15 @@ class BrokerConnected(SupervisorEvent, frozen=True):
 
 
 class InstanceSpawned(SupervisorEvent, frozen=True):
-    """The process runs; greeting begins."""
+    """The process runs, or the session at another node is open; greeting begins."""
 
     instance: InstanceId
     pid: int
+    """0: it is a session at another node."""
+    node: str = ""
+    """The name of that node."""
+    node_session: int = 0
+    """The number of that session among those with that node."""
 
 
 class SpawnFailed(SupervisorEvent, frozen=True):

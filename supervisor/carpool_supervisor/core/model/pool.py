@@ -96,9 +96,9 @@ class Instance:
     __slots__ = (
         "abandoned", "asks", "asks_closed_at", "blocked", "calls", "cause", "era", "failure", "fit_at",
         "generation", "held_tasks", "id", "idle_since", "in_flight", "is_stdin_closed", "last_output_at",
-        "limit_reached", "list_request", "next_wire", "over_rss_count", "pid", "pool", "probed_at",
-        "probed_era", "recycle_pending_since", "refusals", "review_from", "rss_mb", "spawned_at", "state",
-        "suspended", "tasks", "undelivered", "unread_since",
+        "limit_reached", "list_request", "next_wire", "node", "node_session", "over_rss_count", "pid",
+        "pool", "probed_at", "probed_era", "recycle_pending_since", "refusals", "review_from", "rss_mb",
+        "spawned_at", "state", "suspended", "tasks", "undelivered", "unread_since",
     )  # fmt: skip
 
     def __init__(self, instance: InstanceId, pool: "Pool", generation: int, now: float) -> None:
@@ -113,6 +113,10 @@ class Instance:
         """Its answers to greetings in eras that it does not speak."""
         self.state = InstanceState.SPAWNING
         self.pid = 0
+        self.node = ""
+        """The node at which it is a session in place of a process; empty: it is a process."""
+        self.node_session = 0
+        """The number of that session."""
         self.spawned_at = now
         self.fit_at: float | None = None
         self.last_output_at = now

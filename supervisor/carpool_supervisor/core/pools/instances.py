@@ -30,7 +30,7 @@ from carpool_supervisor.core.model.effects import (
     WriteLogLine,
     WriteProbe,
 )
-from carpool_supervisor.core.model.events import InstanceExited, SpawnFailed, StdinBroken
+from carpool_supervisor.core.model.events import InstanceExited, InstanceSpawned, SpawnFailed, StdinBroken
 from carpool_supervisor.core.model.lifecycle import ACTIVE, ENDING, InstanceState, LifecycleEvent
 from carpool_supervisor.core.model.loss_causes import LossCause
 from carpool_supervisor.core.model.pool import MAX_ABANDONED, Instance, Pool, Pools, mark_not_plain
@@ -118,9 +118,9 @@ class Instances:
         self._emit(Spawn(instance.id, pool.key, pool.server, instance.generation, era))
         return instance
 
-    def instance_spawned(self, instance: Instance, pid: int, now: float) -> None:
-        """The process of the instance runs."""
-        instance.pid = pid
+    def instance_spawned(self, instance: Instance, event: InstanceSpawned, now: float) -> None:
+        """The process of the instance runs, or its session at another node is open."""
+        instance.pid, instance.node, instance.node_session = event.pid, event.node, event.node_session
         if instance.state is InstanceState.SPAWNING:
             instance.transition(LifecycleEvent.SPAWNED)
             self.era_greetings.instance_spawned(instance, now)

@@ -121,6 +121,7 @@ def _instance(instance: Instance, now: float, leases: Leases) -> InstanceReport:
         holder=leases.holder(instance.id) or SessionId(""),
         asks=sum(opened.asks for opened in instance.in_flight.values()),
         why=_why(instance, leases, now),
+        node=instance.node,
     )
 
 

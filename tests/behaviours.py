@@ -1824,6 +1824,14 @@ _CLUSTER: Final = {
     "cluster:calls": Behaviour(
         "docs/cluster.md", "Open calls, sessions and sums tell what runs at other nodes from what runs here."
     ),
+    "cluster:drain_by": Behaviour(
+        "docs/cluster.md", "A node says which others may make it drain, and those that may not are told so."
+    ),
+    "cluster:acts": Behaviour("docs/audit.md", "Drains and leaves of nodes are acts in the audit."),
+    "cluster:story": Behaviour(
+        "docs/cluster.md",
+        "The story of a call tells what happened at another node, to the node of its agent only.",
+    ),
     "cluster:leave": Behaviour(
         "docs/cluster.md", "A node that leaves takes its servers with it, and goes on alone."
     ),

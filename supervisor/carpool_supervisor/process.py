@@ -330,8 +330,9 @@ class SupervisorShell:
 
     def _send_journal(self, message: ReadJournal) -> None:
         entries = RawJson(msgspec.json.encode(self._pump.story(message.call, CallId)))
-        running = {each.id: each.pid for each in self.core.instances.by_id.values()}
-        self._link.send(BROKER, JournalRead(message.token, entries, running))
+        instances = self.core.instances
+        running = {each.id: each.pid for each in instances.by_id.values()}
+        self._link.send(BROKER, JournalRead(message.token, entries, running, instances.node_sessions()))
 
     def _probe_reported(self, message: ReportProbe) -> None:
         kind = _KINDS_OF_PROBE.get(message.kind)

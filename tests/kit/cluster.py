@@ -54,7 +54,7 @@ class ClusterUnderTest:
 @asynccontextmanager
 async def cluster_of(servers: ServersOf, **settings: Any) -> AsyncIterator[ClusterUnderTest]:
     """Nodes with these servers over NATS, each of which reaches all others. `settings`: of `cluster`, for all
-    nodes, or for one by its name.
+    nodes, or for one by its name; `profiles` and `audit` are those of the file.
     """
     base = Daemon()
     nats = EmbeddedNats(str(base.base / "nats"))
@@ -64,9 +64,9 @@ async def cluster_of(servers: ServersOf, **settings: Any) -> AsyncIterator[Clust
         for name, its in servers.items():
             own = {**{key: each for key, each in settings.items() if key not in servers}}
             own |= settings.get(name, {})
-            profiles = own.pop("profiles", {})
+            whole = {key: own.pop(key) for key in ("profiles", "audit") if key in own}
             daemon = cluster.nodes[name] = Daemon(
-                its, cluster={"url": nats.url, "node": name, **own}, profiles=profiles
+                its, cluster={"url": nats.url, "node": name, **own}, **whole
             )
             daemon.up()
         await cluster.until(lambda: _all_meet(cluster), "each node reaches all others")

@@ -14,6 +14,7 @@ import msgspec
 from carpool.cluster.core.node import NodeCore, NodeEffect, NoNodeError
 from carpool.cluster.core.offers import NodeOffer, ServerOffer
 from carpool.cluster.core.sessions import EndSession, OpenAtBroker, PassBytes, ReadOn, SessionName
+from carpool_protocol.config.schema.settings_cluster import ANY_NODE
 
 SERVER: Final = "echo"
 MAX_STEPS: Final = 20_000
@@ -38,8 +39,15 @@ class SessionText:
 class NodeWorld:
     """The nodes `names`, each of which offers the server `echo`."""
 
-    def __init__(self, *names: str, offers: bool = True, frame_bytes: int = 2000) -> None:
-        """`offers`: False if there is no store in which nodes find each other's."""
+    def __init__(
+        self,
+        *names: str,
+        offers: bool = True,
+        frame_bytes: int = 2000,
+        drain_by: tuple[str, ...] = (ANY_NODE,),
+    ) -> None:
+        """`offers`: False if there is no store in which nodes find each other's. `drain_by`: of all nodes."""
+        self.drain_by = drain_by
         self.frame_bytes = frame_bytes
         self.has_offers = offers
         self.now = 0.0
@@ -65,7 +73,7 @@ class NodeWorld:
         self.lives += 1
         life, ids = self.lives, iter(range(1, 1_000_000))
         self.cores[name] = NodeCore(
-            name, str(life), lambda: life * 1_000_000 + next(ids), frame_bytes=self.frame_bytes
+            name, str(life), lambda: life * 1_000_000 + next(ids), self.frame_bytes, self.drain_by
         )
         self.offer_all()
 

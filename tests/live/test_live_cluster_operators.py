@@ -6,11 +6,14 @@ from typing import Final
 
 import trio
 
+from carpool.cluster.requests import story_at_node
 from tests.behaviours import behaviour
-from tests.kit.cluster import cluster_of, until_offered
-from tests.kit.live import kit
+from tests.kit.cluster import cluster_of, until_offered, until_says
+from tests.kit.line_agent import Json
+from tests.kit.live import Daemon, kit
 
 LIMIT_S: Final = 120.0
+ECHO: Final[dict[str, dict[str, Json]]] = {"alpha": {"echo": kit("echo")}, "beta": {}}
 
 
 @behaviour("cluster:calls")
@@ -37,3 +40,106 @@ async def test_an_open_call_at_another_node_is_shown_with_its_node_and_counts_as
                 assert "alpha" in beta.run("calls").stdout
                 gate.touch()
                 assert not (await agent.answer(started))["result"].get("isError")
+
+
+def acts_of(one: Daemon) -> list[Json]:
+    """The acts on nodes in the audit, without what differs between runs."""
+    lines = json.loads(one.run("audit", "--acts", "--json").stdout)
+    keys = ("act", "targets", "via", "principal", "outcome")
+    return [{key: line[key] for key in keys} for line in lines]
+
+
+@behaviour("cluster:drain_by")
+async def test_a_node_that_others_may_not_drain_refuses_and_says_so_and_both_write_it_down() -> None:
+    refusing: Json = {"drain_by": ["gamma"]}
+    with trio.fail_after(LIMIT_S):
+        async with cluster_of(ECHO, audit={"on": True}, alpha=refusing) as cluster:
+            alpha, beta = cluster["alpha"], cluster["beta"]
+            said = beta.run("cluster", "drain", "alpha")
+            assert (said.returncode, "`cluster.drain_by`" in said.stderr) == (1, True)
+            assert not cluster.facts("alpha")["own"]["is_draining"]
+            assert beta.run("cluster", "drain").returncode == 0
+            await cluster.until(
+                lambda: len(acts_of(beta)) == 2 and len(acts_of(alpha)) == 1, "the acts are written down"
+            )
+            asked: Json = {"act": "drain", "targets": ["alpha"], "outcome": "refused"}
+            own: Json = {"act": "drain", "targets": ["beta"], "outcome": "done"}
+            assert acts_of(beta) == [{**each, "via": "cli", "principal": ""} for each in (asked, own)]
+            assert acts_of(alpha) == [{**asked, "via": "node", "principal": "beta"}]
+            assert "node beta asks this one to drain; refused" in alpha.log("node")
+            assert "beta" in alpha.run("audit", "--acts").stdout
+
+
+@behaviour("cluster:acts")
+async def test_a_node_that_leaves_has_a_line_in_the_audit() -> None:
+    with trio.fail_after(LIMIT_S):
+        async with cluster_of(ECHO, audit={"on": True}) as cluster:
+            assert cluster["alpha"].run("cluster", "leave").returncode == 0
+            await cluster.until(lambda: len(acts_of(cluster["alpha"])) == 1, "it is written down")
+            [line] = acts_of(cluster["alpha"])
+            assert (line["act"], line["targets"], line["outcome"]) == ("leave", ["alpha"], "done")
+
+
+@behaviour("cluster:story")
+async def test_a_story_tells_what_happened_at_the_other_node() -> None:
+    with trio.fail_after(LIMIT_S):
+        async with cluster_of(ECHO, audit={"on": True}) as cluster, cluster["beta"].shim() as agent:
+            alpha, beta = cluster["alpha"], cluster["beta"]
+            await until_offered(cluster, "beta", "echo")
+            assert await agent.text("echo__echo", {"text": "hunter2"}) == "hunter2"
+            [line] = json.loads(beta.run("audit", "--json").stdout)
+            [there] = json.loads(alpha.run("audit", "--json").stdout)
+            told = beta.run("story", line["id"])
+            assert told.returncode == 0, told.stderr
+            steps = [each.split()[2:] for each in told.stdout.splitlines() if " alpha " in each]
+            assert ["alpha", "broker", "came", "from", there["session"]] in steps
+            assert any(words[:3] == ["alpha", "supervisor", "handed"] for words in steps)
+            assert "handed to node alpha" in told.stdout
+            assert f"at node alpha it is {there['id']}" in told.stdout
+            order = [
+                told.stdout.index(text)
+                for text in ("handed to node", "alpha broker", "answered to its agent")
+            ]
+            assert order == sorted(order)
+            whole = beta.run("story", line["id"], "--json").stdout
+            assert "hunter2" not in told.stdout + whole
+            [tale] = json.loads(whole)["nodes"]
+            assert (tale["node"], tale["call"], tale["refused"]) == ("alpha", there["id"], "")
+
+
+@behaviour("cluster:story")
+async def test_a_story_of_a_session_that_has_ended_is_still_told_and_an_absent_node_is_named() -> None:
+    with trio.fail_after(LIMIT_S):
+        async with cluster_of(ECHO, audit={"on": True}) as cluster:
+            beta = cluster["beta"]
+            await until_offered(cluster, "beta", "echo")
+            async with beta.shim() as agent:
+                await until_says(agent, "echo__echo", "x")
+            await cluster.until(lambda: not cluster.facts("alpha")["own"]["load"], "the session has ended")
+            line = json.loads(beta.run("audit", "--json").stdout)[-1]
+            assert "at node alpha it is" in beta.run("story", line["id"]).stdout
+            cluster.nodes["alpha"].close()
+            await cluster.until(
+                lambda: "what happened at node alpha is not known" in beta.run("story", line["id"]).stdout,
+                "the story says that alpha cannot be asked",
+            )
+
+
+@behaviour("cluster:story")
+async def test_a_node_is_told_nothing_of_sessions_that_are_not_its_own() -> None:
+    """The node gamma asks alpha for a call that beta's agent has made there."""
+    with trio.fail_after(LIMIT_S):
+        async with cluster_of({**ECHO, "gamma": {}}) as cluster, cluster["beta"].shim() as agent:
+            await until_offered(cluster, "beta", "echo")
+            await until_says(agent, "echo__echo", "x")
+            found = {
+                node: [
+                    story_at_node(str(cluster[node].directory), "alpha", session, call)
+                    for session in (1, 2, -1, -2)
+                    for call in range(1, 20)
+                ]
+                for node in ("beta", "gamma")
+            }
+            assert any(each.steps for each in found["beta"])
+            assert not any(each.steps for each in found["gamma"])
+            assert all(each.refused for each in found["gamma"])

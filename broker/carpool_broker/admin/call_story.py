@@ -1,9 +1,11 @@
 """The method `carpool/story`, which `carpool story` uses: the entries of both journals about one call.
 
-Owns the way from a call to its agent's request: before a call is sent, the broker's journal mentions only
-that request. Knows nothing of: the text of a story.
+Owns the way from a call to its agent's request, and back: before a call is sent, the broker's journal
+mentions only that request. Another node of a cluster knows a call by its session and request. Knows nothing
+of: the text of a story.
 """
 
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
@@ -24,9 +26,11 @@ FindStory = Callable[[int | str, type[int | str]], list[StoryEntry]]
 
 
 class StoryParams(Struct):
-    """Params of `carpool/story`."""
+    """Params of `carpool/story`: the name of a call, or a session and the id of its request."""
 
-    call: str
+    call: str = ""
+    session: str = ""
+    request: int = 0
 
 
 class Stories:
@@ -42,21 +46,39 @@ class Stories:
         methods.add("carpool/story", StoryParams, lambda _, params: self.story(params))
 
     async def story(self, params: StoryParams) -> dict[str, Any]:
-        """`{"call", "run", "broker", "supervisor", "pids"}`: the entries that both journals still hold."""
-        call = call_named(params.call)
+        """`{"call", "run", "broker", "supervisor", "pids", "nodes"}`: the entries that both journals still
+        hold; `nodes`: of each instance that is or was a session at another node, the node and the session.
+        """
+        if params.session:
+            call = call_of_request(self._story_of, SessionId(params.session), params.request)
+        else:
+            call = call_named(params.call)
+        if call is None and params.session:
+            return self._answer(None, [], [])
         if call is None:
             raise ControlError("bad_params", "A call is named as in errors and in the audit: c17, or c1.17.")
         found = await self._inquiries.query_all(lambda token: ReadJournal(token, call), STORY_TIMEOUT_S)
         journals = [each for each in found.values() if isinstance(each, JournalRead)]
-        entries = [
-            entry for each in journals for entry in msgspec.json.decode(each.entries, type=list[msgspec.Raw])
-        ]
+        return self._answer(call, call_entries(self._story_of, call), journals)
+
+    def _answer(
+        self, call: CallId | None, entries: list[StoryEntry], journals: list[JournalRead]
+    ) -> dict[str, Any]:
         return {
-            "call": call_name(call),
+            "call": "" if call is None else call_name(call),
             "run": "" if self._audit is None else self._audit.run,
-            "broker": call_entries(self._story_of, call),
-            "supervisor": entries,
+            "broker": entries,
+            "supervisor": [
+                entry
+                for each in journals
+                for entry in msgspec.json.decode(each.entries, type=list[msgspec.Raw])
+            ],
             "pids": {str(instance): pid for each in journals for instance, pid in each.pids.items()},
+            "nodes": {
+                str(instance): {"node": there.node, "session": there.session}
+                for each in journals
+                for instance, there in each.nodes.items()
+            },
         }
 
 
@@ -75,6 +97,20 @@ def call_entries(story: FindStory, call: CallId) -> list[StoryEntry]:
         and each["at"] <= found[0]["at"]
     ]
     return [*received[-1:], *found]
+
+
+def call_of_request(story: FindStory, session: SessionId, request: int) -> CallId | None:
+    """Return the last call that was sent for this request; None: the journal does not hold it."""
+    wanted = b64encode(b"%d" % request).decode()  # a journal renders bytes so
+    sent = [
+        it["call"]
+        for each in story(session, SessionId)
+        for it in each["effects"]
+        if it.get("type") == "Call"
+        and str(it.get("session", "")).partition(".")[0] == session
+        and it.get("request") == wanted
+    ]
+    return CallId(sent[-1]) if sent else None
 
 
 def _is_call(effect: StoryEntry, call: CallId) -> bool:

@@ -48,6 +48,7 @@ class ControlMethods:
         """`follow` feeds these events to the core."""
         acts = OperatorActs(core, process.audit, process.peer_uid)
         methods = Methods(acts.begin)
+        acts.register(methods)
         self.answer = methods.answer
         self.override_commands = OverrideCommands(configuration, follow)
         self.override_commands.register(methods, core, reload)

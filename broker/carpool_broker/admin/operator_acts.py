@@ -1,16 +1,18 @@
 """Acts of operators in the audit: control requests that change what runs (docs/audit.md).
 
 Owns who an operator is: the process and user at the socket, and the token's name over HTTP. Each handler says
-which of its requests are acts, and `methods` reads the outcome from the answer.
+which of its requests are acts, and `methods` reads the outcome from the answer. Acts on nodes are done by the
+node's process, which reports them (`carpool/node_act`).
 
 Knows nothing of: the effect of an act, the file (`storage.audit_log`).
 """
 
 from collections.abc import Callable
+from typing import Any, Literal
 
-from msgspec import structs
+from msgspec import Struct, structs
 
-from carpool_broker.admin.methods import Act, EndAct
+from carpool_broker.admin.methods import Act, EndAct, Methods
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.storage.audit_log import AuditLog, OperatorAct
 from carpool_protocol.ids import SessionId
@@ -19,6 +21,19 @@ MAX_TARGETS = 100
 MAX_TARGET_CHARS = 128
 MORE = "…"
 """Stands for the targets past the bound, and for the rest of a long one."""
+
+
+class NodeActParams(Struct):
+    """Params of `carpool/node_act`."""
+
+    act: Literal["drain", "undrain", "leave"]
+    node: str
+    """The node that it is about."""
+    outcome: Literal["done", "refused", "unknown"]
+    by: str = ""
+    """The other node that asked for it; empty: a command on this machine."""
+    pid: int = 0
+    uid: int | None = None
 
 
 class OperatorActs:
@@ -30,6 +45,28 @@ class OperatorActs:
         self._core = core
         self._audit = audit
         self._peer_uid = peer_uid
+
+    def register(self, methods: Methods) -> None:
+        """Put `carpool/node_act` into the table."""
+        methods.add("carpool/node_act", NodeActParams, self.add_node_act)
+
+    def add_node_act(self, session: SessionId, params: NodeActParams) -> dict[str, Any]:
+        """Write the line of an act on a node. Returns nothing of interest."""
+        if self._audit is not None:
+            self._audit.add_act(
+                OperatorAct(
+                    act=params.act,
+                    targets=_bounded([params.node]),
+                    for_session="",
+                    session=session,
+                    pid=params.pid,
+                    uid=params.uid,
+                    via="node" if params.by else "cli",
+                    principal=params.by[:MAX_TARGET_CHARS],
+                    outcome=params.outcome,
+                )
+            )
+        return {}
 
     def begin(self, session: SessionId, act: Act) -> EndAct:
         """Note who asks, who may be gone when the act ends. Returns the function that writes the line."""

@@ -17,7 +17,7 @@ from carpool.cli.edit import config_in_force
 from carpool.cli.main import json_option
 from carpool.cluster.keys import make_key, public_key
 from carpool.cluster.links.link import LinkError
-from carpool.cluster.requests import NodeRequestError, request
+from carpool.cluster.requests import NodeProcessError, request
 from carpool.cluster.settings import key_file
 from carpool.control.place import runtime_place
 from carpool.terminal import display
@@ -129,7 +129,7 @@ def _row(offer: dict[str, Any], state: str, sessions: int) -> list[object]:
 def _ask(what: Literal["drain", "undrain", "leave"], node: str, *, as_json: bool) -> None:
     try:
         said = request(runtime_place().directory, what, node)
-    except NodeRequestError as error:
+    except NodeProcessError as error:
         fail(str(error))
     if as_json:
         print_json({"said": said})

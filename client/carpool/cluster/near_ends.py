@@ -29,6 +29,8 @@ MAX_UNSENT_BYTES: Final = 1024 * 1024
 class PipesEnd:
     """The pipes of an instance of this node's supervisor. Closes them."""
 
+    session: Final = ""
+
     def __init__(self, fds: Sequence[int], events: NearEndEvents) -> None:
         """`fds`: stdin, which is read, stdout and stderr, which are written, as by a server's process."""
         self._loop = asyncio.get_running_loop()
@@ -174,6 +176,11 @@ class BrokerEnd:
         self._is_over = False
         self._over = asyncio.Event()
         self._tasks = asyncio.create_task(self._run())
+
+    @property
+    def session(self) -> str:
+        """Return the session's public id at the broker; empty: no broker has admitted it."""
+        return self._connection.session
 
     @property
     def is_attached(self) -> bool:

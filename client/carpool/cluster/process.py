@@ -15,16 +15,29 @@ import signal
 import traceback
 from typing import Any, Final
 
+from carpool.cluster.call_stories import tell_story
 from carpool.cluster.core.local_sessions import LocalSessions
-from carpool.cluster.core.node import DrainingAsked, NodeCore, NodeEffect, OffersChanged, Report
+from carpool.cluster.core.node import (
+    DrainingAsked,
+    NodeAnswered,
+    NodeAsked,
+    NodeCore,
+    NodeEffect,
+    OffersChanged,
+    Report,
+)
+from carpool.cluster.core.node_requests import NodeAnswer
+from carpool.cluster.core.sessions import SessionName
 from carpool.cluster.embedded_nats import EmbeddedNats
 from carpool.cluster.links.link import LinkError, LinkEvents, NodeLink
 from carpool.cluster.log import log
 from carpool.cluster.near_ends import NearEnds
 from carpool.cluster.offer_exchange import OfferExchange
+from carpool.cluster.other_nodes import OtherNodes
 from carpool.cluster.own_offer import OwnOffer
 from carpool.cluster.settings import NEW, NodeSettings, make_link, node_settings
 from carpool.cluster.supervisor_socket import SessionRequest, SupervisorConnection, SupervisorSocket
+from carpool.cluster.verb_requests import VerbRequests
 from carpool.launcher.node_process import EXIT_CONFIG, EXIT_UNWANTED
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import ConfigFile, find_config_file, home_of, load_layer
@@ -79,7 +92,7 @@ class NodeProcess:
         self._link = link
         self._last_id = 0
         epoch = os.urandom(6).hex()
-        self._core = NodeCore(settings.node, epoch, self._new_id)
+        self._core = NodeCore(settings.node, epoch, self._new_id, drain_by=settings.cluster.drain_by)
         self._own = OwnOffer(directory, file, settings, home)
         self._offers = OfferExchange(directory, settings, url, core=self._core, link=link, own=self._own)
         self._sessions = LocalSessions(
@@ -88,6 +101,18 @@ class NodeProcess:
             refusal=self._offers.refusal,
             flush_soon=self._flush_soon,
             log=log,
+        )
+        self._others = OtherNodes(
+            self._core,
+            tell_story=self._tell_story,
+            flush_soon=self._flush_soon,
+        )
+        self._verbs = VerbRequests(
+            directory,
+            settings.node,
+            self._others,
+            set_draining=self._set_draining,
+            leave=self._leave_for_good,
         )
         self._loop = asyncio.get_running_loop()
         self._flush_due = asyncio.Event()
@@ -119,6 +144,7 @@ class NodeProcess:
             self._flush_when_due(),
             self._offers.publish(),
             self._offers.write_servers(),
+            self._others.ping(),
             self._watch_config(),
             *([_keep_up(nats)] if nats is not None else []),
         )
@@ -175,36 +201,23 @@ class NodeProcess:
     # --- requests --------------------------------------------------------------------------------------
 
     def _requested(self, asker: SupervisorConnection, request: SessionRequest, fds: tuple[int, ...]) -> None:
-        if request.end:
+        if request.act:
+            self._verbs.requested(asker, request)
+        elif request.end:
             self._sessions.end_instance(asker, request.end)
-            return
-        if not request.act:
+        else:
             self._sessions.open_for(asker, request.open, request.node, request.server, fds)
-            return
-        own = self._settings.node
-        node = request.node or own
-        if request.act == "leave":
-            self._exit = EXIT_UNWANTED
-            asker.tell({"said": f"{own} leaves the cluster; `carpool restart --all` joins again"})
-            self._stopped.set()
-            return
-        is_on = request.act == "drain"
-        if node == own:
-            self._set_draining(is_on=is_on)
-        elif not self._core.ask_to_drain(node, is_on=is_on):
-            asker.tell({"refused": f"node {node} is not reached (`carpool cluster status`)"})
-            return
-        self._flush_soon()
-        text = (
-            "takes no further sessions of other nodes; those that are open go on"
-            if is_on
-            else "takes sessions of other nodes again"
-        )
-        asker.tell({"said": f"{node} {text}"})
 
-    def _set_draining(self, *, is_on: bool) -> None:
+    async def _tell_story(self, session: SessionName, call: int) -> NodeAnswer:
+        return await tell_story(self._directory, self._sessions.broker_session(session), call)
+
+    def _set_draining(self, is_on: bool) -> None:
         self._offers.is_draining = is_on
         self._offers.publish_soon()
+
+    def _leave_for_good(self) -> None:
+        self._exit = EXIT_UNWANTED
+        self._stopped.set()
 
     # --- the link --------------------------------------------------------------------------------------
 
@@ -212,9 +225,11 @@ class NodeProcess:
         for effect in effects:
             match effect:
                 case DrainingAsked():
-                    word = "drain" if effect.is_on else "take sessions again"
-                    log(f"node {effect.node} asks this one to {word}")
-                    self._set_draining(is_on=effect.is_on)
+                    self._verbs.draining_asked(effect)
+                case NodeAsked():
+                    self._others.asked(effect)
+                case NodeAnswered():
+                    self._others.answered(effect)
                 case OffersChanged():
                     self._offers.changed.set()
                 case Report():

@@ -4,10 +4,11 @@ Knows nothing of: what the process does about requests.
 """
 
 import socket
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from carpool.cluster.core.node_requests import NodeAnswer
 from carpool.cluster.core.offers import NodeOffer
 from carpool_protocol.bootstrap import paths, peer_credentials
 
@@ -17,7 +18,7 @@ _NO_NODE: Final = (
 )
 
 
-class NodeRequestError(Exception):
+class NodeProcessError(Exception):
     """The process refused, or is not there. The text says what to do."""
 
 
@@ -27,21 +28,38 @@ class _Answer(msgspec.Struct):
 
 
 def request(directory: str, act: Literal["drain", "undrain", "leave"], node: str) -> str:
-    """Ask for one thing and return the answer, a sentence. `node`: empty for this one."""
+    """Ask for one thing and return the answer, a sentence. `node`: empty for this one. Raises
+    `NodeProcessError`.
+    """
+    answer = _ask(directory, {"act": act, "node": node}, _Answer)
+    if answer.refused:
+        raise NodeProcessError(answer.refused)
+    return answer.said
+
+
+def story_at_node(directory: str, node: str, session: int, call: int) -> NodeAnswer:
+    """Return the steps of a call at another node. `session`: the number of this node's session there; `call`:
+    the JSON-RPC id on it. Raises `NodeProcessError` if this machine's process does not answer.
+    """
+    asked = {"act": "story", "node": node, "session": session, "call": call}
+    return _ask(directory, asked, NodeAnswer)
+
+
+T = TypeVar("T")
+
+
+def _ask(directory: str, asked: dict[str, object], kind: type[T]) -> T:
     try:
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(ANSWER_S)
             sock.connect(paths.node_socket(directory))
             if not peer_credentials.is_ours(sock):
-                raise NodeRequestError(f"nothing was said to the socket: {peer_credentials.NOT_OURS}")
-            sock.sendall(msgspec.json.encode({"act": act, "node": node}) + b"\n")
+                raise NodeProcessError(f"nothing was said to the socket: {peer_credentials.NOT_OURS}")
+            sock.sendall(msgspec.json.encode(asked) + b"\n")
             with sock.makefile("rb") as lines:
-                answer = msgspec.json.decode(lines.readline(), type=_Answer)
+                return msgspec.json.decode(lines.readline(), type=kind)
     except (OSError, msgspec.MsgspecError):
-        raise NodeRequestError(_NO_NODE) from None
-    if answer.refused:
-        raise NodeRequestError(answer.refused)
-    return answer.said
+        raise NodeProcessError(_NO_NODE) from None
 
 
 class _NodeServer(msgspec.Struct):

@@ -33,8 +33,12 @@ class SessionRequest(msgspec.Struct):
     server: str = ""
     end: int = 0
     """The instance whose session is to end."""
-    act: Literal["", "drain", "undrain", "leave"] = ""
-    """What `carpool cluster` asks for (`requests`), of `node`."""
+    act: Literal["", "drain", "undrain", "leave", "story"] = ""
+    """What a verb asks for (`requests`), of `node`."""
+    session: int = 0
+    """For `story`: the number of the session at the other node."""
+    call: int = 0
+    """For `story`: the JSON-RPC id of the call on it."""
 
 
 _requests = msgspec.json.Decoder(SessionRequest)
@@ -58,6 +62,11 @@ class SupervisorConnection:
         self._outbox = b""
         self._is_open = True
         self._loop.add_reader(sock.fileno(), self._readable)
+
+    @property
+    def peer(self) -> tuple[int, int] | None:
+        """Return process id and user id of the other end; None: not known."""
+        return peer_credentials.peer(self._sock) if self._is_open else None
 
     def tell(self, answer: dict[str, object]) -> None:
         """Send one line."""

@@ -882,6 +882,14 @@ class ReadJournal(Message, frozen=True, tag=5):
     call: CallId
 
 
+class NodeSession(Struct, frozen=True, array_like=True):
+    """A session at another node, which is or was an instance here."""
+
+    node: str
+    session: int
+    """Its number among those with that node."""
+
+
 class JournalRead(Message, frozen=True, tag=45):
     """The answer to `ReadJournal`."""
 
@@ -890,6 +898,8 @@ class JournalRead(Message, frozen=True, tag=45):
     """A list of `{at, event, effects}`, see `CorePump.story`."""
     pids: dict[InstanceId, int] = {}
     """Process ids of the running instances."""
+    nodes: dict[InstanceId, NodeSession] = {}
+    """The sessions at other nodes among the instances that run, or have ended lately."""
 
 
 class SharingExplained(Message, frozen=True, tag=42):

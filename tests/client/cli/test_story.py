@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from carpool.cli.story import page, story_steps
+from carpool.cli.story import page
+from carpool.logs.story_steps import story_steps
 from carpool_protocol.ids import CallId, call_name, call_named, call_of
 from tests.behaviours import behaviour
 
@@ -16,7 +17,13 @@ def entry(at: float, event: str, *effects: dict[str, Any], **fields: Any) -> dic
 
 
 def live(*, broker: list[Any] | None = None, supervisor: list[Any] | None = None) -> dict[str, Any]:
-    return {"run": "r", "broker": broker or [], "supervisor": supervisor or [], "pids": {"3": 4711}}
+    return {
+        "run": "r",
+        "broker": broker or [],
+        "supervisor": supervisor or [],
+        "pids": {"3": 4711},
+        "nodes": {},
+    }
 
 
 def words(found: dict[str, Any]) -> list[tuple[str, str]]:

@@ -59,6 +59,8 @@ KINDS: Final[dict[type, Kind]] = {
 class SimBrokerEnd:
     """The node's end of a session at its broker: a `NearEnd`."""
 
+    session = ""
+
     def __init__(self, node: "SimNode", other: str, server: str, events: NearEndEvents) -> None:
         """`other`: the node of the agent."""
         self._node = node

@@ -322,6 +322,8 @@ class NodeInstance(SimInstance):
 class SimPipesEnd:
     """The node's end of the pipes of an instance: a `NearEnd`."""
 
+    session = ""
+
     def __init__(self, node: "SimNode", instance: NodeInstance, events: NearEndEvents) -> None:
         self._node = node
         self._instance = instance

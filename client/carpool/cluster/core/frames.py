@@ -65,13 +65,29 @@ class OfferRecord(ChannelRecord, frozen=True, tag=5):
     offer: bytes
 
 
-class DrainRecord(ChannelRecord, frozen=True, tag=6):
-    """Take no further sessions of other nodes, or take them again."""
+class RequestRecord(ChannelRecord, frozen=True, tag=7):
+    """A request to the other node (`node_requests`). It answers each, also one of a kind that it does not
+    know.
+    """
 
-    is_on: bool
+    number: int
+    """The sender's number of it; the answer has the same."""
+    kind: str
+    session: int = 0
+    """For `story`: the session of the call."""
+    call: int = 0
+    """For `story`: the JSON-RPC id of the call on that session."""
 
 
-AnyRecord = OpenRecord | BytesRecord | CreditRecord | CloseRecord | OfferRecord | DrainRecord
+class AnswerRecord(ChannelRecord, frozen=True, tag=8):
+    """The answer to a request."""
+
+    number: int
+    body: bytes
+    """A `node_requests.NodeAnswer` as JSON."""
+
+
+AnyRecord = OpenRecord | BytesRecord | CreditRecord | CloseRecord | OfferRecord | RequestRecord | AnswerRecord
 
 
 class ChannelFrame(Struct, frozen=True, array_like=True):
@@ -137,5 +153,9 @@ def size_of(record: AnyRecord) -> int:
             return 4 * len(record.text) + RECORD_OVERHEAD_BYTES
         case OpenRecord():
             return 4 * len(record.server) + RECORD_OVERHEAD_BYTES
-        case CreditRecord() | DrainRecord():
+        case AnswerRecord():
+            return len(record.body) + RECORD_OVERHEAD_BYTES
+        case RequestRecord():
+            return 4 * len(record.kind) + RECORD_OVERHEAD_BYTES
+        case CreditRecord():
             return RECORD_OVERHEAD_BYTES

@@ -1,13 +1,13 @@
 """The sessions of this machine's agents at other nodes, and of other nodes' agents here: their near ends.
 
-Owns the table of near ends, which instance of which supervisor a session stands for, and what the core asks
-to be done at near ends. What an end is made of comes from outside (`NearEndMaker`).
+Owns the table of near ends, which instance of which supervisor a session stands for, which session of the
+broker belongs to which session of another node's agent, and what the core asks to be done at near ends. What an end is made of comes from outside (`NearEndMaker`).
 
 Pure. Knows nothing of: sockets and pipes, links, files, offers.
 """
 
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -15,10 +15,16 @@ from carpool.cluster.core.node import NodeCore, NodeEffect, NoNodeError
 from carpool.cluster.core.sessions import EndSession, OpenAtBroker, PassBytes, ReadOn, SessionName
 
 _LEAVING = "the node is leaving the cluster"
+MAX_ENDED: Final = 1000
+"""So many sessions of other nodes' agents are known for stories after their end."""
 
 
 class NearEnd(Protocol):
     """One end of a session on this machine."""
+
+    @property
+    def session(self) -> str:
+        """The public id of a session at the broker; empty: no broker has admitted it, or it is an instance's."""
 
     def pass_bytes(self, data: bytes) -> None:
         """Pass bytes of the other node on."""
@@ -90,9 +96,18 @@ class LocalSessions(Generic[P]):
         self._asked: dict[tuple[SessionAsker, int], SessionName] = {}
         """The sessions that stand for instances, by supervisor and instance."""
         self._instances: dict[SessionName, tuple[SessionAsker, int]] = {}
+        self._ended: dict[SessionName, str] = {}
+        """The broker's ids of sessions that have ended, the oldest first."""
 
     def __len__(self) -> int:
         return len(self._ends)
+
+    def broker_session(self, name: SessionName) -> str:
+        """Return the id of this node's broker for a session that another node's agent has here, or had.
+        Empty: there was none. So a node learns of its own sessions only: the link says which node asks.
+        """
+        end = self._ends.get(name)
+        return self._ended.get(name, "") if end is None else end.session
 
     def open_for(self, supervisor: SessionAsker, instance: int, node: str, server: str, pipes: P) -> None:
         """Open a session for an instance of a supervisor."""
@@ -177,6 +192,11 @@ class LocalSessions(Generic[P]):
     def _end(self, name: SessionName, text: str, *, has_ended: bool) -> None:
         """The session is over. `has_ended`: its near end has said so itself."""
         end = self._ends.pop(name, None)
+        if end is not None and end.session:
+            self._ended.pop(name, None)
+            self._ended[name] = end.session
+            if len(self._ended) > MAX_ENDED:
+                del self._ended[next(iter(self._ended))]
         if end is not None and not has_ended:
             end.end(text)
         key = self._instances.pop(name, None)

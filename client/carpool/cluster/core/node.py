@@ -1,45 +1,83 @@
 """One node: its channels to the others, the sessions on them, and what everybody offers.
 
-Owns which channel a session runs on, which node a new session goes to, and when another node is forgotten.
+Owns which channel a session runs on, which node a new session goes to, when another node is forgotten, and
+what another node may ask of this one.
 Every method returns the effects to perform, in order; `take_frames` gives what is to be sent. A *session*
 here is named by its node and its number there (`SessionName`).
 
 Knows nothing of: sockets, links, files, brokers and supervisors, clocks (`now` is given).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Final
 
 from msgspec import Struct
 
 from carpool.cluster.core.channel import LOST_S, NodeChannel
 from carpool.cluster.core.frames import (
     FRAME_BYTES,
-    DrainRecord,
+    AnswerRecord,
     OfferRecord,
+    RequestRecord,
     UnreadableFrameError,
     decode_frame,
     encode_frame,
 )
+from carpool.cluster.core.node_requests import (
+    REQUEST_S,
+    NodeAnswer,
+    NodeRequestKind,
+    NodeRequests,
+    encode_answer,
+    may_drain,
+    read_answer,
+)
 from carpool.cluster.core.offers import NodeOffer, NodeServer, choose_node, read_offer, remote_servers
 from carpool.cluster.core.sessions import (
     WINDOW_BYTES,
-    DrainReceived,
+    AnswerReceived,
     NearEndEffect,
     NodeEvent,
     NodeLost,
     NodeReached,
     NodeSessions,
     OfferReceived,
+    RequestReceived,
     SessionName,
 )
 from carpool_protocol.config.schema.settings_cluster import ANY_NODE
 
 
 class DrainingAsked(Struct, frozen=True):
-    """Another node asks this one to take no further sessions, or to take them again."""
+    """Another node asks this one to take no further sessions, or to take them again. It has its answer."""
 
     node: str
     is_on: bool
+    is_allowed: bool
+    """False: it was refused, and nothing is to be done."""
+
+
+class NodeAsked(Struct, frozen=True):
+    """Another node asks for something that only the shell knows; `NodeCore.answer` takes the answer."""
+
+    node: str
+    number: int
+    kind: NodeRequestKind
+    session: SessionName
+    """For `story`: the session that the other node says the call ran on."""
+    call: int
+    """For `story`: the JSON-RPC id of the call on it."""
+
+
+class NodeAnswered(Struct, frozen=True):
+    """A request of this node is over."""
+
+    number: int
+    answer: NodeAnswer
+    """`refused` says why there is none, too."""
+    is_received: bool
+    """False: the node has not answered, and may have done what it was asked for."""
+    took_s: float = 0.0
 
 
 class OffersChanged(Struct, frozen=True):
@@ -53,7 +91,13 @@ class Report(Struct, frozen=True):
     level: str = "info"
 
 
-NodeEffect = NearEndEffect | DrainingAsked | OffersChanged | Report
+NodeEffect = NearEndEffect | DrainingAsked | NodeAsked | NodeAnswered | OffersChanged | Report
+
+
+_NOT_ANSWERED: Final = (
+    f"the node has not answered within {REQUEST_S:g} s; it may have done it all the same "
+    "(`carpool cluster status`)"
+)
 
 
 class _Offered(Struct):
@@ -65,8 +109,14 @@ class NoNodeError(Exception):
     """No node takes the session. The text says why, for people."""
 
 
+class NotReachedError(Exception):
+    """A node cannot be asked. The text says why, for people."""
+
+
 class NodeCore:
-    """The node of this machine. `epoch`: names this life of it. `new_id`: as in `NodeChannel`."""
+    """The node of this machine. `epoch`: names this life of it. `new_id`: as in `NodeChannel`. `drain_by`:
+    the nodes that may make this one drain, or `*`.
+    """
 
     def __init__(
         self,
@@ -75,12 +125,15 @@ class NodeCore:
         new_id: Callable[[], int],
         frame_bytes: int = FRAME_BYTES,
         window_bytes: int = WINDOW_BYTES,
+        drain_by: Collection[str] = (ANY_NODE,),
     ) -> None:
         self.name = name
         self.epoch = epoch
         self._new_id = new_id
         self._frame_bytes = frame_bytes
         self._window_bytes = window_bytes
+        self._drain_by = frozenset(drain_by)
+        self._requests = NodeRequests()
         self._nodes: dict[str, NodeSessions] = {}
         self._offered: dict[str, _Offered] = {}
         self._introduced: set[str] = set()
@@ -116,13 +169,6 @@ class NodeCore:
         """Return the servers of other nodes by their names here. `own`: names that are taken."""
         return remote_servers(self.offers.values(), own)
 
-    def ask_to_drain(self, node: str, *, is_on: bool) -> bool:
-        """Ask another node to take no further sessions, or to take them again. False: it is not reached."""
-        if node not in self._nodes or not self._nodes[node].channel.is_open:
-            return False
-        self._nodes[node].channel.send(DrainRecord(is_on))
-        return True
-
     def set_offer(self, offer: bytes) -> None:
         """Set the offer that channels carry to the other nodes, on a link that does not store offers."""
         self._own_offer = offer
@@ -157,6 +203,59 @@ class NodeCore:
         self._namesakes.add(offer.epoch)
         text = f"another node is called {self.name} too: give one another name"
         return [Report(f"{text} (`cluster.node`, `carpool up --node NAME`)", "error")]
+
+    # --- requests of one node to another ---------------------------------------------------------------
+
+    def request(
+        self, node: str, kind: NodeRequestKind, now: float, *, session: int = 0, call: int = 0
+    ) -> int:
+        """Ask another node for something and return the number; `NodeAnswered` follows. Raises
+        `NotReachedError`.
+        """
+        if node not in self._nodes or not self._nodes[node].channel.is_open:
+            raise NotReachedError(f"node {node} is not reached (`carpool cluster status`)")
+        number = self._requests.begin(node, now)
+        self._nodes[node].channel.send(RequestRecord(number, kind, session, call))
+        return number
+
+    def answer(self, node: str, number: int, answer: NodeAnswer) -> None:
+        """Answer a request that was reported as `NodeAsked`."""
+        if self._requests.finish(node, number) and node in self._nodes:
+            self._nodes[node].channel.send(AnswerRecord(number, encode_answer(answer)))
+
+    def _request_received(self, node: str, event: RequestReceived) -> list[NodeEffect]:
+        if not self._requests.accept(node, event.number):
+            refusal = NodeAnswer(refused=f"node {self.name} has too many requests of node {node} in work")
+            self._nodes[node].channel.send(AnswerRecord(event.number, encode_answer(refusal)))
+            return []
+        match event.kind:
+            case "drain" | "undrain":
+                return self._drain_requested(node, event)
+            case "ping" | "story":
+                return [NodeAsked(node, event.number, event.kind, event.session, event.call)]
+            case _:
+                refusal = NodeAnswer(refused=f"node {self.name} does not know this request")
+                self.answer(node, event.number, refusal)
+                return []
+
+    def _drain_requested(self, node: str, event: RequestReceived) -> list[NodeEffect]:
+        is_on, is_allowed = event.kind == "drain", may_drain(node, self._drain_by)
+        what = "drain" if is_on else "take sessions again"
+        if is_allowed:
+            self.answer(node, event.number, NodeAnswer())
+            told = Report(f"node {node} asks this one to {what}")
+        else:
+            refusal = f"node {self.name} does not let node {node} do that (`cluster.drain_by` there)"
+            self.answer(node, event.number, NodeAnswer(refused=refusal))
+            told = Report(f"node {node} asks this one to {what}; refused (`cluster.drain_by`)", "warning")
+        return [told, DrainingAsked(node, is_on, is_allowed)]
+
+    def _answer_received(self, node: str, event: AnswerReceived, now: float) -> list[NodeEffect]:
+        took_s = self._requests.answered(node, event.number, now)
+        if took_s is None:
+            return []
+        answer = read_answer(event.body)
+        return [NodeAnswered(event.number, answer, is_received=True, took_s=took_s)]
 
     # --- sessions of this node's agents ----------------------------------------------------------------
 
@@ -234,7 +333,10 @@ class NodeCore:
 
     def tick(self, now: float) -> list[NodeEffect]:
         """Time has passed."""
-        effects: list[NodeEffect] = []
+        effects: list[NodeEffect] = [
+            NodeAnswered(number, NodeAnswer(refused=_NOT_ANSWERED), is_received=False)
+            for number in self._requests.expired(now)
+        ]
         for name, node in list(self._nodes.items()):
             effects += self._translate(name, node.received(node.channel.tick(now)), now)
         gone = [name for name, each in self._offered.items() if now >= each.heard_at + LOST_S]
@@ -248,6 +350,7 @@ class NodeCore:
     def next_deadline(self) -> float:
         """Return when `tick` and `take_frames` are due."""
         due = [node.channel.next_deadline() for node in self._nodes.values()]
+        due.append(self._requests.next_deadline())
         return min([*due, *(each.heard_at + LOST_S for each in self._offered.values())], default=float("inf"))
 
     def introduce(self, node: str, now: float) -> None:
@@ -272,8 +375,14 @@ class NodeCore:
                         self._nodes[node].channel.send(OfferRecord(self._own_offer))
                 case NodeLost():
                     effects.append(Report(f"node {node} is lost: {event.text}", "warning"))
-                case DrainReceived():
-                    effects.append(DrainingAsked(node, event.is_on))
+                    lost = NodeAnswer(refused=f"node {node} was lost before it answered")
+                    effects += [
+                        NodeAnswered(each, lost, is_received=False) for each in self._requests.node_lost(node)
+                    ]
+                case RequestReceived():
+                    effects += self._request_received(node, event)
+                case AnswerReceived():
+                    effects += self._answer_received(node, event, now)
                 case OfferReceived():
                     effects += self.offer_received(node, event.offer, now)
                 case _:
@@ -282,6 +391,7 @@ class NodeCore:
 
     def check(self) -> None:
         """Assert the invariants."""
+        self._requests.check()
         for node in self._nodes.values():
             node.check()
 

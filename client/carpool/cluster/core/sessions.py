@@ -17,12 +17,13 @@ from msgspec import Struct
 from carpool.cluster.core.channel import ChannelEvent, ChannelLost, ChannelOpened, NodeChannel
 from carpool.cluster.core.frames import (
     CHUNK_BYTES,
+    AnswerRecord,
     BytesRecord,
     CloseRecord,
     CreditRecord,
-    DrainRecord,
     OfferRecord,
     OpenRecord,
+    RequestRecord,
 )
 
 WINDOW_BYTES: Final = 512 * 1024
@@ -88,13 +89,24 @@ class OfferReceived(Struct, frozen=True):
     offer: bytes
 
 
-class DrainReceived(Struct, frozen=True):
-    """The other node asks this one to take no further sessions, or to take them again."""
+class RequestReceived(Struct, frozen=True):
+    """The other node asks for something (`node_requests`)."""
 
-    is_on: bool
+    number: int
+    kind: str
+    session: SessionName
+    """For `story`: negative in number if the other node opened it; it may be no session at all."""
+    call: int
 
 
-NodeEvent = NodeReached | NodeLost | OfferReceived | DrainReceived
+class AnswerReceived(Struct, frozen=True):
+    """The other node answers a request of this one."""
+
+    number: int
+    body: bytes
+
+
+NodeEvent = NodeReached | NodeLost | OfferReceived | RequestReceived | AnswerReceived
 
 
 class _Flow:
@@ -206,8 +218,11 @@ class NodeSessions:
                 return [EndSession(self._name(-event.session), event.text)] if known else []
             case OfferRecord():
                 return [OfferReceived(event.offer)]
-            case DrainRecord():
-                return [DrainReceived(event.is_on)]
+            case RequestRecord():
+                session = self._name(-event.session)
+                return [RequestReceived(event.number, event.kind, session, event.call)]
+            case AnswerRecord():
+                return [AnswerReceived(event.number, event.body)]
 
     def _requested(self, session: int, server: str) -> list[OpenAtBroker]:
         if session >= 0 or session in self._flows:

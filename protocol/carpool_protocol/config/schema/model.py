@@ -101,6 +101,8 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
     name: str
     labels: tuple[str, ...]
     profile: str
+    drain_by: tuple[str, ...]
+    """Names of nodes, or `*`."""
     credentials: str
     ca: str
     key: str

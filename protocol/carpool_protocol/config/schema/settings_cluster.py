@@ -104,6 +104,15 @@ CLUSTER_SETTINGS: Final[tuple[Setting, ...]] = (
         "limits.",
     ),
     Setting(
+        key="cluster.drain_by",
+        field="cluster.drain_by",
+        kind="texts",
+        default=(ANY_NODE,),
+        check=check_node,
+        text="The nodes that may make this one drain (`carpool cluster drain`), by name; `*`: any node of "
+        "the cluster. Empty: only a command on this machine may.",
+    ),
+    Setting(
         key="cluster.credentials",
         field="cluster.credentials",
         kind="text",

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from carpool_protocol.ids import InstanceId, instance_of
-from carpool_protocol.link.messages import Catalog
+from carpool_protocol.link.messages import Catalog, NodeSession
 from carpool_supervisor.core.calls import ask_evidence
 from carpool_supervisor.core.calls.dispatcher import Dispatcher
 from carpool_supervisor.core.calls.leases import Leases
@@ -41,6 +41,7 @@ from carpool_supervisor.core.pools.eras import EraGreetings, first_greeting
 from carpool_supervisor.core.pools.liveness import LivenessVerdict, judge_liveness
 from carpool_supervisor.core.pools.start_queue import StartQueue, falls_short
 
+MAX_ENDED_AT_NODES: Final = 500
 STDOUT_GRACE_S: Final = 1.0
 """The time for an instance to end after its stdout was closed, or its stdin with no call in flight. Usually
 it is just ending, and its exit explains more.
@@ -75,6 +76,8 @@ class Instances:
         self._leases = leases
         self._emit = out
         self.by_id: dict[InstanceId, Instance] = {}
+        self._ended_at_nodes: dict[InstanceId, NodeSession] = {}
+        """Ended instances that were sessions at other nodes, for stories; the oldest first."""
         self.era_greetings = EraGreetings(self.by_id, timers, out)
         self.start_queue = StartQueue(
             pools, self.by_id, leases, timers, start=self._start, drain=self._end_for_other_pool
@@ -124,6 +127,13 @@ class Instances:
         if instance.state is InstanceState.SPAWNING:
             instance.transition(LifecycleEvent.SPAWNED)
             self.era_greetings.instance_spawned(instance, now)
+
+    def node_sessions(self) -> dict[InstanceId, NodeSession]:
+        """Return the instances that are sessions at other nodes, or were until lately."""
+        running = {
+            each.id: NodeSession(each.node, each.node_session) for each in self.by_id.values() if each.node
+        }
+        return {**self._ended_at_nodes, **running}
 
     def instance_greeted(self, instance: Instance, catalog: Catalog, now: float) -> None:
         """The instance is fit."""
@@ -326,6 +336,10 @@ class Instances:
         instance.transition(LifecycleEvent.EXITED)
         self.phase_timers.disarm(instance.id)
         del self.by_id[instance.id]
+        if instance.node:
+            self._ended_at_nodes[instance.id] = NodeSession(instance.node, instance.node_session)
+            if len(self._ended_at_nodes) > MAX_ENDED_AT_NODES:
+                del self._ended_at_nodes[next(iter(self._ended_at_nodes))]
         del instance.pool.instances[instance.id]
         if not self.by_id:
             self._timers.disarm("instance_check", ALL)

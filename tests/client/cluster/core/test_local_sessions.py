@@ -49,6 +49,7 @@ class KeptEnd:
         self.what = what
         self.events = events
         self.got = b""
+        self.session = ""
         self.why: list[str] = []
 
     def pass_bytes(self, data: bytes) -> None:

@@ -3,11 +3,11 @@
 from itertools import count
 
 from carpool.cluster.core.channel import NodeChannel
-from carpool.cluster.core.frames import CHUNK_BYTES, DrainRecord, OpenRecord
+from carpool.cluster.core.frames import CHUNK_BYTES, AnswerRecord, OpenRecord, RequestRecord
 from carpool.cluster.core.sessions import (
     CREDITS_PER_WINDOW,
     WINDOW_BYTES,
-    DrainReceived,
+    AnswerReceived,
     EndSession,
     NearEndEffect,
     NodeEvent,
@@ -16,6 +16,7 @@ from carpool.cluster.core.sessions import (
     OpenAtBroker,
     PassBytes,
     ReadOn,
+    RequestReceived,
     SessionName,
 )
 
@@ -104,7 +105,8 @@ def test_a_session_that_is_asked_for_twice_is_opened_once() -> None:
     assert pair.pass_on() == [OpenAtBroker(name(-number), "git")]
 
 
-def test_a_node_is_asked_to_drain() -> None:
+def test_a_request_names_a_session_as_its_receiver_does() -> None:
     pair = Pair()
-    pair.ends[0].channel.send(DrainRecord(is_on=True))
-    assert pair.pass_on() == [DrainReceived(is_on=True)]
+    pair.ends[0].channel.send(RequestRecord(4, "story", 3, 17))
+    pair.ends[0].channel.send(AnswerRecord(9, b"{}"))
+    assert pair.pass_on() == [RequestReceived(4, "story", name(-3), 17), AnswerReceived(9, b"{}")]

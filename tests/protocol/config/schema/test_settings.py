@@ -91,6 +91,7 @@ KEEPING_ORDER: dict[str, st.SearchStrategy[Any]] = {
     "cluster.cluster_name": st.just("carpool"),
     "cluster.peers": st.just(["beta ipc:///run/beta.sock"]),
     "cluster.labels": st.just(["gpu"]),
+    "cluster.drain_by": st.just(["beta"]),
     "on": st.just(["gpu", "!host:alpha"]),
     "node": st.just("alpha"),
     "trace.endpoint": st.just("https://e.example:4318"),

@@ -1,0 +1,108 @@
+"""Requests of verbs to this node's process: to drain a node, to leave, and for the story of a call elsewhere.
+
+Owns the sentences of the answers, and which act goes into the audit with which outcome.
+
+Knows nothing of: the socket, channels, who may drain another node, the form of the audit.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Literal
+
+from msgspec import structs
+
+from carpool.cluster.act_records import NodeAct, Outcome, Verb, record
+from carpool.cluster.core.node import DrainingAsked, NodeAnswered
+from carpool.cluster.core.node_requests import NodeAnswer
+from carpool.cluster.other_nodes import OtherNodes
+from carpool.cluster.supervisor_socket import SessionRequest, SupervisorConnection
+
+_DONE: Final = {
+    "drain": "takes no further sessions of other nodes; those that are open go on",
+    "undrain": "takes sessions of other nodes again",
+}
+
+
+class VerbRequests:
+    """Answers requests of verbs on this machine, and does what another node is allowed to ask for."""
+
+    def __init__(
+        self,
+        directory: str,
+        node: str,
+        others: OtherNodes,
+        *,
+        set_draining: Callable[[bool], None],
+        leave: Callable[[], None],
+    ) -> None:
+        """`node`: this one's name. `leave`: ends the process for good."""
+        self._directory = directory
+        self._node = node
+        self._others = others
+        self._set_draining = set_draining
+        self._leave = leave
+        self._records: set[asyncio.Task[None]] = set()
+
+    def requested(self, asker: SupervisorConnection, request: SessionRequest) -> None:
+        """A verb asks for `request.act`."""
+        node = request.node or self._node
+        match request.act:
+            case "leave":
+                text = f"{self._node} leaves the cluster; `carpool restart --all` joins again"
+                asker.tell({"said": text})
+                self._record(_act(asker, "leave", self._node, "done"), then=self._leave)
+            case "drain" | "undrain":
+                self._drain(asker, request.act, node)
+            case "story":
+                self._others.request(
+                    node,
+                    "story",
+                    lambda effect: asker.tell(structs.asdict(effect.answer)),
+                    session=request.session,
+                    call=request.call,
+                )
+            case "":
+                pass
+
+    def _drain(self, asker: SupervisorConnection, verb: Literal["drain", "undrain"], node: str) -> None:
+        def answered(effect: NodeAnswered) -> None:
+            refused = effect.answer.refused
+            asker.tell({"refused": refused} if refused else {"said": said})
+            outcome: Outcome = "done"
+            if refused:
+                outcome = "refused" if effect.is_received else "unknown"
+            self._record(_act(asker, verb, node, outcome))
+
+        said = f"{node} {_DONE[verb]}"
+        if node == self._node:
+            self._set_draining(verb == "drain")
+            answered(NodeAnswered(0, NodeAnswer(), is_received=True))
+        else:
+            self._others.request(node, verb, answered)
+
+    def draining_asked(self, effect: DrainingAsked) -> None:
+        """Another node has asked this one to drain, or to take sessions again."""
+        if effect.is_allowed:
+            self._set_draining(effect.is_on)
+        self._record(
+            NodeAct(
+                act="drain" if effect.is_on else "undrain",
+                node=self._node,
+                outcome="done" if effect.is_allowed else "refused",
+                by=effect.node,
+            )
+        )
+
+    def _record(self, act: NodeAct, then: Callable[[], None] = lambda: None) -> None:
+        async def write() -> None:
+            await record(self._directory, act)
+            then()
+
+        task = asyncio.create_task(write())
+        self._records.add(task)
+        task.add_done_callback(self._records.discard)
+
+
+def _act(asker: SupervisorConnection, verb: Verb, node: str, outcome: Outcome) -> NodeAct:
+    pid, uid = asker.peer or (0, None)
+    return NodeAct(act=verb, node=node, outcome=outcome, pid=pid, uid=uid)

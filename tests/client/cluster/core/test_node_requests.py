@@ -1,0 +1,155 @@
+"""Requests of one node to another: their numbers, their ends, their bounds, and the right to drain."""
+
+import pytest
+
+from carpool.cluster.core.frames import CHANNEL_VERSION
+from carpool.cluster.core.node import (
+    DrainingAsked,
+    NodeAnswered,
+    NodeAsked,
+    NodeCore,
+    NodeEffect,
+    NotReachedError,
+)
+from carpool.cluster.core.node_requests import (
+    MAX_IN_WORK,
+    MAX_STEPS,
+    MAX_TEXT,
+    REQUEST_S,
+    NodeAnswer,
+    NodeRequests,
+    NodeStep,
+    encode_answer,
+    may_drain,
+    read_answer,
+)
+from carpool.cluster.core.sessions import SessionName
+from tests.behaviours import behaviour
+from tests.kit.node_world import NodeWorld
+
+
+def test_an_answer_counts_once_and_from_the_node_that_was_asked() -> None:
+    requests = NodeRequests()
+    number = requests.begin("beta", 1.0)
+    assert requests.answered("gamma", number, 1.5) is None
+    assert requests.answered("beta", number, 1.5) == 0.5
+    assert requests.answered("beta", number, 1.6) is None
+
+
+def test_a_request_without_an_answer_ends_after_its_time_or_with_its_node() -> None:
+    requests = NodeRequests()
+    slow, lost = requests.begin("beta", 0.0), requests.begin("gamma", 1.0)
+    assert requests.next_deadline() == REQUEST_S
+    assert requests.node_lost("gamma") == [lost]
+    assert requests.expired(REQUEST_S - 0.1) == []
+    assert requests.expired(REQUEST_S) == [slow]
+    assert requests.next_deadline() == float("inf")
+
+
+def test_one_node_has_a_bounded_number_of_requests_in_work() -> None:
+    requests = NodeRequests()
+    assert all(requests.accept("beta", number) for number in range(MAX_IN_WORK))
+    assert not requests.accept("beta", MAX_IN_WORK)
+    assert requests.accept("gamma", MAX_IN_WORK), "others are not held up"
+    assert requests.finish("beta", 0)
+    assert not requests.finish("beta", 0)
+    assert requests.accept("beta", MAX_IN_WORK)
+    requests.check()
+
+
+def test_an_answer_is_cut_to_its_limits_and_one_that_cannot_be_read_refuses() -> None:
+    steps = [NodeStep(float(at), "broker", "x" * 2 * MAX_TEXT) for at in range(2 * MAX_STEPS)]
+    found = read_answer(encode_answer(NodeAnswer(call="c1", steps=steps)))
+    assert len(found.steps) == MAX_STEPS
+    assert (found.steps[-1].at, len(found.steps[-1].text)) == (2 * MAX_STEPS - 1, MAX_TEXT)
+    assert read_answer(b"\xff").refused
+    assert read_answer(b'{"steps": 3}').refused
+
+
+@behaviour("cluster:drain_by")
+def test_the_setting_names_who_may_drain() -> None:
+    assert may_drain("beta", ["*"])
+    assert may_drain("beta", ["gamma", "beta"])
+    assert not may_drain("beta", ["gamma"])
+    assert not may_drain("beta", [])
+
+
+class AskedWorld(NodeWorld):
+    """Notes what nodes ask of each other, and the answers."""
+
+    def __init__(self, *names: str, drain_by: tuple[str, ...] = ("*",)) -> None:
+        self.noted: dict[str, list[NodeEffect]] = {name: [] for name in names}
+        super().__init__(*names, drain_by=drain_by)
+        self.run(3.0)
+
+    def perform(self, node: str, effects: list[NodeEffect]) -> None:
+        """Note what concerns requests, and do the rest."""
+        self.noted[node] += [e for e in effects if isinstance(e, NodeAsked | NodeAnswered | DrainingAsked)]
+        super().perform(node, effects)
+
+
+@behaviour("cluster:drain_by")
+def test_a_node_drains_for_those_that_may_and_says_so() -> None:
+    world = AskedWorld("alpha", "beta")
+    alpha = world.cores["alpha"]
+    number = alpha.request("beta", "drain", world.now)
+    world.run(1.0)
+    assert world.noted["beta"] == [DrainingAsked("alpha", is_on=True, is_allowed=True)]
+    [answered] = world.noted["alpha"]
+    assert isinstance(answered, NodeAnswered)
+    assert (answered.number, answered.answer.refused, answered.is_received) == (number, "", True)
+
+
+@behaviour("cluster:drain_by")
+def test_a_node_tells_those_that_may_not_drain_it_that_they_may_not() -> None:
+    world = AskedWorld("alpha", "beta", drain_by=("gamma",))
+    world.cores["alpha"].request("beta", "undrain", world.now)
+    world.run(1.0)
+    assert world.noted["beta"] == [DrainingAsked("alpha", is_on=False, is_allowed=False)]
+    [refused] = world.noted["alpha"]
+    assert isinstance(refused, NodeAnswered)
+    assert (refused.is_received, "`cluster.drain_by`" in refused.answer.refused) == (True, True)
+
+
+@behaviour("cluster:drain_by")
+def test_who_asks_for_a_drain_is_not_told_that_it_is_done_before_the_node_has_said_so() -> None:
+    world = AskedWorld("alpha", "beta")
+    world.cuts = {("alpha", "beta"), ("beta", "alpha")}
+    world.cores["alpha"].request("beta", "drain", world.now)
+    world.run(REQUEST_S + 1.0)
+    [answered] = world.noted["alpha"]
+    assert isinstance(answered, NodeAnswered)
+    assert not answered.is_received
+    assert "has not answered" in answered.answer.refused
+
+
+def test_a_node_that_is_not_reached_is_not_asked() -> None:
+    core = NodeCore("alpha", "", iter(range(1, 9)).__next__)
+    with pytest.raises(NotReachedError, match="beta is not reached"):
+        core.request("beta", "ping", 0.0)
+
+
+def test_a_request_that_a_node_does_not_know_is_answered() -> None:
+    """As one of a later carpool would be."""
+    assert CHANNEL_VERSION == 1, "else the frame itself is refused"
+    world = AskedWorld("alpha", "beta")
+    world.cores["alpha"].request("beta", "juggle", world.now)  # type: ignore[arg-type]
+    world.run(1.0)
+    [answered] = world.noted["alpha"]
+    assert isinstance(answered, NodeAnswered)
+    assert "does not know this request" in answered.answer.refused
+
+
+@behaviour("cluster:story")
+def test_a_story_is_asked_for_by_the_session_of_the_node_that_asks() -> None:
+    """The name that the other node gives the session holds the asking node, which the link has proven."""
+    world = AskedWorld("alpha", "beta")
+    number = world.cores["alpha"].request("beta", "story", world.now, session=3, call=17)
+    world.run(1.0)
+    assert world.noted["beta"] == [NodeAsked("alpha", number, "story", SessionName("alpha", -3), 17)]
+    world.cores["beta"].answer("alpha", number, NodeAnswer(call="c4"))
+    world.cores["beta"].answer("alpha", number, NodeAnswer(call="twice"))
+    world.run(1.0)
+    [answered] = world.noted["alpha"]
+    assert isinstance(answered, NodeAnswered)
+    assert answered.answer.call == "c4"

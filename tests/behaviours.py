@@ -1832,6 +1832,12 @@ _CLUSTER: Final = {
         "docs/cluster.md",
         "The story of a call tells what happened at another node, to the node of its agent only.",
     ),
+    "doctor:cluster": Behaviour(
+        "docs/problems.md", "`carpool doctor` names what is wrong with the cluster, with the repair."
+    ),
+    "cluster:status": Behaviour(
+        "docs/json.md", "`carpool status` and its JSON tell of the cluster and of each node in it."
+    ),
     "cluster:leave": Behaviour(
         "docs/cluster.md", "A node that leaves takes its servers with it, and goes on alone."
     ),

@@ -142,7 +142,6 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "client/cluster/offer_exchange.py": "live/test_live_cluster.py",
         "client/cluster/own_offer.py": "live/test_live_cluster.py",
         "client/cluster/process.py": "live/test_live_cluster.py",
-        "client/cluster/requests.py": "live/test_live_cluster_operators.py",
         "client/cluster/other_nodes.py": "live/test_live_cluster_operators.py",
         "client/cluster/verb_requests.py": "live/test_live_cluster_operators.py",
         "client/cluster/supervisor_socket.py": "live/test_live_cluster.py",

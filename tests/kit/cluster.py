@@ -33,10 +33,7 @@ class ClusterUnderTest:
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
         """Wait until a condition holds."""
-        with trio.fail_after(READY_S):
-            while not holds():  # noqa: ASYNC110 - the facts are in files
-                await trio.sleep(0.05)
-        assert holds(), what
+        await until(holds, what)
 
     def reached(self, name: str) -> set[str]:
         """The nodes that a node reaches, with an offer."""
@@ -49,6 +46,14 @@ class ClusterUnderTest:
     def node_pid(self, name: str) -> int:
         """The pid of a node's process."""
         return int(self.facts(name)["pid"])
+
+
+async def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait until a condition holds."""
+    with trio.fail_after(READY_S):
+        while not holds():  # noqa: ASYNC110 - the facts are in files
+            await trio.sleep(0.05)
+    assert holds(), what
 
 
 @asynccontextmanager

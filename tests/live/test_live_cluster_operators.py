@@ -8,9 +8,9 @@ import trio
 
 from carpool.cluster.requests import story_at_node
 from tests.behaviours import behaviour
-from tests.kit.cluster import cluster_of, until_offered, until_says
+from tests.kit.cluster import cluster_of, until, until_offered, until_says
 from tests.kit.line_agent import Json
-from tests.kit.live import Daemon, kit
+from tests.kit.live import Daemon, Make, kit
 
 LIMIT_S: Final = 120.0
 ECHO: Final[dict[str, dict[str, Json]]] = {"alpha": {"echo": kit("echo")}, "beta": {}}
@@ -143,3 +143,49 @@ async def test_a_node_is_told_nothing_of_sessions_that_are_not_its_own() -> None
             assert any(each.steps for each in found["beta"])
             assert not any(each.steps for each in found["gamma"])
             assert all(each.refused for each in found["gamma"])
+
+
+def problems_of(one: Daemon) -> set[str]:
+    """The ids of what doctor finds."""
+    return {each["id"] for each in json.loads(one.run("doctor", "--json").stdout)["problems"]}
+
+
+@behaviour("doctor:cluster")
+async def test_doctor_and_status_tell_of_a_cluster_that_is_away_and_of_a_server_that_no_node_runs() -> None:
+    placed: Json = {**kit("echo"), "on": "gpu"}
+    with trio.fail_after(LIMIT_S):
+        async with cluster_of({"alpha": {}, "beta": {"placed": placed}}) as cluster:
+            beta = cluster["beta"]
+            await beta.until(
+                lambda facts: facts["servers"].get("placed", {}).get("state") == "misconfigured",
+                "nobody runs it",
+            )
+            assert problems_of(beta) == {"server-nowhere"}
+            assert "1 other node reached, 0 servers from them" in beta.run("status").stdout
+            section = beta.carpool_json("status")["cluster"]
+            assert (section["node"], section["is_up"], section["nodes"][0]["node"]) == ("beta", True, "alpha")
+            await cluster.until(
+                lambda: beta.carpool_json("status")["cluster"]["nodes"][0]["latency_s"] is not None,
+                "the latency is measured",
+            )
+            cluster.nats.kill()
+            await cluster.until(
+                lambda: "cluster-unreachable" in problems_of(beta), "doctor knows that it is away"
+            )
+            assert "not reached" in beta.run("status").stdout
+            cluster.nats.launch()
+
+
+@behaviour("doctor:cluster")
+async def test_doctor_names_credentials_that_are_missing_or_open_to_all(daemon: Make) -> None:
+    one = daemon({}, up=False)
+    creds = one.base / "node.creds"
+    one.configure({}, cluster={"url": "nats://127.0.0.1:9", "node": "beta", "credentials": str(creds)})
+    one.up()
+    with trio.fail_after(LIMIT_S):
+        await until(lambda: "cluster-file-missing" in problems_of(one), "the file is missing")
+        assert "cluster-unreachable" not in problems_of(one), "it is told once"
+        creds.write_text("secret")
+        creds.chmod(0o644)
+        one.base.chmod(0o711)
+        await until(lambda: "secrets-readable" in problems_of(one), "all can read it")

@@ -8,22 +8,23 @@ Knows nothing of: links, channels, how a node is asked for something (`carpool.c
 
 import os
 import socket
-from typing import Any, Literal
+from typing import Literal
 
 import click
 import msgspec
 
 from carpool.cli.edit import config_in_force
 from carpool.cli.main import json_option
+from carpool.cluster.core.offers import NodeOffer
 from carpool.cluster.keys import make_key, public_key
 from carpool.cluster.links.link import LinkError
+from carpool.cluster.node_facts import NodeFacts, OtherNode, read_facts, state_of
 from carpool.cluster.requests import NodeProcessError, request
 from carpool.cluster.settings import key_file
 from carpool.control.place import runtime_place
 from carpool.terminal import display
 from carpool.terminal.table import Cell
 from carpool.terminal.verb_output import fail, print_json
-from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import home_of
 from carpool_protocol.config.schema.placement import node_name
 
@@ -80,50 +81,62 @@ def _key(file: str | None, *, as_json: bool) -> None:
     click.echo("HOST is an address of this machine that the others reach; this node listens there.")
 
 
-def _read_facts() -> dict[str, Any]:
-    path = paths.node_file(runtime_place().directory)
-    try:
-        with open(path, "rb") as file:
-            facts: dict[str, Any] = msgspec.json.decode(file.read())
-        os.kill(int(facts["pid"]), 0)
-    except (OSError, msgspec.MsgspecError, KeyError):
+def _read_facts() -> NodeFacts:
+    facts = read_facts(runtime_place().directory)
+    if facts is None:
         fail(_NO_NODE)
+    if not facts.pid:
+        fail(f"this machine is in no cluster: {facts.problem}")
     return facts
 
 
 def _status(*, as_json: bool) -> None:
     facts = _read_facts()
     if as_json:
-        print_json(facts)
+        print_json(msgspec.to_builtins(facts))
         return
-    own = facts["own"]
-    state = "" if facts["is_up"] else ", which is not reached now"
-    click.echo(display.printable(f"cluster {facts['cluster']} at {facts['url']}{state}"))
-    rows = [_row(own, "this one", own["load"])]
-    rows += [
-        _row(each["offer"], "reached" if each["is_reached"] else "not reached", each["sessions"])
-        for each in facts["nodes"]
-    ]
+    own = facts.own
+    assert own is not None
+    state = "" if facts.is_up else f", which is not reached for {display.duration(facts.down_s)}"
+    click.echo(display.printable(f"cluster {facts.cluster} at {facts.url}{state}"))
+    if facts.problem:
+        click.echo(display.printable(f"its link says: {facts.problem}"))
+    rows = [_row(own, "this one", own.load, None), *map(_row_of_other, facts.nodes)]
+    rows += [_silent_row(each.node, each.for_s) for each in facts.silent]
     click.echo()
-    heads = ("NODE", "STATE", "SESSIONS", "CALLS", "LABELS", "RELEASE", "SERVERS")
-    click.echo(display.columns(heads, rows))
-    for name, why in sorted(own["kept_local"].items()):
+    heads = ("NODE", "STATE", "SESSIONS", "LOAD", "CALLS", "LATENCY", "LABELS", "RELEASE", "SERVERS")
+    right = {"SESSIONS", "LOAD", "CALLS", "LATENCY"}
+    click.echo(display.columns(heads, rows, right=right, spare=("LATENCY", "LOAD", "RELEASE")))
+    if facts.has_namesake:
+        click.echo(display.printable(f"another node is called {own.node}, too (`carpool doctor`)"))
+    for name, why in sorted(own.kept_local.items()):
         click.echo(display.printable(f"{name} is not offered: {why}"))
-    if facts["join"]:
-        click.echo(display.printable(_JOIN.format(url=facts["join"])))
+    if facts.join:
+        click.echo(display.printable(_JOIN.format(url=facts.join)))
 
 
-def _row(offer: dict[str, Any], state: str, sessions: int) -> list[object]:
-    is_good = state != "not reached" and not offer["is_draining"]
+def _row_of_other(node: OtherNode) -> list[object]:
+    return _row(node.offer, state_of(node), node.sessions, node.latency_s)
+
+
+def _row(offer: NodeOffer, state: str, sessions: int, latency_s: float | None) -> list[object]:
+    is_good = state in {"reached", "this one"} and not offer.is_draining
+    is_told = offer.is_draining and state != "draining"
     return [
-        offer["node"],
-        Cell(f"{state}, draining" if offer["is_draining"] else state, "" if is_good else "yellow"),
+        offer.node,
+        Cell(f"{state}, draining" if is_told else state, "" if is_good else "yellow"),
         sessions,
-        offer["open_calls"],
-        " ".join(offer["labels"]) or "-",
-        offer["release"],
-        " ".join(server["name"] for server in offer["servers"]) or "-",
+        offer.load,
+        offer.open_calls,
+        "-" if latency_s is None else display.short_duration(latency_s),
+        " ".join(offer.labels) or "-",
+        offer.release,
+        " ".join(server.name for server in offer.servers) or "-",
     ]
+
+
+def _silent_row(node: str, for_s: float) -> list[object]:
+    return [node, Cell(f"silent for {display.duration(for_s)}", "yellow"), *("-" * 7)]
 
 
 def _ask(what: Literal["drain", "undrain", "leave"], node: str, *, as_json: bool) -> None:

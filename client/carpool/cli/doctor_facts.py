@@ -15,15 +15,19 @@ import msgspec
 from carpool import launcher_lock
 from carpool.check import names as check_names
 from carpool.check.layers import CheckedLayers
-from carpool.check.open_files import open_files
+from carpool.check.open_files import OpenFile, is_readable_by_all, open_files
 from carpool.check.server_path import path_from_here
 from carpool.cli.check import read_checked
+from carpool.cluster.node_facts import read_facts
+from carpool.cluster.settings import cluster_files
 from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
+from carpool.doctor.cluster_problems import MissingFile
 from carpool.doctor.diagnose import Facts, NotPrivate, WrittenDirectory, failing_calls
 from carpool.logs.log_tail import LogTail
 from carpool.logs.records import LogFilter, LogReader
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.release import RELEASE
+from carpool_protocol.config.reading.load import home_of
 from carpool_protocol.config.schema.model import Config
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -70,7 +74,7 @@ def gather_facts() -> Facts:
         waiting=_waiting(found),
         warnings=tuple(text for text in found.warnings if text not in {*said, found.door}),
         shadowed=tuple(found.shadowed),
-        open_files=() if found.config is None else tuple(open_files(found.config, found.env_files)),
+        open_files=() if found.config is None else tuple(_open_files(found.config, found)),
         door=found.door,
         names_cut=tuple(check_names.name_lines(cut)),
         not_private=tuple(_open_state(state)),
@@ -79,7 +83,28 @@ def gather_facts() -> Facts:
         last_warnings=_last_warnings(paths.log_dir(os.environ, directory), broker.status),
         held=launcher_lock.holder(directory) is not None,
         socket=_kind_at(paths.agents_socket(directory)),
+        node=read_facts(directory),
+        cluster_files=() if found.config is None else tuple(missing_files(found.config, _home())),
     )
+
+
+def _home() -> str:
+    return home_of(os.environ)
+
+
+def _open_files(config: Config, found: CheckedLayers) -> Iterator[OpenFile]:
+    """Yield the files with secrets that all users can read, those of the cluster among them."""
+    yield from open_files(config, found.env_files)
+    for setting, path in cluster_files(config, _home()):
+        if setting in {"cluster.credentials", "cluster.key"} and is_readable_by_all(path):
+            yield OpenFile(path, (f"`{setting}`",), may_restrict=os.stat(path).st_uid == os.getuid())
+
+
+def missing_files(config: Config, home: str) -> Iterator[MissingFile]:
+    """Yield the files that the cluster needs and that cannot be read."""
+    for setting, path in cluster_files(config, home):
+        if not os.access(path, os.R_OK):
+            yield MissingFile(setting, path)
 
 
 def _kind_at(path: str) -> Literal["", "socket", "other"]:

@@ -30,6 +30,7 @@ from carpool.cli.status_filter import (
     filtered_processes,
     unknown_name,
 )
+from carpool.cluster.node_facts import cluster_section, read_facts
 from carpool.control.control_client import ControlClientError
 from carpool.control.place import runtime_place
 from carpool.control.verdict import is_door_closed, is_well, with_verdict
@@ -65,6 +66,7 @@ NOTHING: Facts = {
     "trace": None,
     "path": None,
     "door": None,
+    "cluster": None,
 }
 """The output of `status --json` if carpool does not run: the same keys, so that programs need no second
 shape.
@@ -96,10 +98,10 @@ def status(
             fail(_with_first_steps(str(error)), EXIT_NO_BROKER)
         fail_at(error)
     with door:
-        facts = with_door(
-            broker_request_or_fail(door, "carpool/status", {"within_s": SUPERVISOR_S}, BROKER_S),
-            read_door_status(runtime_place().directory),
-        )
+        directory = runtime_place().directory
+        status = broker_request_or_fail(door, "carpool/status", {"within_s": SUPERVISOR_S}, BROKER_S)
+        facts = with_door(status, read_door_status(directory))
+        facts["cluster"] = cluster_section(read_facts(directory))
     if unknown := unknown_name(facts, wanted):
         fail(unknown)
     if as_json:
@@ -318,6 +320,8 @@ def status_page(facts: Facts, wanted: StatusFilter = EVERYTHING) -> str:
         parts.append("\n".join(display.wrapped(line, rest="  ") for line in lines.splitlines()))
     if line := _door_line(facts.get("door")):
         parts.append(line)
+    if line := cluster_line(facts.get("cluster")):
+        parts.append(display.wrapped(line))
     if _has_trouble(facts):
         parts.append(DOCTOR)
     return "\n\n".join(parts)
@@ -427,6 +431,24 @@ def _door_line(door: Facts | None) -> str:
         "it is tried again by itself" if door["retried"] else "it is tried again when the file has changed"
     )
     return f"the HTTP door is not open: {display.printable(door['problem'])} ({again})"
+
+
+def cluster_line(cluster: Facts | None) -> str:
+    """Return the line about the cluster; empty if this machine is in none."""
+    if not cluster:
+        return ""
+    head = display.printable(f"node {cluster['node']} of the cluster {cluster['name']}")
+    if cluster["problem"] and not cluster["is_up"]:
+        return f"{head}: not reached; {display.printable(cluster['problem'])}"
+    if not cluster["is_up"]:
+        return f"{head}: not reached now"
+    nodes = cluster["nodes"]
+    reached = sum(each["state"] != "not reached" for each in nodes)
+    missing = len(nodes) - reached + len(cluster["silent"])
+    away = f", {missing} not reached" if missing else ""
+    own = "; this one is draining" if cluster["is_draining"] else ""
+    servers = _count(len(cluster["servers"]), "server")
+    return f"{head}: {_count(reached, 'other node')} reached{away}, {servers} from them{own}"
 
 
 def health_line(facts: Facts) -> str:

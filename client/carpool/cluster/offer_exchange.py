@@ -9,6 +9,7 @@ Knows nothing of: sessions, frames, how offers travel.
 import asyncio
 import contextlib
 import os
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -17,6 +18,8 @@ from carpool.cluster.core.node import NodeCore
 from carpool.cluster.core.offers import NodeOffer
 from carpool.cluster.core.own_servers import node_servers_text
 from carpool.cluster.links.link import NodeLink
+from carpool.cluster.node_facts import NodeFacts, OtherNode, SilentNode, write_facts
+from carpool.cluster.other_nodes import NodeMeasurement
 from carpool.cluster.own_offer import OwnOffer
 from carpool.cluster.settings import NEW, NodeSettings
 from carpool_protocol.bootstrap import paths
@@ -43,13 +46,18 @@ class OfferExchange:
         core: NodeCore,
         link: NodeLink,
         own: OwnOffer,
+        measured: Callable[[], Mapping[str, NodeMeasurement]],
     ) -> None:
+        """`measured`: what pings of other nodes have shown, by node."""
         self._directory = directory
         self._settings = settings
         self._core = core
         self._link = link
         self._own = own
         self._url = url
+        self._measured = measured
+        self._down_since: float | None = None
+        """Since when the link does not work."""
         self.is_draining = False
         self.changed = asyncio.Event()
         """Set when the servers of other nodes have changed."""
@@ -92,24 +100,41 @@ class OfferExchange:
         self._write_node_file(offer)
 
     def _write_node_file(self, own: NodeOffer) -> None:
-        """Write what `carpool cluster status` shows."""
-        core = self._core
+        """Write what verbs show of the cluster."""
+        core, now = self._core, asyncio.get_running_loop().time()
         reached = set(core.reached())
-        facts = {
-            "pid": os.getpid(),
-            "cluster": self._settings.cluster.name,
-            "url": shown_url(self._url),
+        if self._link.is_up:
+            self._down_since = None
+        elif self._down_since is None:
+            self._down_since = now
+        facts = NodeFacts(
+            pid=os.getpid(),
+            cluster=self._settings.cluster.name,
+            url=shown_url(self._url),
             # Of the server that carpool runs itself, with its password: nobody else tells it.
-            "join": self._url if self._settings.cluster.url == NEW else "",
-            "is_up": self._link.is_up,
-            "own": own,
-            "nodes": [
-                {"offer": offer, "is_reached": name in reached, "sessions": core.sessions_of(name)}
-                for name, offer in core.offers.items()
-            ],
-        }
+            join=self._url if self._settings.cluster.url == NEW else "",
+            is_up=self._link.is_up,
+            down_s=0.0 if self._down_since is None else round(now - self._down_since, 1),
+            problem=self._link.problem,
+            own=own,
+            nodes=[self._facts_of(name, offer, reached) for name, offer in core.offers.items()],
+            silent=[SilentNode(name, round(for_s, 1)) for name, for_s in core.silent(now).items()],
+            has_namesake=core.has_namesake(now),
+            servers={name: each.nodes for name, each in core.servers(self._own.names).items()},
+        )
         with contextlib.suppress(OSError):  # a full disk, or the directory is being put back
-            private_files.replace(paths.node_file(self._directory), msgspec.json.encode(facts))
+            write_facts(self._directory, facts)
+
+    def _facts_of(self, name: str, offer: NodeOffer, reached: Collection[str]) -> OtherNode:
+        measured = self._measured().get(name)
+        return OtherNode(
+            offer=offer,
+            is_reached=name in reached,
+            sessions=self._core.sessions_of(name),
+            opened=self._core.opened_at(name),
+            latency_s=None if measured is None else round(measured.latency_s, 6),
+            clock_ahead_s=None if measured is None else round(measured.clock_ahead_s, 3),
+        )
 
     async def write_servers(self) -> None:
         """Keep the file with the servers of other nodes, until cancelled."""

@@ -27,11 +27,13 @@ from carpool.cluster.core.node import (
     Report,
 )
 from carpool.cluster.core.node_requests import NodeAnswer
+from carpool.cluster.core.offers import NodeOffer
 from carpool.cluster.core.sessions import SessionName
 from carpool.cluster.embedded_nats import EmbeddedNats
 from carpool.cluster.links.link import LinkError, LinkEvents, NodeLink
 from carpool.cluster.log import log
 from carpool.cluster.near_ends import NearEnds
+from carpool.cluster.node_facts import NodeFacts, write_facts
 from carpool.cluster.offer_exchange import OfferExchange
 from carpool.cluster.other_nodes import OtherNodes
 from carpool.cluster.own_offer import OwnOffer
@@ -40,6 +42,7 @@ from carpool.cluster.supervisor_socket import SessionRequest, SupervisorConnecti
 from carpool.cluster.verb_requests import VerbRequests
 from carpool.launcher.node_process import EXIT_CONFIG, EXIT_UNWANTED
 from carpool_protocol.bootstrap import paths
+from carpool_protocol.bootstrap.release import RELEASE
 from carpool_protocol.config.reading.load import ConfigFile, find_config_file, home_of, load_layer
 from carpool_protocol.config.text.file_stamps import stamp
 from carpool_protocol.files.log_rotation import rotate_in_use
@@ -73,6 +76,8 @@ def run(arguments: list[str]) -> int:
         return EXIT_CONFIG
     settings = node_settings(config, join, home)
     if settings is None:
+        with contextlib.suppress(OSError):  # of a cluster that this machine is no longer in
+            os.unlink(paths.node_file(told.runtime_dir))
         return EXIT_UNWANTED
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
@@ -94,18 +99,22 @@ class NodeProcess:
         epoch = os.urandom(6).hex()
         self._core = NodeCore(settings.node, epoch, self._new_id, drain_by=settings.cluster.drain_by)
         self._own = OwnOffer(directory, file, settings, home)
-        self._offers = OfferExchange(directory, settings, url, core=self._core, link=link, own=self._own)
+        self._others = OtherNodes(self._core, tell_story=self._tell_story, flush_soon=self._flush_soon)
+        self._offers = OfferExchange(
+            directory,
+            settings,
+            url,
+            core=self._core,
+            link=link,
+            own=self._own,
+            measured=lambda: self._others.measured,
+        )
         self._sessions = LocalSessions(
             self._core,
             NearEnds(directory, settings.cluster.profile),
             refusal=self._offers.refusal,
             flush_soon=self._flush_soon,
             log=log,
-        )
-        self._others = OtherNodes(
-            self._core,
-            tell_story=self._tell_story,
-            flush_soon=self._flush_soon,
         )
         self._verbs = VerbRequests(
             directory,
@@ -296,6 +305,10 @@ async def be_node(directory: str, file: ConfigFile, settings: NodeSettings, home
         return await node.serve(nats)
     except LinkError as error:
         log(str(error), "error")
+        own = NodeOffer(node=settings.node, epoch="", release=RELEASE)
+        ended = NodeFacts(pid=0, cluster=settings.cluster.name, problem=str(error), own=own)
+        with contextlib.suppress(OSError):
+            write_facts(directory, ended)
         return EXIT_CONFIG
     finally:
         if living is not None:

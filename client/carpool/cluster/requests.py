@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from carpool.cluster.core.node_requests import NodeAnswer
-from carpool.cluster.core.offers import NodeOffer
+from carpool.cluster.node_facts import read_facts
 from carpool_protocol.bootstrap import paths, peer_credentials
 
 ANSWER_S: Final = 10.0
@@ -62,37 +62,7 @@ def _ask(directory: str, asked: dict[str, object], kind: type[T]) -> T:
         raise NodeProcessError(_NO_NODE) from None
 
 
-class _NodeServer(msgspec.Struct):
-    node: str
-    server: str = ""
-
-
-class _NodeServers(msgspec.Struct):
-    servers: dict[str, _NodeServer] = msgspec.field(name="mcpServers", default_factory=dict)
-
-
-class _Node(msgspec.Struct):
-    offer: NodeOffer
-
-
-class _NodeFacts(msgspec.Struct):
-    nodes: list[_Node] = []
-
-
 def nodes_of_servers(directory: str) -> dict[str, list[str]]:
     """Return the servers of other nodes by their names here, each with the nodes that offer it."""
-    try:
-        with open(paths.node_servers_file(directory), "rb") as file:
-            servers = msgspec.json.decode(file.read(), type=_NodeServers).servers
-        with open(paths.node_file(directory), "rb") as file:
-            offers = [each.offer for each in msgspec.json.decode(file.read(), type=_NodeFacts).nodes]
-    except (OSError, msgspec.MsgspecError):
-        return {}
-    return {
-        name: [
-            offer.node
-            for offer in offers
-            if each.node in {"*", offer.node} and any(one.name == each.server for one in offer.servers)
-        ]
-        for name, each in servers.items()
-    }
+    facts = read_facts(directory)
+    return {} if facts is None else facts.servers

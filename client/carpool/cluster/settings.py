@@ -48,6 +48,17 @@ def key_file(config: Config, home: str) -> str:
     return from_home(config.cluster.key, home) if config.cluster.key else beside
 
 
+def cluster_files(config: Config, home: str) -> list[tuple[str, str]]:
+    """Return the files that the cluster needs, each with its setting; none without a cluster in the file."""
+    cluster = config.cluster
+    if cluster.url.startswith("tcp://"):
+        return [("cluster.key", key_file(config, home))]
+    if not cluster.url.startswith(("nats://", "tls://")):
+        return []
+    named = (("cluster.credentials", cluster.credentials), ("cluster.ca", cluster.ca))
+    return [(setting, from_home(path, home)) for setting, path in named if path]
+
+
 def make_link(settings: NodeSettings, url: str, home: str) -> NodeLink:
     """Return the link. `url`: the address, which differs from the settings' for `new`. Raises `LinkError`."""
     cluster = settings.cluster

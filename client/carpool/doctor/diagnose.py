@@ -11,8 +11,11 @@ from msgspec import Struct, structs
 
 from carpool.check.open_files import OpenFile
 from carpool.check.programs import MissingProgram
+from carpool.cluster.node_facts import NodeFacts
+from carpool.doctor.cluster_problems import MissingFile, cluster_problems
 from carpool.doctor.kinds import KINDS, RESTART_COSTS
 from carpool.doctor.symptoms import stdout_noise, symptom
+from carpool_protocol.config.reading.node_servers import PLACED_NOWHERE
 
 FREE_BYTES: Final = 50 * 1024 * 1024
 """Less free space than this is a problem."""
@@ -81,6 +84,10 @@ class Facts(Struct, frozen=True, kw_only=True):
     """By server whose calls fail: the last warning in its log."""
     held: bool = False
     """True if a process holds the lock of the runtime directory."""
+    node: NodeFacts | None = None
+    """What the node's process has written down; None: there is none."""
+    cluster_files: tuple[MissingFile, ...] = ()
+    """Files that the settings of the cluster need and that are not there."""
     socket: Literal["", "socket", "other"] = ""
     """The kind of file at the path of the socket; empty: there is none."""
 
@@ -101,7 +108,13 @@ class Problem(Struct, frozen=True):
 
 def diagnose(facts: Facts) -> list[Problem]:
     """Return the problems, in the order of `KINDS`, which begins with the most serious."""
-    found = [*_of_configuration(facts), *_of_daemon(facts), *_of_places(facts)]
+    of_cluster = cluster_problems(facts.node, facts.cluster_files, facts.installed)
+    found = [
+        *_of_configuration(facts),
+        *_of_daemon(facts),
+        *_of_places(facts),
+        *(_problem(*each) for each in of_cluster),
+    ]
     order = {kind: number for number, kind in enumerate(KINDS)}
     return sorted(found, key=lambda problem: order[problem.id])
 
@@ -207,6 +220,10 @@ def failing_calls(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {name: each for name, each in servers.items() if 0 < each["failed"] >= each["ended"] / 2}
 
 
+_NOWHERE_REPAIR: Final = (
+    "Give a node the label (`cluster.labels`), start carpool there, or correct `on`. "
+    "`carpool cluster status` shows the labels of all nodes."
+)
 _SERVER_REPAIRS: Final = {
     "stdout-noise": "Let it log to stderr (an option such as `--quiet`?). `carpool logs {0}` has the line.",
     "version-wrong": "Install that version, or give the server an `env` with a `PATH` in which it is first. "
@@ -219,6 +236,9 @@ _SERVER_REPAIRS: Final = {
 def _of_server(name: str, server: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the problem of a server that fails, or that writes to stdout what is no message."""
     error, state = str(server.get("last_error") or ""), server.get("state", "")
+    if state == "misconfigured" and PLACED_NOWHERE in error:
+        yield _problem("server-nowhere", f"{name}: {error}.", _NOWHERE_REPAIR, name)
+        return
     if server.get("well", True):
         if why := stdout_noise(error):
             text = f"{name} works, and has written to stdout: {why}."

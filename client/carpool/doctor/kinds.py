@@ -152,6 +152,58 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "carpool tries again by itself.",
         ),
         ProblemKind(
+            "cluster-file-missing",
+            "configuration",
+            "A file that the cluster needs is missing",
+            "`cluster.credentials`, `cluster.ca` or, with `tcp://`, the key of this node is not there or "
+            "cannot be read, so this machine is in no cluster. Everything local goes on.",
+        ),
+        ProblemKind(
+            "cluster-unreachable",
+            "machine",
+            "The cluster cannot be reached",
+            "The NATS server does not answer, or refuses this node; or the settings of `cluster` cannot "
+            "work. Servers of other nodes are not there, and everything local goes on (`carpool docs "
+            "cluster`). A NATS server needs JetStream (`nats-server -js`).",
+        ),
+        ProblemKind(
+            "node-name-twice",
+            "configuration",
+            "Two nodes of a cluster have one name",
+            "Each node needs a name of its own; without `cluster.node` it is that of the machine, which "
+            "copied images of machines share. Frames for that name reach both of them.",
+        ),
+        ProblemKind(
+            "node-silent",
+            "machine",
+            "A node of the cluster is silent",
+            "A node that `cluster.peers` names, or that was there since this node's process started and has "
+            "not left by itself, is not heard. Its machine or its network is down, or its carpool does not "
+            "run. Agents here do not see its servers.",
+        ),
+        ProblemKind(
+            "server-nowhere",
+            "configuration",
+            "A server is placed on nodes of which none offers it",
+            "`on` names labels or nodes that this node has not, and no node that is reached offers the "
+            "server now. The nodes with the label are away, or no node has it.",
+        ),
+        ProblemKind(
+            "node-version",
+            "carpool",
+            "A node runs another version of carpool",
+            "Nodes of different versions work together as long as they speak one version of the protocol "
+            "between nodes; the log of the node's process says if they do not. What is new in one of them "
+            "may be missing.",
+        ),
+        ProblemKind(
+            "clocks-differ",
+            "machine",
+            "The clocks of two nodes are far apart",
+            "Nothing depends on clocks, but times in logs and in the audit of two nodes do not fit "
+            "together. `carpool story` puts the steps of both in order all the same.",
+        ),
+        ProblemKind(
             "not-private",
             "machine",
             "A directory of carpool is not private",

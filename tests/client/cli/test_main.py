@@ -87,7 +87,7 @@ def test_status_json_has_the_same_keys_when_nothing_runs(house: PrivateDaemon) -
     done = house.run("status", "--json")
     assert done.returncode == 69
     facts = json.loads(done.stdout)
-    assert facts.keys() == {*STATUS, "door"} == NOTHING.keys()
+    assert facts.keys() == {*STATUS, "door", "cluster"} == NOTHING.keys()
     assert facts["totals"].keys() == STATUS["totals"].keys()
     assert (facts["healthy"], facts["reason"]) == (False, "not_running")
 
@@ -104,7 +104,7 @@ def test_tools_and_call_start_carpool_where_it_does_not_run(
 def test_status_json_is_what_the_broker_said(house: PrivateDaemon, broker: FakeBroker) -> None:
     done = house.run("status", "--json")
     assert done.returncode == 0
-    assert json.loads(done.stdout) == {**STATUS, "door": None}
+    assert json.loads(done.stdout) == {**STATUS, "door": None, "cluster": None}
     attach = broker.heard[0]["params"]
     assert (attach["carrier"], attach["control"]) == ("cli", True)
 

@@ -3,10 +3,14 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from carpool.check.open_files import OpenFile
 from carpool.check.programs import MissingProgram
 from carpool.cli.doctor_repairs import question
+from carpool.cluster.core.offers import NodeOffer
+from carpool.cluster.node_facts import NodeFacts, OtherNode, SilentNode
+from carpool.doctor.cluster_problems import MissingFile
 from carpool.doctor.diagnose import (
     FREE_BYTES,
     START_S,
@@ -17,6 +21,7 @@ from carpool.doctor.diagnose import (
     diagnose,
 )
 from carpool.doctor.kinds import KINDS
+from carpool_protocol.config.reading.node_servers import PLACED_NOWHERE
 from carpool_protocol.machine.stop_commands import DRAIN_S
 from carpool_protocol.wire.jsonrpc import NOT_A_MESSAGE
 from tests.behaviours import behaviour
@@ -25,6 +30,14 @@ WELL = {"broker": {"version": "1.0"}, "reason": "ok", "servers": {"git": {"well"
 ROOM = WrittenDirectory("/run/x", "CARPOOL_RUNTIME_DIR", writable=True, free_bytes=FREE_BYTES)
 MOSTLY_FAILED = {"recent": {"servers": {"git": {"ended": 3, "failed": 2, "mostly_failed": True}}}}
 NO_UVX = MissingProgram("uvx is not in the PATH of servers", "Install uv")
+
+
+NODE = NodeFacts(pid=7, is_up=True, own=NodeOffer(node="beta", epoch="2", release="1.0"))
+
+
+def other(release: str = "1.0", ahead_s: float = 0.0) -> OtherNode:
+    offer = NodeOffer(node="alpha", epoch="1", release=release)
+    return OtherNode(offer=offer, is_reached=True, sessions=0, clock_ahead_s=ahead_s)
 
 
 def facts(**more: Any) -> Facts:
@@ -97,6 +110,13 @@ def test_a_machine_in_order_has_no_problem() -> None:
             "disk-full",
             "Make room there, or set V",
         ),
+        ({"cluster_files": (MissingFile("cluster.ca", "/ca"),)}, "cluster-file-missing", "`cluster.ca`"),
+        ({"node": replace(NODE, is_up=False, down_s=60.0)}, "cluster-unreachable", "cluster.url"),
+        ({"node": replace(NODE, has_namesake=True)}, "node-name-twice", "cluster.node"),
+        ({"node": replace(NODE, silent=[SilentNode("gamma", 60.0)])}, "node-silent", "cluster.peers"),
+        ({"node": replace(NODE, nodes=[other(release="0.9")])}, "node-version", "one version"),
+        ({"node": replace(NODE, nodes=[other(ahead_s=60.0)])}, "clocks-differ", "NTP"),
+        (failing(f"x {PLACED_NOWHERE}", state="misconfigured"), "server-nowhere", "cluster.labels"),
     ],
 )
 def test_each_problem_is_found_and_leads_to_its_repair(more: dict[str, Any], kind: str, repair: str) -> None:

@@ -94,6 +94,7 @@ class Report(Struct, frozen=True):
 NodeEffect = NearEndEffect | DrainingAsked | NodeAsked | NodeAnswered | OffersChanged | Report
 
 
+MAX_SILENT: Final = 100
 _NOT_ANSWERED: Final = (
     f"the node has not answered within {REQUEST_S:g} s; it may have done it all the same "
     "(`carpool cluster status`)"
@@ -136,7 +137,8 @@ class NodeCore:
         self._requests = NodeRequests()
         self._nodes: dict[str, NodeSessions] = {}
         self._offered: dict[str, _Offered] = {}
-        self._introduced: set[str] = set()
+        self._introduced: dict[str, float] = {}
+        """Nodes that are configured, with the time since which they are tried."""
         self._reported: dict[str, str] = {}
         """The last report on each node whose frames cannot be read."""
         self._own_offer = b""
@@ -144,6 +146,9 @@ class NodeCore:
         """This life's own offer has come back from the store of the link."""
         self._namesakes: set[str] = set()
         """Epochs of other nodes of this name that were reported."""
+        self._namesake_heard_at = float("-inf")
+        self._silent: dict[str, float] = {}
+        """Nodes that were there and have not left, with the time at which they were last heard."""
 
     # --- offers ----------------------------------------------------------------------------------------
 
@@ -155,6 +160,25 @@ class NodeCore:
     def reached(self) -> list[str]:
         """Return the nodes with an open channel, sorted."""
         return sorted(name for name, node in self._nodes.items() if node.channel.is_open)
+
+    def silent(self, now: float) -> dict[str, float]:
+        """Return the nodes that are configured, or were there and have not left, and are not heard: for how
+        many seconds, sorted by name. A configured one is counted from its introduction.
+        """
+        heard = {**self._introduced, **self._silent}
+        return {
+            name: now - at
+            for name, at in sorted(heard.items())
+            if name not in self._offered and not (name in self._nodes and self._nodes[name].channel.is_open)
+        }
+
+    def has_namesake(self, now: float) -> bool:
+        """Return True if another node of this name was heard lately."""
+        return now < self._namesake_heard_at + LOST_S
+
+    def opened_at(self, node: str) -> int:
+        """Return the number of open sessions that this node's agents have at another one."""
+        return self._nodes[node].opened if node in self._nodes else 0
 
     def sessions_of(self, node: str) -> int:
         """Return the number of open sessions with a node, in both directions."""
@@ -178,19 +202,21 @@ class NodeCore:
     def offer_received(self, node: str, data: bytes, now: float) -> list[NodeEffect]:
         """An offer of another node has come. Empty data: the node has left."""
         if node == self.name:
-            return self._own_offer_received(data)
+            return self._own_offer_received(data, now)
         if not data:
+            self._silent.pop(node, None)
             return [OffersChanged()] if self._offered.pop(node, None) is not None else []
         offer = read_offer(data)
         if offer is None or offer.node != node:
             return [Report(f"node {node}: its offer cannot be read; is it another carpool?", "warning")]
         before = self._offered.get(node)
         self._offered[node] = _Offered(offer, now)
+        self._silent.pop(node, None)
         self._session_table(node, now)
         known = before is not None and _lasting(before.offer) == _lasting(offer)
         return [] if known else [OffersChanged()]
 
-    def _own_offer_received(self, data: bytes) -> list[NodeEffect]:
+    def _own_offer_received(self, data: bytes, now: float) -> list[NodeEffect]:
         """An offer under this node's own name. What comes after the own one, and is of another life, is of
         another node of this name.
         """
@@ -198,7 +224,10 @@ class NodeCore:
         if offer is None or offer.epoch == self.epoch:
             self._is_own_seen = self._is_own_seen or offer is not None
             return []
-        if not self._is_own_seen or offer.epoch in self._namesakes:
+        if not self._is_own_seen:
+            return []
+        self._namesake_heard_at = now
+        if offer.epoch in self._namesakes:
             return []
         self._namesakes.add(offer.epoch)
         text = f"another node is called {self.name} too: give one another name"
@@ -341,8 +370,10 @@ class NodeCore:
             effects += self._translate(name, node.received(node.channel.tick(now)), now)
         gone = [name for name, each in self._offered.items() if now >= each.heard_at + LOST_S]
         for name in gone:
-            del self._offered[name]
-        for name in self._nodes.keys() - self._offered.keys() - self._introduced:
+            self._silent[name] = self._offered.pop(name).heard_at
+            if len(self._silent) > MAX_SILENT:
+                del self._silent[next(iter(self._silent))]
+        for name in self._nodes.keys() - self._offered.keys() - self._introduced.keys():
             if not self._nodes[name].channel.is_open:
                 del self._nodes[name]
         return [*effects, OffersChanged()] if gone else effects
@@ -355,7 +386,7 @@ class NodeCore:
 
     def introduce(self, node: str, now: float) -> None:
         """Begin a channel to a node that is known by name only, and try it as long as this node runs."""
-        self._introduced.add(node)
+        self._introduced[node] = now
         self._session_table(node, now)
 
     def _session_table(self, node: str, now: float) -> NodeSessions:

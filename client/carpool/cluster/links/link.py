@@ -39,6 +39,10 @@ class NodeLink(Protocol):
     def is_up(self) -> bool:
         """True if frames may get through."""
 
+    @property
+    def problem(self) -> str:
+        """What is wrong with the link now, as far as is known, for people; empty: nothing."""
+
     def send(self, node: str, frame: bytes) -> None:
         """Send a frame, if the link works now. Never waits."""
 

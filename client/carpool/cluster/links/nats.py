@@ -62,6 +62,7 @@ class NatsLink:
         self._watch: asyncio.Task[None] | None = None
         self._reported = ""
         """What was last said of the server's failures."""
+        self._problem = ""
         self._bucket: KeyValue | None = None
         self.frame_bytes = FRAME_BYTES
 
@@ -74,6 +75,11 @@ class NatsLink:
     def is_up(self) -> bool:
         """True if the server is connected."""
         return self._client.is_connected
+
+    @property
+    def problem(self) -> str:
+        """The last failure since the server was connected, or why the bucket cannot be read."""
+        return self._problem
 
     def send(self, node: str, frame: bytes) -> None:
         """Send a frame, if the server is connected."""
@@ -154,6 +160,7 @@ class NatsLink:
         self._restored("NATS is connected again")
 
     def _restored(self, text: str) -> None:
+        self._reported = self._problem = ""
         self.frame_bytes = min(FRAME_BYTES, self._client.max_payload - HEADER_BYTES)
         self._events.report(text, "info")
         self._events.restored()
@@ -164,7 +171,7 @@ class NatsLink:
             self._events.report("NATS is away; reconnecting", "warning")
 
     async def _failed(self, error: Exception) -> None:
-        text = _sentence(error)
+        text = self._problem = _sentence(error)
         if "authorization" in text.lower():
             self._refused.set()
         elif text != self._reported:
@@ -209,12 +216,13 @@ class NatsLink:
             except (nats.errors.Error, TimeoutError) as error:
                 self._bucket = None
                 text = _no_bucket(error)
+                self._problem = text if self.is_up else self._problem
                 if self.is_up and text != told:
                     self._events.report(text, "error")
                     told = text
                 await asyncio.sleep(RETRY_S)
                 continue
-            told = ""
+            told = self._problem = ""
             self._watch = asyncio.create_task(self._tell_offers(watcher))
             await asyncio.wait([self._watch])
             with contextlib.suppress(Exception):  # its subscription may be gone with the server

@@ -95,6 +95,11 @@ class ZmqNodeLink:
         """True while it runs: ZeroMQ reconnects by itself."""
         return bool(self._sockets) or not self._peers
 
+    @property
+    def problem(self) -> str:
+        """Nothing: ZeroMQ tells of none."""
+        return ""
+
     def send(self, node: str, frame: bytes) -> None:
         """Send a frame, unless its peer's queue is full."""
         sock = self._sockets.get(node)

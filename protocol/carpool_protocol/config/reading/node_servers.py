@@ -6,11 +6,18 @@ is that of the offered server, or the server cannot be used and the reason says 
 Pure. Knows nothing of: how offers come, the choice of a node.
 """
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from carpool_protocol.config.schema.model import Config, ServerConfig
 from carpool_protocol.config.schema.placement import is_placed_on
 from carpool_protocol.config.text.problems import ConfigProblem, render_path
+
+PLACED_NOWHERE: Final = (
+    "places the server on other nodes than this one, and none of them offers it now "
+    "(`carpool cluster status`)"
+)
 
 
 def with_node_servers(config: Config, offered: Config | None, node: str) -> Config:
@@ -31,8 +38,5 @@ def with_node_servers(config: Config, offered: Config | None, node: str) -> Conf
 
 def _nowhere(server: ServerConfig) -> str:
     where = render_path((*server.under, "on"))
-    text = (
-        "places the server on other nodes than this one, and none of them offers it now "
-        "(`carpool cluster status`)"
-    )
-    return ConfigProblem(server.file, server.lines.get(("on",), server.lines[()]), where, text).render()
+    line = server.lines.get(("on",), server.lines[()])
+    return ConfigProblem(server.file, line, where, PLACED_NOWHERE).render()

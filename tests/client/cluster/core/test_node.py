@@ -208,3 +208,33 @@ def test_another_node_of_the_same_name_is_reported_once_and_an_earlier_life_of_t
     assert isinstance(report, Report)
     assert "another node is called alpha too" in report.text
     assert come("mine") == come("other") == []
+    assert core.has_namesake(LOST_S - 1.0)
+    assert not core.has_namesake(LOST_S), "it was not heard again"
+
+
+@behaviour("doctor:cluster")
+def test_a_node_that_was_there_and_is_not_heard_is_silent_until_it_is_heard_or_leaves() -> None:
+    world = connected()
+    alpha = world.cores["alpha"]
+    assert alpha.silent(world.now) == {}
+    world.cuts = {("alpha", "beta"), ("beta", "alpha")}
+    world.run(2 * LOST_S)
+    assert alpha.silent(world.now)["beta"] >= LOST_S
+    assert list(alpha.silent(world.now)) == ["beta"]
+    world.cuts = set()
+    world.offer_all()
+    world.run(3.0)
+    assert alpha.silent(world.now) == {}
+    world.cuts = {("alpha", "beta"), ("beta", "alpha")}
+    world.run(2 * LOST_S)
+    alpha.offer_received("beta", b"", world.now)
+    assert alpha.silent(world.now) == {}
+
+
+@behaviour("doctor:cluster")
+def test_a_configured_node_that_never_came_is_silent() -> None:
+    world = NodeWorld("alpha", "beta", offers=False)
+    world.cuts = {("alpha", "beta"), ("beta", "alpha")}
+    world.cores["alpha"].introduce("beta", world.now)
+    world.run(30.0)
+    assert list(world.cores["alpha"].silent(world.now)) == ["beta"]

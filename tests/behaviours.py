@@ -1838,6 +1838,9 @@ _CLUSTER: Final = {
     "cluster:status": Behaviour(
         "docs/json.md", "`carpool status` and its JSON tell of the cluster and of each node in it."
     ),
+    "top:nodes": Behaviour(
+        "docs/top.md", "`carpool top` shows all nodes, and which node has a server, a session and a call."
+    ),
     "cluster:leave": Behaviour(
         "docs/cluster.md", "A node that leaves takes its servers with it, and goes on alone."
     ),

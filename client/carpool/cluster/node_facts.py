@@ -90,32 +90,40 @@ def cluster_section(facts: NodeFacts | None) -> dict[str, Any] | None:
     """Return the value of `cluster` in `carpool status --json` (docs/json.md); None: no cluster."""
     if facts is None:
         return None
+    own = facts.own
     return {
         "name": facts.cluster,
-        "node": "" if facts.own is None else facts.own.node,
+        "node": "" if own is None else own.node,
         "url": facts.url,
         "is_up": facts.is_up,
         "problem": facts.problem,
-        "is_draining": facts.own is not None and facts.own.is_draining,
+        "is_draining": own is not None and own.is_draining,
         "has_namesake": facts.has_namesake,
+        "own": None if own is None else _node_row(own, "this one"),
         "nodes": [
             {
-                "node": each.offer.node,
-                "state": state_of(each),
+                **_node_row(each.offer, state_of(each)),
                 "opened": each.opened,
                 "served": each.sessions - each.opened,
-                "open_calls": each.offer.open_calls,
-                "load": each.offer.load,
-                "labels": each.offer.labels,
-                "version": each.offer.release,
                 "latency_s": each.latency_s,
                 "clock_ahead_s": each.clock_ahead_s,
-                "servers": [server.name for server in each.offer.servers],
             }
             for each in facts.nodes
         ],
         "silent": [msgspec.structs.asdict(each) for each in facts.silent],
         "servers": facts.servers,
+    }
+
+
+def _node_row(offer: NodeOffer, state: str) -> dict[str, Any]:
+    return {
+        "node": offer.node,
+        "state": state,
+        "open_calls": offer.open_calls,
+        "load": offer.load,
+        "labels": offer.labels,
+        "version": offer.release,
+        "servers": [server.name for server in offer.servers],
     }
 
 

@@ -88,6 +88,7 @@ class TopApp(App[None]):
         Binding("a", "table('agents')", "agents"),
         Binding("c", "table('calls')", "calls"),
         Binding("t", "table('tools')", "tools"),
+        Binding("n", "table('nodes')", "nodes"),
         Binding("o", "sort", "order"),
         Binding("O", "reverse", "reverse", show=False),
         Binding("slash", "filter", "filter"),

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from carpool.cluster.node_facts import cluster_section, read_facts
 from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
 from carpool.logs.log_tail import LogTail
 from carpool.logs.records import LogReader
@@ -50,7 +51,8 @@ class BrokerFeed:
             self.close()
             raise FeedError(str(error)) from None
         took_s = time.monotonic() - began
-        return Reading(status, counted if counted.enabled else None, calls, took_s)
+        cluster = cluster_section(read_facts(self._directory))
+        return Reading(status, counted if counted.enabled else None, calls, took_s, cluster)
 
     def close(self) -> None:
         """Close the connection; the next reading opens another one."""

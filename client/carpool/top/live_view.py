@@ -18,7 +18,7 @@ from carpool_protocol.counters.histogram import DurationHistogram
 from carpool_protocol.counters.snapshot import CountersSnapshot
 from carpool_protocol.counters.summary import changes, seconds_between
 
-TableName = Literal["servers", "agents", "calls", "tools"]
+TableName = Literal["servers", "agents", "calls", "tools", "nodes"]
 Facts = Mapping[str, Any]
 
 HISTORY: Final = 60
@@ -39,6 +39,8 @@ class Reading(Struct, frozen=True):
     calls: Sequence[Facts]
     took_s: float = 0.0
     """How long the broker took to answer."""
+    cluster: Facts | None = None
+    """The section `cluster` of `carpool status --json`; None: this machine is in no cluster."""
 
 
 class TableRow(NamedTuple):
@@ -97,6 +99,18 @@ COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
         Column("P50", 6, is_number=True),
         Column("P99", 6, is_number=True),
     ),
+    "nodes": (
+        Column("NODE", 11),
+        Column(STATE, 11),
+        Column("AT IT", 5, is_number=True),
+        Column("HERE", 4, is_number=True),
+        Column("LOAD", 4, is_number=True),
+        Column("OPEN", 4, is_number=True),
+        Column("RTT", 5, is_number=True),
+        Column("VERSION", 7),
+        Column("LABELS", 8),
+        Column("OFFERS", 10),
+    ),
 }
 
 
@@ -146,9 +160,10 @@ class LiveView:
             calls_s, errors_s = came.per_s(counts.calls), came.per_s(_failed(counts))
             state = "paused" if server.get("paused") else str(server["state"])
             open_calls = sum(each["in_flight"] for each in instances)
+            at = " ".join(sorted({each["node"] for each in instances if each.get("node")}))
             yield _row(
                 name,
-                (name, name),
+                (f"{name}@{at or '*'}" if server.get("node") else name, name),
                 (state, state),
                 (str(len(instances)), len(instances)),
                 (str(open_calls), open_calls),
@@ -183,7 +198,6 @@ class LiveView:
         assert self.now is not None
         for each in self.now.calls:
             tool = f"{each['server']}/{each['tool']}"
-            instance = each["instance"]
             yield _row(
                 each["call"],
                 (each["call"], each["call"]),
@@ -192,7 +206,7 @@ class LiveView:
                 (tool, tool),
                 (each["session"], each["session"]),
                 (each["agent"] or "-", each["agent"]),
-                ("-" if instance is None else f"#{instance}", -1 if instance is None else instance),
+                _place(each),
             )
 
     def tool_rows(self) -> Iterator[TableRow]:
@@ -209,6 +223,33 @@ class LiveView:
                     _time(counts.total, 0.99),
                 )
 
+    def node_rows(self) -> Iterator[TableRow]:
+        """Yield the rows of this node, of the others, and of those that are silent."""
+        assert self.now is not None
+        cluster = self.now.cluster
+        if cluster is None:
+            return
+        for each in (*([cluster["own"]] if cluster["own"] else []), *cluster["nodes"]):
+            labels, offers = " ".join(each["labels"]), " ".join(each["servers"])
+            latency_s = each.get("latency_s")
+            yield _row(
+                each["node"],
+                (each["node"], each["node"]),
+                (each["state"], each["state"]),
+                *((str(each.get(key, "-")), each.get(key, -1)) for key in ("opened", "served")),
+                *((str(each[key]), each[key]) for key in ("load", "open_calls")),
+                ("-", -1.0) if latency_s is None else (display.short_duration(latency_s), latency_s),
+                (each["version"], each["version"]),
+                (labels or "-", labels),
+                (offers or "-", offers),
+            )
+        for each in cluster["silent"]:
+            unknown: tuple[str, float] = ("-", -1.0)
+            words: tuple[str, str] = ("-", "")
+            yield _row(
+                each["node"], (each["node"], each["node"]), ("silent", "silent"), *[unknown] * 5, *[words] * 3
+            )
+
     def head(self) -> str:
         """Return the line about all of carpool."""
         assert self.now is not None
@@ -217,6 +258,8 @@ class LiveView:
         saved = totals["memory_saved_bytes"]
         agents = f"{totals['sessions']} agents, {totals['instances']} server processes"
         memory = f"{'saves' if saved >= 0 else 'costs'} {display.size(abs(saved))}"
+        if there := totals.get("node_sessions"):
+            agents += f" + {there} at nodes"
         return f"{agents}, {totals['in_flight']} open calls, {rate:.1f} calls/s, {memory}"
 
     def details(self, table: TableName, key: str) -> list[str]:
@@ -230,6 +273,8 @@ class LiveView:
             return [_facts(each) for each in status["sessions"] if each["id"] == key]
         if table == "calls":
             return [_facts(each) for each in self.now.calls if each["call"] == key]
+        if table == "nodes" and self.now.cluster is not None:
+            return list(_node_details(key, self.now.cluster))
         return []
 
     def _leases(self) -> dict[str, list[str]]:
@@ -270,6 +315,7 @@ _MAKERS: Final[dict[TableName, Callable[[LiveView], Iterator[TableRow]]]] = {
     "agents": LiveView.agent_rows,
     "calls": LiveView.call_rows,
     "tools": LiveView.tool_rows,
+    "nodes": LiveView.node_rows,
 }
 
 
@@ -294,6 +340,14 @@ def _row(key: str, *cells: tuple[str, float | str]) -> TableRow:
     )
 
 
+def _place(call: Facts) -> tuple[str, float]:
+    """Return where a call runs: its node if that is another one, else its instance."""
+    instance = call["instance"]
+    if instance is None:
+        return "-", -1
+    return call.get("node") or f"#{instance}", instance
+
+
 def _failed(counts: CallCounts) -> int:
     return sum(counts.errors.values()) + sum(counts.refusals.values())
 
@@ -307,14 +361,32 @@ def _server_details(name: str, server: Facts) -> Iterator[str]:
     restarts = server["restarts"]
     yield f"{name}: {server['state']}, {server['sharing']}, {server['tools']} tools, {restarts} restarts"
     for each in server["instances"]:
-        holder = f", leased to {each['holder']}" if each["holder"] else ""
+        agent = f" ({each['holder_agent']})" if each.get("holder_agent") else ""
+        holder = f", leased to {each['holder']}{agent}" if each["holder"] else ""
+        calls = f"{each['state']}: {each['in_flight']} open, {each['calls']} calls"
         memory, cpu = display.size(each["pss_bytes"] or 0), each["cpu_percent"] or 0
-        yield (
-            f"#{each['id']} pid {each['pid']} {each['state']}: {each['in_flight']} open, "
-            f"{each['calls']} calls, {memory}, {cpu:.0f} % CPU{holder}"
-        )
+        if each.get("node"):
+            yield f"#{each['id']} at node {each['node']} {calls}{holder}"
+        else:
+            yield f"#{each['id']} pid {each['pid']} {calls}, {memory}, {cpu:.0f} % CPU{holder}"
     if server["last_error"]:
         yield f"last error: {server['last_error']}"
+
+
+def _node_details(name: str, cluster: Facts) -> Iterator[str]:
+    """Yield what a node offers and which of it is used here, or for how long it is silent."""
+    for each in (*([cluster["own"]] if cluster["own"] else []), *cluster["nodes"]):
+        if each["node"] == name:
+            yield f"{name} offers {', '.join(each['servers']) or 'nothing'}"
+            here = [server for server, nodes in cluster["servers"].items() if name in nodes]
+            if here:
+                yield f"here as {', '.join(here)}"
+            ahead_s = each.get("clock_ahead_s")
+            if ahead_s is not None:
+                yield f"its clock is {abs(ahead_s):.3f} s {'ahead of' if ahead_s > 0 else 'behind'} this one"
+    for each in cluster["silent"]:
+        if each["node"] == name:
+            yield f"{name} has not been heard for {display.duration(each['for_s'])}: see `carpool doctor`"
 
 
 def _facts(about: Facts) -> str:

@@ -87,6 +87,8 @@ def test_keys_choose_the_table_its_order_and_its_rows() -> None:
         assert keys(app) == ["s1", "s2"]
         await pilot.press("c", "o")
         assert (keys(app), app.sorted_by) == (["c17"], 1)
+        await pilot.press("n")
+        assert keys(app) == [], "it is in no cluster"
         await pilot.press("s", "slash", "g", "i", "enter")
         assert keys(app) == ["git"]
 

@@ -1,10 +1,12 @@
 """The tables of `carpool top`: rows, rates, sparklines, order and details."""
 
+from typing import Any
+
 import pytest
 
 from carpool.top.live_view import COLUMNS, SPARKLINE_CHARS, LiveView, Reading, TableName, sparkline
 from tests.behaviours import behaviour
-from tests.kit.top_readings import call, counted, reading, server, session, status_of
+from tests.kit.top_readings import call, counted, instance, reading, server, session, status_of
 
 
 def view(*readings: Reading) -> LiveView:
@@ -127,5 +129,71 @@ def test_a_sparkline_of_any_length_fits_and_ends_with_now(length: int) -> None:
 
 @behaviour("top:view")
 def test_every_table_fits_80_columns() -> None:
+    for columns in COLUMNS.values():
+        assert sum(column.width + 1 for column in columns) <= 80
+
+
+THERE: dict[str, Any] = {
+    "node": "alpha", "state": "reached", "opened": 2, "served": 1, "open_calls": 4, "load": 7,
+    "labels": ["gpu"], "version": "0.1.0", "servers": ["git", "browser"], "latency_s": 0.012,
+    "clock_ahead_s": -0.5,
+}  # fmt: skip
+HERE: dict[str, Any] = {
+    "node": "beta", "state": "this one", "open_calls": 0, "load": 1, "labels": [], "version": "0.1.0",
+    "servers": [],
+}  # fmt: skip
+CLUSTER: dict[str, Any] = {
+    "own": HERE,
+    "nodes": [THERE],
+    "silent": [{"node": "gamma", "for_s": 90.0}],
+    "servers": {"git-alpha": ["alpha"]},
+}
+
+
+@behaviour("top:nodes")
+def test_nodes_have_their_sessions_load_and_offers_and_silent_ones_are_there() -> None:
+    found = view(Reading(status_of(), None, [], cluster=CLUSTER))
+    alpha = cells(found, "nodes", "alpha")
+    assert (alpha["STATE"], alpha["AT IT"], alpha["HERE"], alpha["LOAD"]) == ("reached", "2", "1", "7")
+    assert (alpha["OPEN"], alpha["RTT"], alpha["LABELS"], alpha["OFFERS"]) == (
+        "4",
+        "12ms",
+        "gpu",
+        "git browser",
+    )
+    assert cells(found, "nodes", "beta")["STATE"] == "this one"
+    assert cells(found, "nodes", "gamma")["STATE"] == "silent"
+    assert [row.key for row in found.rows("nodes", sorted_by=4, descending=True)] == [
+        "alpha",
+        "beta",
+        "gamma",
+    ]
+    told = found.details("nodes", "alpha")
+    assert told == ["alpha offers git, browser", "here as git-alpha", "its clock is 0.500 s behind this one"]
+    assert "has not been heard" in found.details("nodes", "gamma")[0]
+    assert view(Reading(status_of(), None, [])).rows("nodes") == [], "in no cluster"
+
+
+@behaviour("top:nodes")
+def test_a_server_and_a_call_at_another_node_name_it_and_its_lease_holder() -> None:
+    held = instance(7, node="alpha", pid=0, holder="s1", holder_agent="coder")
+    servers = {
+        "git": server("serving", held, node="*"),
+        "time": server("cold", node="*"),
+        "own": server("cold"),
+    }
+    status = {**status_of(**servers), "totals": {**status_of()["totals"], "node_sessions": 1}}
+    found = view(Reading(status, None, [call("c17", instance=7, node="alpha")]))
+    names = {key: cells(found, "servers", key)["SERVER"] for key in servers}
+    assert names == {"git": "git@alpha", "time": "time@*", "own": "own"}
+    assert cells(found, "calls", "c17")["ON"] == "alpha"
+    assert "#7 at node alpha serving: 0 open, 7 calls, leased to s1 (coder)" in found.details(
+        "servers", "git"
+    )
+    assert "3 server processes + 1 at nodes" in found.head()
+
+
+@behaviour("top:nodes")
+def test_each_table_fits_eighty_columns() -> None:
     for columns in COLUMNS.values():
         assert sum(column.width + 1 for column in columns) <= 80

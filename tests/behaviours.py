@@ -1841,6 +1841,7 @@ _CLUSTER: Final = {
     "top:nodes": Behaviour(
         "docs/top.md", "`carpool top` shows all nodes, and which node has a server, a session and a call."
     ),
+    "counters:nodes": Behaviour("docs/counters.md", "A call that ran at another node counts for that node."),
     "cluster:leave": Behaviour(
         "docs/cluster.md", "A node that leaves takes its servers with it, and goes on alone."
     ),

@@ -89,6 +89,9 @@ async def test_a_story_tells_what_happened_at_the_other_node() -> None:
             assert await agent.text("echo__echo", {"text": "hunter2"}) == "hunter2"
             [line] = json.loads(beta.run("audit", "--json").stdout)
             [there] = json.loads(alpha.run("audit", "--json").stdout)
+            assert (line["node"], "node" in there, there["agent"]) == ("alpha", False, "beta")
+            counted = json.loads(beta.run("stats", "--by", "node", "--json").stdout)["groups"]
+            assert [(each["name"], each["answers"]) for each in counted] == [("alpha", 1)]
             told = beta.run("story", line["id"])
             assert told.returncode == 0, told.stderr
             steps = [each.split()[2:] for each in told.stdout.splitlines() if " alpha " in each]

@@ -89,6 +89,7 @@ from carpool_protocol.link.messages import (
     AskOpened,
     AskWithdrawn,
     CallAnswered,
+    CallAtNode,
     CallFailed,
     CallProgressed,
     CallTimed,
@@ -330,6 +331,8 @@ class BrokerCore:
                 self.call_table.call_failed(event, now)
             case CallTimed():
                 self.call_table.call_timed(event, now)
+            case CallAtNode():
+                self.call_table.call_at_node(event)
             case CallProgressed():
                 self.call_table.call_progressed(event)
             case LogForSession():

@@ -123,6 +123,8 @@ class AuditLog:
             known[1] if known is not None and known[0] is ended.who else self._session_member(ended.who)
         )
         what = self._what.get((ended.method, ended.server, ended.target)) or self._spelled(ended)
+        if ended.node:
+            what += f",{_inner({'node': ended.node})}"
         duration = f"{duration_s:.6f}" if duration_s >= 0 else "null"
         self._lines.append(
             f'{{"at":"{self._at or self._begin()}","id":"{name}",{caller_text},{what},"outcome":"{outcome}",'

@@ -34,6 +34,8 @@ class CounterRow(Struct, frozen=True):
     tool: str
     """The server's own name of the tool, or in parentheses a method or a group."""
     counts: CallCounts
+    node: str = ""
+    """The node at which these calls ran; empty: this one. `(other)` in rows of a group."""
 
 
 class ServerCounts(Struct, kw_only=True):

@@ -18,6 +18,7 @@ DIMENSIONS: Final[Mapping[str, Callable[[CounterRow], str]]] = {
     "profile": lambda row: row.agent.profile,
     "token": lambda row: row.agent.token,
     "door": lambda row: row.agent.door,
+    "node": lambda row: row.node,
 }
 """By what rows are summed: the name of a dimension, and a row's value in it."""
 

@@ -574,6 +574,15 @@ class CallTimed(Message, frozen=True, tag=47):
     instance: InstanceId
 
 
+class CallAtNode(Message, frozen=True, tag=53):
+    """The call is handed to a session at another node. Only calls that go there have this message; it comes
+    again if the call is placed again or resumed.
+    """
+
+    call: CallId
+    node: str
+
+
 class CallProgressed(Message, frozen=True, tag=32):
     """Progress of a call whose agent asked for progress."""
 
@@ -950,6 +959,7 @@ ToBroker = (
     | CallAnswered
     | CallFailed
     | CallTimed
+    | CallAtNode
     | CallProgressed
     | Catalog
     | PoolChanged

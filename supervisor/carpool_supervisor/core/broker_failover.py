@@ -88,4 +88,5 @@ class BrokerFailover:
         if end is not None:
             self._emit(end)
         else:
+            self._dispatcher.announce_node(call)
             self._asks.announce_again(self._dispatcher.calls[call])

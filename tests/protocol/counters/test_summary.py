@@ -18,7 +18,8 @@ from carpool_protocol.counters.summary import (
 
 def row(agent: str = "x", server: str = "git", tool: str = "log", **more: Any) -> CounterRow:
     who = CountedAgent(agent, more.pop("profile", ""), more.pop("token", ""), more.pop("door", "shim"))
-    return CounterRow(who, server, tool, CallCounts(calls=more.pop("calls", 1), **more))
+    node = more.pop("node", "")
+    return CounterRow(who, server, tool, CallCounts(calls=more.pop("calls", 1), **more), node)
 
 
 def snapshot(*rows: CounterRow, run: str = "r.0", age_s: float = 10.0) -> CountersSnapshot:
@@ -34,17 +35,18 @@ def snapshot(*rows: CounterRow, run: str = "r.0", age_s: float = 10.0) -> Counte
         ("profile", {"": 3, "ci": 4}),
         ("token", {"": 6, "t": 1}),
         ("door", {"http": 4, "shim": 3}),
+        ("node", {"": 5, "alpha": 2}),
     ],
 )
 def test_rows_are_summed_by_each_dimension(dimension: str, sums: dict[str, int]) -> None:
     rows = [
         row(calls=1, token="t"),
-        row("y", tool="diff", calls=2),
+        row("y", tool="diff", calls=2, node="alpha"),
         row(server="time", tool="now", calls=4, profile="ci", door="http"),
     ]
     assert {name: counts.calls for name, counts in sum_by(rows, dimension).items()} == sums
     assert sum_all(rows).calls == 7
-    assert set(DIMENSIONS) == {"server", "tool", "agent", "profile", "token", "door"}
+    assert set(DIMENSIONS) == {"server", "tool", "agent", "profile", "token", "door", "node"}
 
 
 def test_a_sum_changes_no_row() -> None:

@@ -107,6 +107,7 @@ class AuditTrail:
                 open_call.size_bytes,
                 trace_id,
                 body,
+                open_call.node,
             )
         )
 

@@ -1,6 +1,7 @@
 """Counts calls when they end.
 
-Owns which row a call counts in, and which field each of its ends is. Nothing is done for a call before it
+Owns which row a call counts in, and which field each of its ends is. Calls at other nodes are never among
+those that are counted in the short way (`OpenCall.handed_to_node`). Nothing is done for a call before it
 ends: a snapshot adds the open ones. A call that was never sent counts under `(unknown)` unless a server was
 found for it. Invariant (`check`): every call of the table that has ended was counted once. Refuses to know:
 how many rows there are (`counters`), what an answer says to its agent.
@@ -111,7 +112,8 @@ class CallCounting:
         agent = self._table.agent_counters(name, session.profile, session.principal, session.carrier)
         if not session.shared:
             session.counters = agent.rows
-        return self._table.row(agent, *_subject(open_call, is_answered=is_answered))
+        server, tool = _subject(open_call, is_answered=is_answered)
+        return self._table.row(agent, server, tool, open_call.node)
 
     def snapshot(self) -> list[CounterRow]:
         """Return all rows, with the calls that are at servers now."""

@@ -48,6 +48,7 @@ from carpool_protocol.link.messages import (
     AnswersWritten,
     Call,
     CallAnswered,
+    CallAtNode,
     CallFailed,
     CallProgressed,
     CallTimed,
@@ -301,6 +302,12 @@ class CallTable:
         open_call = self.calls.get(timed.call)
         if open_call is not None and self.tracing is not None:
             self.tracing.call_timed(open_call, timed, now)
+
+    def call_at_node(self, message: CallAtNode) -> None:
+        """The supervisor has handed a call to a session at another node."""
+        open_call = self.calls.get(message.call)
+        if open_call is not None:
+            open_call.handed_to_node(message.node)
 
     def call_progressed(self, progress: CallProgressed) -> None:
         """Send progress to the agent under its own token, with the token's JSON type."""

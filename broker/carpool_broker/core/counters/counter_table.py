@@ -26,13 +26,13 @@ MAX_NAME_CHARS: Final = 128
 
 
 class AgentCounters:
-    """The rows of one agent, by server and tool."""
+    """The rows of one agent, by server and tool; of calls at another node by server, tool and node."""
 
     __slots__ = ("agent", "rows")
 
     def __init__(self, agent: CountedAgent) -> None:
         self.agent = agent
-        self.rows: dict[tuple[str, str], CallCounters] = {}
+        self.rows: dict[tuple[str, ...], CallCounters] = {}
 
 
 class CounterTable:
@@ -63,13 +63,14 @@ class CounterTable:
         found = self.agents[known] = AgentCounters(known)
         return found
 
-    def row(self, of: AgentCounters, server: str, tool: str) -> CallCounters:
-        """Return the row of this server and tool, a new one if there is none."""
-        found = of.rows.get((server, tool))
-        return self._new_row(of, server, tool) if found is None else found
+    def row(self, of: AgentCounters, server: str, tool: str, node: str = "") -> CallCounters:
+        """Return the row of this server and tool, a new one if there is none. `node`: empty for this one."""
+        at_node = (node,) if node else ()
+        found = of.rows.get((server, tool, *at_node))
+        return self._new_row(of, server, tool, at_node) if found is None else found
 
-    def _new_row(self, of: AgentCounters, server: str, tool: str) -> CallCounters:
-        key = (server[:MAX_NAME_CHARS], tool[:MAX_NAME_CHARS])
+    def _new_row(self, of: AgentCounters, server: str, tool: str, at_node: tuple[str, ...]) -> CallCounters:
+        key: tuple[str, ...] = (server[:MAX_NAME_CHARS], tool[:MAX_NAME_CHARS], *at_node)
         if key in of.rows:  # a long name
             return of.rows[key]
         if of is self._other or self._rows >= MAX_ROWS or len(of.rows) >= MAX_ROWS_OF_AGENT:
@@ -89,9 +90,10 @@ class CounterTable:
         that an earlier broker has sent.
         """
         for each in (*self.agents.values(), self._other):
-            for (server, tool), counters in each.rows.items():
+            for (server, tool, *at_node), counters in each.rows.items():
                 open_calls = in_flight.get(counters, 0), resumed.get(counters, 0)
-                yield CounterRow(each.agent, server, tool, counters.counts(*open_calls))
+                node = OTHER if each is self._other else "".join(at_node)
+                yield CounterRow(each.agent, server, tool, counters.counts(*open_calls), node)
 
     @property
     def ended(self) -> int:

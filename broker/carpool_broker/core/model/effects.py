@@ -206,6 +206,8 @@ class WriteAudit(BrokerEffect, frozen=True):
     """The trace id of its agent (W3C), or of carpool's own trace of the call; empty: none."""
     body: Payload = ABSENT
     """The answer, for its size and its `isError`."""
+    node: str = ""
+    """The node at which it ran; empty: this one, or none."""
 
 
 class ExportTrace(BrokerEffect, frozen=True):

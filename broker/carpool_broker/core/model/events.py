@@ -51,6 +51,7 @@ from carpool_protocol.link.messages import (
     AskOpened,
     AskWithdrawn,
     CallAnswered,
+    CallAtNode,
     CallFailed,
     CallProgressed,
     CallsRecorded,
@@ -313,6 +314,7 @@ LinkEvent = (
     CallAnswered
     | CallFailed
     | CallProgressed
+    | CallAtNode
     | CallTimed
     | Catalog
     | PoolChanged

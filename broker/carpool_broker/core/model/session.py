@@ -6,6 +6,7 @@ Refuses to know: effects, views, the link.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from math import inf, nextafter
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -57,8 +58,8 @@ class OpenCall:
 
     __slots__ = (
         "answered_at", "asked", "cache_version", "call", "edit", "instance", "is_listening", "is_parked",
-        "key", "latest", "rounds", "sent_at", "server", "session", "since", "size_bytes", "speaker", "stage",
-        "target", "task", "tasks", "trace",
+        "key", "latest", "node", "rounds", "sent_at", "server", "session", "since", "size_bytes", "speaker",
+        "stage", "target", "task", "tasks", "trace",
     )  # fmt: skip
 
     def __init__(self, call: CallId, session: "Session", request: CallRequested) -> None:
@@ -76,6 +77,8 @@ class OpenCall:
         """The time at which the call was sent; negative if it was not, or by an earlier broker."""
         self.cache_version = -1
         """The resource cache's count of changes at that time; else -1."""
+        self.node = ""
+        """The node at which it runs, if that is another one."""
         self.answered_at = -1.0
         """The time at which the server's answer came, if hooks have had it since."""
         self.trace: CallTrace | None = None
@@ -99,6 +102,14 @@ class OpenCall:
         """The task that the call is about, by carpool's id."""
         self.instance = _NO_INSTANCE
         """The instance that runs that task."""
+
+    def handed_to_node(self, node: str) -> None:
+        """The call is at another node. A call that was sent at once counts no longer as one (`call_counting`
+        looks for equal times), so that counting local calls need not ask for a node.
+        """
+        self.node = node
+        if self.sent_at == self.since:
+            self.sent_at = nextafter(self.since, inf)
 
     @property
     def tool(self) -> str:
@@ -226,7 +237,7 @@ class Session:
         """See `SessionOpened`."""
         self.profile = ""
         """See `SessionOpened`."""
-        self.counters: Mapping[tuple[str, str], CallCounters] | None = None
+        self.counters: Mapping[tuple[str, ...], CallCounters] | None = None
         """The counters of its agent's calls, by server and tool; None: they must be looked up."""
         self.principal = ""
         """See `SessionOpened`."""

@@ -73,6 +73,12 @@ AGENT_CALLS: Final = MetricDefinition(
 AGENT_FAILURES: Final = MetricDefinition(
     "carpool_agent_failed_calls", _AGENT, "Calls of these agents that ended with an error or a refusal."
 )
+NODE_CALLS: Final = MetricDefinition(
+    "carpool_node_calls", ("node",), "Calls by the node where they ran, if it is another one."
+)
+NODE_FAILURES: Final = MetricDefinition(
+    "carpool_node_failed_calls", ("node",), "Calls at these nodes that ended with an error or a refusal."
+)
 DURATION: Final = MetricDefinition(
     "carpool_call_duration_seconds",
     ("server", "part"),
@@ -114,7 +120,7 @@ STATE: Final = MetricDefinition("carpool_server_state", ("server", "state"), "1 
 
 COUNTERS: Final = (
     CALLS, RESUMED, ANSWERS, TOOL_ERRORS, ERRORS, REFUSALS, CANCELLED, BYTES_IN, BYTES_OUT, AGENT_CALLS,
-    AGENT_FAILURES, STARTS, DEATHS, RESTARTS, ASKS, LEASE_WAITS,
+    AGENT_FAILURES, NODE_CALLS, NODE_FAILURES, STARTS, DEATHS, RESTARTS, ASKS, LEASE_WAITS,
 )  # fmt: skip
 HISTOGRAMS: Final = (DURATION,)
 GAUGES: Final = (
@@ -170,6 +176,9 @@ def _call_metrics(snapshot: CountersSnapshot) -> Iterator[Metric]:
         yield _counter(definition, codes, since)
     yield _counter(AGENT_CALLS, ((key, each.calls) for key, each in by_agent.items()), since)
     yield _counter(AGENT_FAILURES, ((key, _failed(each)) for key, each in by_agent.items()), since)
+    by_node = {node: counts for node, counts in sum_by(snapshot.rows, "node").items() if node}
+    yield _counter(NODE_CALLS, (((node,), each.calls) for node, each in by_node.items()), since)
+    yield _counter(NODE_FAILURES, (((node,), _failed(each)) for node, each in by_node.items()), since)
     durations = HistogramMetricFamily(DURATION.name, DURATION.help, labels=DURATION.labels)
     for server, counts in sum_by(snapshot.rows, "server").items():
         for part in ("waiting", "server", "total"):

@@ -18,6 +18,7 @@ from carpool_protocol.ids import CallId, SessionId, WireId, call_name
 from carpool_protocol.link.messages import (
     Call,
     CallAnswered,
+    CallAtNode,
     CallFailed,
     CallPlace,
     CallProgressed,
@@ -147,6 +148,12 @@ class Dispatcher:
         """Where each of these calls is; calls that are not open are left out."""
         return [_place_of(self.calls[call]) for call in calls if call in self.calls]
 
+    def announce_node(self, call: CallId) -> None:
+        """Tell a new broker at which other node an open call is, if it is at one."""
+        instance = self.calls[call].instance
+        if instance is not None and instance.node:
+            self._emit(CallAtNode(call, instance.node))
+
     def lowest_placeable(self, oldest: CallId) -> CallId:
         """The lowest number of a call that may still be placed: a placed call that never reached its instance
         is placed again. `oldest`: the lowest number of calls that are still to come.
@@ -221,6 +228,8 @@ class Dispatcher:
         pool_call.instance, pool_call.wire = instance, wire
         if not instance.pool.plain:
             self._leases.call_started(instance.id)
+            if instance.node:
+                self._emit(CallAtNode(pool_call.call.call, instance.node))
         call = pool_call.call
         self.timeouts.call_started(pool_call, instance.pool.policy.max_total_s, now)
         may_ask = instance.pool.asking and call.method in CAN_ASK and instance.era == "handshake"

@@ -16,6 +16,7 @@ from carpool_protocol.link.messages import (
     AskWithdrawn,
     Call,
     CallAnswered,
+    CallAtNode,
     CallFailed,
     CallProgressed,
     CallsRecorded,
@@ -230,6 +231,7 @@ LinkEffect = (
     CallAnswered
     | CallFailed
     | CallProgressed
+    | CallAtNode
     | CallTimed
     | Catalog
     | PoolChanged

@@ -9,7 +9,7 @@ from carpool_broker.core.model.bounds import SessionBounds
 from carpool_protocol.counters.call_counts import UNKNOWN, CallCounts
 from carpool_protocol.counters.snapshot import CountedAgent
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, RawJson, call_of
-from carpool_protocol.link.messages import CallAnswered, CallFailed, PoolChanged
+from carpool_protocol.link.messages import CallAnswered, CallAtNode, CallFailed, PoolChanged
 from tests.behaviours import behaviour
 from tests.broker import recovery_rig
 from tests.broker.core.test_broker import ONE, TWO, TwoServersRig
@@ -169,3 +169,33 @@ def test_a_call_that_goes_on_at_the_next_broker_counts_there_as_resumed_and_unti
     counts = rows(one)["a", "x"]
     assert (counts.answers, counts.in_flight) == (1, 0)
     assert [counts.waiting.count, counts.server.count, counts.total.count] == [0, 0, 0]
+
+
+def nodes(one: Any) -> dict[tuple[str, str], CallCounts]:
+    """The counts by tool and node."""
+    one.core.check()
+    return {(row.tool, row.node): row.counts for row in one.core.call_table.counting.snapshot()}
+
+
+@behaviour("counters:nodes")
+def test_a_call_at_another_node_counts_there_and_local_ones_go_on_counting_here() -> None:
+    one = rig()
+    for number in (1, 2, 3, 4):
+        one.call("a__x", str(number))
+        if number in (2, 3):
+            one.feed(CallAtNode(CallId(number), "alpha"))
+        if number < 4:
+            one.now += 1.0
+            one.feed(CallAnswered(CallId(number), is_error=False, body=BODY))
+    found = nodes(one)
+    assert {key: (each.answers, each.in_flight) for key, each in found.items()} == {
+        ("x", ""): (1, 1),
+        ("x", "alpha"): (2, 0),
+    }
+    there = found["x", "alpha"]
+    assert [there.waiting.counts[0], there.server.count, there.total.count] == [2, 2, 2]
+    assert there.total.sum_s == pytest.approx(2.0)
+    one.feed(CallAtNode(CallId(4), "beta"))
+    assert nodes(one)["x", "beta"].in_flight == 1
+    one.feed(CallAtNode(CallId(99), "beta"))
+    assert nodes(one)["x", ""].in_flight == 0

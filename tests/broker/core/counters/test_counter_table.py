@@ -81,3 +81,16 @@ def test_the_total_of_all_rows_is_the_number_of_counted_calls(calls: list[tuple[
         count(table, agent, server, tool)
     table.check()
     assert total(table) == len(calls)
+
+
+@behaviour("counters:nodes")
+def test_rows_of_nodes_are_bounded_like_all_others_and_the_rest_is_of_no_node() -> None:
+    table = CounterTable()
+    one = table.agent_counters("x", "", "", "shim")
+    for number in range(2 * MAX_ROWS_OF_AGENT):
+        table.row(one, "git", "log", f"node-{number}").rest.answers += 1
+    table.check()
+    rows = {row.node: row.counts.calls for row in table.snapshot({}, {})}
+    assert len(rows) == MAX_ROWS_OF_AGENT + 1
+    assert rows[OTHER] == MAX_ROWS_OF_AGENT
+    assert table.row(one, "git", "log") is not table.row(one, "git", "log", "node-1")

@@ -1,0 +1,59 @@
+"""Calls on sessions at other nodes: the broker, status and stories are told of the node."""
+
+from msgspec.structs import replace
+
+from carpool_protocol.ids import CallId, InstanceId
+from carpool_protocol.link.messages import CallAtNode, CallPlace, NodeSession, NodeTarget, Policy, ResumeCall
+from carpool_supervisor.core.model import events as ev
+from tests.behaviours import behaviour
+from tests.kit.supervisor_rig import SupervisorRig, catalog_of, pool_spec
+
+ONE = InstanceId(1)
+SPEC = replace(
+    pool_spec("git:1"), policy=Policy(sharing="session", spares=0), target=NodeTarget("*", "git"), bridge=True
+)
+
+
+def at_alpha() -> SupervisorRig:
+    """A call runs on a session at the node alpha."""
+    rig = SupervisorRig(SPEC, broker=True)
+    rig.call(1)
+    [instance] = rig.spawned
+    assert instance == ONE
+    rig.feed(ev.InstanceSpawned(ONE, 0, "alpha", 3))
+    return rig
+
+
+@behaviour("counters:nodes")
+def test_the_broker_is_told_of_a_call_that_is_handed_to_another_node() -> None:
+    rig = at_alpha()
+    effects = rig.feed(ev.InstanceGreeted(ONE, catalog_of(rig.key)))
+    assert [each for each in effects if isinstance(each, CallAtNode)] == [CallAtNode(CallId(1), "alpha")]
+    assert rig.core.locate_calls([CallId(1)]) == [CallPlace(CallId(1), "running", ONE, 0, "alpha")]
+
+
+@behaviour("counters:nodes")
+def test_the_next_broker_is_told_too_when_it_resumes_the_call() -> None:
+    rig = at_alpha()
+    rig.feed(ev.InstanceGreeted(ONE, catalog_of(rig.key)))
+    rig.feed(ev.BrokerConnected())
+    effects = rig.feed(ResumeCall(CallId(1)))
+    assert [each for each in effects if isinstance(each, CallAtNode)] == [CallAtNode(CallId(1), "alpha")]
+
+
+@behaviour("cluster:story")
+def test_a_session_at_another_node_is_known_for_stories_after_its_end() -> None:
+    rig = at_alpha()
+    there = {ONE: NodeSession("alpha", 3)}
+    assert rig.core.instances.node_sessions() == there
+    rig.feed(ev.InstanceGreeted(ONE, catalog_of(rig.key)))
+    rig.exit(ONE)
+    assert rig.core.instances.node_sessions() == there
+
+
+def test_a_call_on_a_process_of_this_machine_has_no_node() -> None:
+    rig = SupervisorRig(replace(SPEC, target=None), broker=True)
+    rig.call(1)
+    effects = rig.greet(ONE)
+    assert not [each for each in effects if isinstance(each, CallAtNode)]
+    assert rig.core.instances.node_sessions() == {}

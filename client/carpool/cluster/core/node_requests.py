@@ -1,7 +1,7 @@
 """Requests of one node to another: ping, drain, undrain, story. Both ends of them.
 
 Owns the numbers of open requests, how long each waits for its answer, how many of one node may be in work
-here at a time, the form of an answer, and the right to drain.
+here at a time, the form of an answer, and the right to drain (docs/decisions/0055).
 
 Pure. Knows nothing of: channels, sessions' bytes, what a story says, clocks (`now` is given).
 """

@@ -73,7 +73,11 @@ class NodeWorld:
         self.lives += 1
         life, ids = self.lives, iter(range(1, 1_000_000))
         self.cores[name] = NodeCore(
-            name, str(life), lambda: life * 1_000_000 + next(ids), self.frame_bytes, self.drain_by
+            name,
+            str(life),
+            lambda: life * 1_000_000 + next(ids),
+            frame_bytes=self.frame_bytes,
+            drain_by=self.drain_by,
         )
         self.offer_all()
 

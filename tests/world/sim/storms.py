@@ -38,6 +38,6 @@ EVERY: Mapping[str, Callable[[int], object]] = {
     "boundary": lambda seed: play(seed, examples=BOUNDARY_EXAMPLES, shrinks=False),
 }
 """Also storms over several carpools, the nodes of a cluster; and what is no storm of the world, but a whole
-carpool on real sockets: with one agent, whose broker dies between any two steps; with agents through every way
-in, which come, stop, move and leave in the middle of anything.
+carpool on real sockets: with one agent, whose broker dies between any two steps; with agents through every
+way in, which come, stop, move and leave in the middle of anything.
 """

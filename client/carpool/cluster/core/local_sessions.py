@@ -1,7 +1,8 @@
 """The sessions of this machine's agents at other nodes, and of other nodes' agents here: their near ends.
 
 Owns the table of near ends, which instance of which supervisor a session stands for, which session of the
-broker belongs to which session of another node's agent, and what the core asks to be done at near ends. What an end is made of comes from outside (`NearEndMaker`).
+broker belongs to which session of another node's agent, and what the core asks to be done at near ends. What
+an end is made of comes from outside (`NearEndMaker`).
 
 Pure. Knows nothing of: sockets and pipes, links, files, offers.
 """
@@ -24,7 +25,7 @@ class NearEnd(Protocol):
 
     @property
     def session(self) -> str:
-        """The public id of a session at the broker; empty: no broker has admitted it, or it is an instance's."""
+        """The public id of a session at the broker; empty: none has admitted it, or it is an instance's."""
 
     def pass_bytes(self, data: bytes) -> None:
         """Pass bytes of the other node on."""

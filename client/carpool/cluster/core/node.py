@@ -124,6 +124,7 @@ class NodeCore:
         name: str,
         epoch: str,
         new_id: Callable[[], int],
+        *,
         frame_bytes: int = FRAME_BYTES,
         window_bytes: int = WINDOW_BYTES,
         drain_by: Collection[str] = (ANY_NODE,),

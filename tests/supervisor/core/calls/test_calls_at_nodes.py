@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from carpool_protocol.ids import CallId, InstanceId
+from carpool_protocol.ids import CallId, InstanceId, PoolKey
 from carpool_protocol.link.messages import CallAtNode, CallPlace, NodeSession, NodeTarget, Policy, ResumeCall
 from carpool_supervisor.core.model import events as ev
 from tests.behaviours import behaviour
@@ -10,7 +10,10 @@ from tests.kit.supervisor_rig import SupervisorRig, catalog_of, pool_spec
 
 ONE = InstanceId(1)
 SPEC = replace(
-    pool_spec("git:1"), policy=Policy(sharing="session", spares=0), target=NodeTarget("*", "git"), bridge=True
+    pool_spec(PoolKey("git:1")),
+    policy=Policy(sharing="session", spares=0),
+    target=NodeTarget("*", "git"),
+    bridge=True,
 )
 
 

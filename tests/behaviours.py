@@ -1846,6 +1846,14 @@ _CLUSTER: Final = {
         "docs/cluster.md", "A node that leaves takes its servers with it, and goes on alone."
     ),
     "cluster:keys": Behaviour("docs/cluster.md", "Over TCP only nodes with a known key are heard."),
+    "cluster:tls": Behaviour(
+        "docs/cluster.md",
+        "With `tls://` nothing is said to a NATS server without a certificate that is accepted.",
+    ),
+    "cluster:credentials": Behaviour(
+        "docs/cluster.md",
+        "A node that NATS refuses says why, goes on alone, and tries again with files read anew.",
+    ),
     "cluster:new": Behaviour("docs/cluster.md", "Two commands make a cluster on one machine."),
 }
 

@@ -10,6 +10,7 @@ from carpool.cluster.core.frames import FRAME_BYTES
 from carpool.cluster.embedded_nats import EmbeddedNats
 from carpool.cluster.links.link import LinkError
 from carpool.cluster.links.nats import NatsLink
+from carpool.cluster.links.nats_access import NatsAccess
 from carpool.cluster.links.zmq import NodeAddress, ZmqNodeLink
 from tests.behaviours import behaviour
 from tests.kit.node_links import NodeLinkEnd, curve_links, key_pair, two_ends, until
@@ -79,7 +80,7 @@ def test_an_offer_over_nats_is_there_for_later_nodes_and_goes_with_its_node() ->
             await alpha.link.publish(b"first")
             await until(lambda: beta.offers.get("alpha") == b"first")
             assert isinstance(beta.link, NatsLink)
-            late = NodeLinkEnd(NatsLink(beta.link._url, "c", "gamma"))
+            late = NodeLinkEnd(NatsLink(beta.link._access, "c", "gamma"))
             late.start()
             await until(lambda: late.offers.get("alpha") == b"first")
             await alpha.link.leave()
@@ -93,7 +94,7 @@ def test_clusters_of_two_names_on_one_nats_server_know_nothing_of_each_other() -
     async def run() -> None:
         async with two_ends("nats") as (alpha, beta):
             assert isinstance(beta.link, NatsLink)
-            other = NodeLinkEnd(NatsLink(beta.link._url, "d", "beta"))
+            other = NodeLinkEnd(NatsLink(beta.link._access, "d", "beta"))
             other.start()
             await until(lambda: other.restored > 0)
             await other.link.publish(b"theirs")
@@ -111,7 +112,7 @@ def test_a_nats_server_that_is_started_again_is_found_again() -> None:
         with tempfile.TemporaryDirectory() as directory:
             server = EmbeddedNats(directory)
             await server.start()
-            ends = [NodeLinkEnd(NatsLink(server.url, "c", name)) for name in ("alpha", "beta")]
+            ends = [NodeLinkEnd(NatsLink(NatsAccess(server.url), "c", name)) for name in ("alpha", "beta")]
             for end in ends:
                 end.start()
             await until(lambda: all(end.restored for end in ends))
@@ -131,16 +132,18 @@ def test_a_nats_server_that_is_started_again_is_found_again() -> None:
     asyncio.run(run())
 
 
-def test_a_wrong_password_for_nats_ends_the_link_with_advice() -> None:
+def test_a_wrong_password_for_nats_is_reported_once_with_advice() -> None:
     async def run() -> None:
         with tempfile.TemporaryDirectory() as directory:
             server = EmbeddedNats(directory)
             await server.start()
-            end = NodeLinkEnd(NatsLink("nats://wrong@" + server.url.rpartition("@")[2], "c", "alpha"))
+            end = NodeLinkEnd(
+                NatsLink(NatsAccess("nats://wrong@" + server.url.rpartition("@")[2]), "c", "alpha")
+            )
             end.start()
-            error = await end.failure()
-            assert isinstance(error, LinkError)
-            assert "cluster.credentials" in str(error)
+            await until(lambda: "cluster.credentials" in end.link.problem)
+            assert len(end.reports) == 1
+            await end.stop()
             server.stop()
 
     asyncio.run(run())

@@ -13,6 +13,7 @@ from zmq.utils import z85
 from carpool.cluster.embedded_nats import EmbeddedNats
 from carpool.cluster.links.link import LinkEvents, NodeLink
 from carpool.cluster.links.nats import NatsLink
+from carpool.cluster.links.nats_access import NatsAccess
 from carpool.cluster.links.zmq import NodeAddress, ZmqNodeLink
 from tests.kit.ports import free_port
 
@@ -91,7 +92,7 @@ async def two_ends(kind: str) -> AsyncIterator[tuple[NodeLinkEnd, NodeLinkEnd]]:
         links: list[NodeLink]
         if kind == "nats":
             await server.start()
-            links = [NatsLink(server.url, "c", name) for name in ("alpha", "beta")]
+            links = [NatsLink(NatsAccess(server.url), "c", name) for name in ("alpha", "beta")]
         elif kind == "curve":
             links = [*curve_links("alpha", "beta")]
         else:

@@ -74,10 +74,9 @@ def make_link(settings: NodeSettings, url: str, home: str) -> NodeLink:
         return ZmqNodeLink(url, settings.node, peers, secret)
     try:
         from carpool.cluster.links.nats import NatsLink  # only where it is the link
+        from carpool.cluster.links.nats_access import NatsAccess
     except ImportError:
         raise LinkError(f"a cluster over NATS needs more packages: `{install_command('cluster')}`") from None
-    credentials, ca = (from_home(each, home) for each in (cluster.credentials, cluster.ca))
-    for path in filter(None, (credentials, ca)):
-        if not os.path.isfile(path):
-            raise LinkError(f"there is no file {path}")
-    return NatsLink(url, cluster.name, settings.node, credentials=credentials, ca=ca)
+    files = (cluster.credentials, cluster.ca, cluster.certificate, cluster.certificate_key)
+    paths = [from_home(each, home) for each in files]
+    return NatsLink(NatsAccess(url, *paths), cluster.name, settings.node)

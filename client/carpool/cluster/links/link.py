@@ -41,7 +41,7 @@ class NodeLink(Protocol):
 
     @property
     def problem(self) -> str:
-        """What is wrong with the link now, as far as is known, for people; empty: nothing."""
+        """Return why frames do not get through, or not all, for people; empty: nothing is known."""
 
     def send(self, node: str, frame: bytes) -> None:
         """Send a frame, if the link works now. Never waits."""

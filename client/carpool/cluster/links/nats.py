@@ -2,14 +2,14 @@
 
 Owns the subjects (`carpool.{cluster}.{receiver}.{sender}`, so that permissions of the server can hold each
 user to its own name), the bucket of offers, and the time of everything that waits for the server. While the
-server is away frames are dropped: the client's own buffer would send old frames late.
+server is away frames are dropped: the client's own buffer would send old frames late. A server that refuses
+this node is asked again after a pause, with the files read anew.
 
-Needs the extra `cluster`. Knows nothing of: frames' content, sessions.
+Needs the extra `cluster`. Knows nothing of: frames' content, sessions, credentials (`nats_access`).
 """
 
 import asyncio
 import contextlib
-import ssl
 from collections import deque
 from typing import Any, Final
 
@@ -18,14 +18,17 @@ import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js.api import KeyValueConfig, StorageType
+from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 from nats.js.kv import KeyValue
 
 from carpool.cluster.core.frames import FRAME_BYTES
 from carpool.cluster.links.link import LinkError, LinkEvents
+from carpool.cluster.links.nats_access import NatsAccess, is_refusal, sentence
 
 RETRY_S: Final = 1
 """The pause between attempts to reach the server."""
+REFUSED_RETRY_S = 10.0
+"""The pause after which a server that refused this node is asked again."""
 PING_S: Final = 5
 """A server that does not answer for two of these is given up, and reached for again."""
 OFFER_S: Final = 20.0
@@ -34,35 +37,43 @@ WATCH_S: Final = 12.0
 """A watch that is silent for longer is begun again: this node's own offers would show."""
 CALL_S: Final = 5.0
 """How long one request to the server may take."""
+CLOSE_S: Final = 2.0
+"""How long the end of a connection may take."""
+END_AGAIN_S: Final = 0.2
+"""A task that goes on after it was cancelled is cancelled again after this time."""
+FORBIDDEN_S: Final = 15.0
+"""A problem of a connection that works is over if it was not seen for this time."""
 HEADER_BYTES: Final = 4096
 """Left free of the server's `max_payload`."""
-_REFUSED: Final = (
-    "the NATS server refuses this node: check `cluster.credentials`, or the user in `cluster.url`"
-)
 MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
+"""The most bytes of frames that wait for the client, and of frames from it."""
+MAX_REPORTS: Final = 100
+"""The most different sentences for the log during one connection."""
 
 
 class NatsLink:
-    """The link of one node over NATS. `credentials`, `ca`: files, or empty."""
+    """The link of one node over NATS."""
 
     stores_offers = True
 
-    def __init__(self, url: str, cluster: str, node: str, *, credentials: str = "", ca: str = "") -> None:
-        self._url = url
+    def __init__(self, access: NatsAccess, cluster: str, node: str) -> None:
+        self._access = access
         self._cluster = cluster
         self._node = node
-        self._credentials = credentials
-        self._ca = ca
         self._client = Client()
         self._queue: deque[tuple[str, bytes]] = deque()
+        self._queued_bytes = 0
         self._queued = asyncio.Event()
         self._events = LinkEvents(_ignore, _ignore, _ignore, _ignore)
-        self._refused = asyncio.Event()
-        """Set when the server refuses this node."""
+        self._over = asyncio.Event()
+        """Set when the server refuses this node, or has ended the connection for good."""
         self._watch: asyncio.Task[None] | None = None
-        self._reported = ""
-        """What was last said of the server's failures."""
+        self._refusal = ""
+        """Why the connection is over."""
         self._problem = ""
+        self._problem_at = float("-inf")
+        self._told: set[str] = set()
+        """The sentences that the log has of this connection."""
         self._bucket: KeyValue | None = None
         self.frame_bytes = FRAME_BYTES
 
@@ -78,80 +89,116 @@ class NatsLink:
 
     @property
     def problem(self) -> str:
-        """The last failure since the server was connected, or why the bucket cannot be read."""
+        """Return why the link does not work, or not in full; empty: it does."""
+        if self.is_up and asyncio.get_running_loop().time() > self._problem_at + FORBIDDEN_S:
+            return ""
         return self._problem
 
     def send(self, node: str, frame: bytes) -> None:
-        """Send a frame, if the server is connected."""
-        if self.is_up:
+        """Send a frame, if the server is connected and takes what is sent."""
+        if self.is_up and self._queued_bytes + len(frame) <= MAX_QUEUED_BYTES:
             self._queue.append((node, frame))
+            self._queued_bytes += len(frame)
             self._queued.set()
 
     async def publish(self, offer: bytes) -> None:
         """Put the offer into the bucket."""
-        with contextlib.suppress(nats.errors.Error, TimeoutError):
+        try:
             async with asyncio.timeout(CALL_S):
                 bucket = await self._get_bucket()
                 await bucket.put(self._node, offer)
+        except (nats.errors.Error, LinkError, TimeoutError) as error:
+            if self.is_up:
+                self._tell(f"the offer of this node cannot be stored: {_no_bucket(error)}", "error")
 
     async def leave(self) -> None:
         """Take the offer out of the bucket."""
-        with contextlib.suppress(nats.errors.Error, TimeoutError):
+        with contextlib.suppress(nats.errors.Error, LinkError, TimeoutError):
             async with asyncio.timeout(CALL_S):
                 bucket = await self._get_bucket()
                 await bucket.delete(self._node)
 
     async def run(self, events: LinkEvents) -> None:
-        """Carry frames until cancelled. Raises `LinkError`."""
+        """Carry frames until cancelled."""
         self._events = events
-        self._refused.clear()
-        self._client = Client()
-        work = (self._refused.wait(), self._carry())
-        tasks = [asyncio.create_task(each) for each in work]
+        while True:
+            text = await self._carry_until_refused()
+            self._tell(f"{text}; the next attempt is in {REFUSED_RETRY_S:g} s", "error")
+            await asyncio.sleep(REFUSED_RETRY_S)
+
+    async def _carry_until_refused(self) -> str:
+        """Carry frames over one client, and return why it can do so no longer."""
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if self._refused.is_set():
-                raise LinkError(_REFUSED)
-            tasks[1].result()
+            options = self._access.options()
+        except LinkError as error:
+            return str(error)
+        self._refusal = ""
+        self._over.clear()
+        self._bucket = None
+        self._client = client = self._access.new_client()
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(self._over.wait())]
+        try:
+            tasks.append(asyncio.create_task(self._connect(options)))
+            await self._wait_for_one(tasks)
+            tasks += [asyncio.create_task(each) for each in (self._send_queued(), self._watch_offers())]
+            await self._wait_for_one([tasks[0], *tasks[2:]])
+        except nats.errors.Error as error:
+            self._refuse(error)
         finally:
-            for task in (*tasks, *([self._watch] if self._watch is not None else [])):
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._end(tasks)
             with contextlib.suppress(Exception):  # of a server that is away
-                await self._client.close()
+                async with asyncio.timeout(CLOSE_S):
+                    await client.close()
+            self._drop_queue()
+        return self._refusal
 
-    async def _carry(self) -> None:
-        await self._connect()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._send_queued())
-            tasks.create_task(self._watch_offers())
+    @staticmethod
+    async def _wait_for_one(tasks: list[asyncio.Task[Any]]) -> None:
+        """Wait until one of these tasks has ended, and raise its error."""
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
 
-    async def _connect(self) -> None:
+    async def _end(self, tasks: list[asyncio.Task[Any]]) -> None:
+        """Cancel these tasks, and the watch, until they end.
+
+        The client uses `wait_for`, which can swallow a cancellation in Python 3.11.
+        """
+        while True:
+            pending = [task for task in (*tasks, self._watch) if task is not None and not task.done()]
+            if not pending:
+                break
+            for task in pending:
+                task.cancel()
+            await asyncio.wait(pending, timeout=END_AGAIN_S)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _connect(self, options: dict[str, Any]) -> None:
         """Connect, however long that takes: the client tries again by itself, now and after each loss."""
-        options: dict[str, Any] = {}
-        if self._credentials:
-            options["user_credentials"] = self._credentials
-        if self._ca:
-            options["tls"] = ssl.create_default_context(cafile=self._ca)
         await self._client.connect(
-            self._url,
+            **options,
             name=f"carpool {self._node}",
+            # Answers to this node alone, so that its user needs no right to those of others.
+            inbox_prefix=f"_INBOX.carpool.{self._cluster}.{self._node}",
             reconnected_cb=self._reconnected,
             disconnected_cb=self._disconnected,
+            closed_cb=self._closed,
             error_cb=self._failed,
             max_reconnect_attempts=-1,
             reconnect_time_wait=RETRY_S,
             ping_interval=PING_S,
             max_outstanding_pings=2,
-            **options,
         )
         await self._client.subscribe(
-            f"carpool.{self._cluster}.{self._node}.*",
+            self._subject(self._node, "*"),
             cb=self._received,
             pending_msgs_limit=-1,
             pending_bytes_limit=MAX_QUEUED_BYTES,
         )
         self._restored("NATS is connected")
+
+    def _subject(self, receiver: str, sender: str) -> str:
+        return f"carpool.{self._cluster}.{receiver}.{sender}"
 
     async def _reconnected(self) -> None:
         self._bucket = None
@@ -160,26 +207,49 @@ class NatsLink:
         self._restored("NATS is connected again")
 
     def _restored(self, text: str) -> None:
-        self._reported = self._problem = ""
         self.frame_bytes = min(FRAME_BYTES, self._client.max_payload - HEADER_BYTES)
+        self._problem = ""
+        self._told.clear()
         self._events.report(text, "info")
         self._events.restored()
 
     async def _disconnected(self) -> None:
-        self._queue.clear()
-        if not self._refused.is_set():
-            self._events.report("NATS is away; reconnecting", "warning")
+        self._drop_queue()
+        if not self._over.is_set():
+            self._tell("NATS is away; reconnecting", "warning")
+
+    async def _closed(self) -> None:
+        """The client does not try again: the server has ended the connection with an error."""
+        self._refuse(self._client.last_error or nats.errors.ConnectionClosedError())
 
     async def _failed(self, error: Exception) -> None:
-        text = self._problem = _sentence(error)
-        if "authorization" in text.lower():
-            self._refused.set()
-        elif text != self._reported:
-            self._reported = text
-            self._events.report(f"NATS: {text}; trying again", "warning")
+        if is_refusal(error):
+            self._refuse(error)
+        else:
+            self._tell(sentence(error), "warning")
+
+    def _refuse(self, error: Exception) -> None:
+        if not self._over.is_set():
+            self._refusal = sentence(error)
+            self._over.set()
+
+    def _tell(self, text: str, level: str) -> None:
+        """Say it in the log, once, and in the status."""
+        self._problem = text
+        self._problem_at = asyncio.get_running_loop().time()
+        if text not in self._told and len(self._told) < MAX_REPORTS:
+            self._told.add(text)
+            self._events.report(text, level)
+
+    def _drop_queue(self) -> None:
+        self._queue.clear()
+        self._queued_bytes = 0
 
     async def _received(self, message: Msg) -> None:
-        self._events.frame_received(message.subject.rpartition(".")[2], message.data)
+        # A consumer of the bucket may deliver to any subject; its messages keep the subject of the bucket.
+        start, _, sender = message.subject.rpartition(".")
+        if f"{start}." == self._subject(self._node, ""):
+            self._events.frame_received(sender, message.data)
 
     async def _send_queued(self) -> None:
         while True:
@@ -187,42 +257,44 @@ class NatsLink:
             self._queued.clear()
             while self._queue:
                 node, frame = self._queue.popleft()
+                self._queued_bytes -= len(frame)
                 with contextlib.suppress(nats.errors.Error):  # the channel sends it again
-                    await self._client.publish(f"carpool.{self._cluster}.{node}.{self._node}", frame)
+                    await self._client.publish(self._subject(node, self._node), frame)
 
     # --- the bucket of offers --------------------------------------------------------------------------
 
     async def _get_bucket(self) -> KeyValue:
         if self._bucket is None:
             streams = self._client.jetstream(timeout=CALL_S)
+            name = f"carpool-{self._cluster}"
+            stream = f"KV_{name}"
             try:
-                self._bucket = await streams.key_value(f"carpool-{self._cluster}")
+                config = (await streams.stream_info(stream)).config
             except nats.js.errors.NotFoundError:
-                self._bucket = await streams.create_key_value(
-                    KeyValueConfig(
-                        bucket=f"carpool-{self._cluster}", ttl=OFFER_S, history=1, storage=StorageType.MEMORY
-                    )
+                config = (await streams.add_stream(_bucket_stream(stream, name))).config
+            if config.subjects != [f"$KV.{name}.>"] or (
+                config.republish or config.sources or config.mirror or config.subject_transform
+            ):
+                raise LinkError(
+                    f"the stream {stream} of the NATS server is not as carpool makes it, and may speak as "
+                    "any node: remove it (`nats stream rm`), and see who made it"
                 )
+            self._bucket = await streams.key_value(name)
         return self._bucket
 
     async def _watch_offers(self) -> None:
         """Tell of each offer in the bucket, and of changes, through restarts of the server."""
-        told = ""
         while True:
             try:
                 async with asyncio.timeout(CALL_S):
                     bucket = await self._get_bucket()
                     watcher = await bucket.watchall()
-            except (nats.errors.Error, TimeoutError) as error:
+            except (nats.errors.Error, LinkError, TimeoutError) as error:
                 self._bucket = None
-                text = _no_bucket(error)
-                self._problem = text if self.is_up else self._problem
-                if self.is_up and text != told:
-                    self._events.report(text, "error")
-                    told = text
+                if self.is_up:
+                    self._tell(_no_bucket(error), "error")
                 await asyncio.sleep(RETRY_S)
                 continue
-            told = self._problem = ""
             self._watch = asyncio.create_task(self._tell_offers(watcher))
             await asyncio.wait([self._watch])
             with contextlib.suppress(Exception):  # its subscription may be gone with the server
@@ -245,11 +317,28 @@ def _ignore(*_: object) -> None:
     """Nobody listens yet."""
 
 
+def _bucket_stream(stream: str, bucket: str) -> StreamConfig:
+    """Return the stream of a bucket in which nobody can remove what others have written."""
+    return StreamConfig(
+        name=stream,
+        subjects=[f"$KV.{bucket}.>"],
+        max_age=OFFER_S,
+        duplicate_window=OFFER_S,
+        max_msgs_per_subject=1,
+        storage=StorageType.MEMORY,
+        discard=DiscardPolicy.NEW,
+        deny_delete=True,
+        deny_purge=True,
+        allow_rollup_hdrs=False,
+    )
+
+
 def _no_bucket(error: Exception) -> str:
     if isinstance(error, nats.js.errors.ServiceUnavailableError | nats.errors.NoRespondersError):
-        return "the NATS server has no JetStream, in which nodes tell what they offer: start it with `-js`"
-    return f"the offers of nodes cannot be read from NATS ({_sentence(error)})"
-
-
-def _sentence(error: Exception) -> str:
-    return str(error).removeprefix("nats: ") or type(error).__name__
+        return (
+            "the NATS server, or the account of this node's user, has no JetStream, in which nodes tell what "
+            "they offer: start it with `-js`"
+        )
+    if isinstance(error, LinkError):
+        return str(error)
+    return f"the offers of nodes cannot be reached in NATS ({sentence(error)})"

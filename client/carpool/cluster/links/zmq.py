@@ -97,7 +97,7 @@ class ZmqNodeLink:
 
     @property
     def problem(self) -> str:
-        """Nothing: ZeroMQ tells of none."""
+        """Nothing is known: the log names peers that were refused."""
         return ""
 
     def send(self, node: str, frame: bytes) -> None:

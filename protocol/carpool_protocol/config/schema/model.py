@@ -105,6 +105,8 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
     """Names of nodes, or `*`."""
     credentials: str
     ca: str
+    certificate: str
+    certificate_key: str
     key: str
     peers: tuple[str, ...]
     """Each `NAME ADDRESS [PUBLIC-KEY]`."""

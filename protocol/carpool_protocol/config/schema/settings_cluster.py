@@ -117,7 +117,8 @@ CLUSTER_SETTINGS: Final[tuple[Setting, ...]] = (
         field="cluster.credentials",
         kind="text",
         default="",
-        text="File with credentials for the NATS server (`.creds`), absolute or below `~`.",
+        text="File with credentials for the NATS server, absolute or below `~`: a `.creds` file, or an NKEY "
+        "seed alone. Others must not be able to read it.",
     ),
     Setting(
         key="cluster.ca",
@@ -126,6 +127,20 @@ CLUSTER_SETTINGS: Final[tuple[Setting, ...]] = (
         default="",
         text="File with the certificates that the NATS server's is checked against, with `tls://`. Default: "
         "those of the system.",
+    ),
+    Setting(
+        key="cluster.certificate",
+        field="cluster.certificate",
+        kind="text",
+        default="",
+        text="File with the certificate of this node (PEM), for a NATS server that asks for one.",
+    ),
+    Setting(
+        key="cluster.certificate_key",
+        field="cluster.certificate_key",
+        kind="text",
+        default="",
+        text="File with the key of that certificate. Default: `cluster.certificate` holds both.",
     ),
     Setting(
         key="cluster.key",

@@ -1848,11 +1848,15 @@ _CLUSTER: Final = {
     "cluster:keys": Behaviour("docs/cluster.md", "Over TCP only nodes with a known key are heard."),
     "cluster:tls": Behaviour(
         "docs/cluster.md",
-        "With `tls://` nothing is said to a NATS server without a certificate that is accepted.",
+        "With `tls://` only a NATS server whose certificate is accepted is spoken to.",
     ),
     "cluster:credentials": Behaviour(
         "docs/cluster.md",
-        "A node that NATS refuses says why, goes on alone, and tries again with files read anew.",
+        "A node that NATS refuses says why, and tries again with its files read anew.",
+    ),
+    "cluster:hostile": Behaviour(
+        "docs/cluster.md",
+        "Whatever another node sends, it disturbs nobody and lets nothing grow.",
     ),
     "cluster:new": Behaviour("docs/cluster.md", "Two commands make a cluster on one machine."),
 }

@@ -12,10 +12,8 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-import msgspec
-
 from carpool.cluster.core.node import NodeCore
-from carpool.cluster.core.offers import NodeOffer
+from carpool.cluster.core.offers import NodeOffer, fitting_offer
 from carpool.cluster.core.own_servers import node_servers_text
 from carpool.cluster.links.link import NodeLink
 from carpool.cluster.node_facts import NodeFacts, OtherNode, SilentNode, write_facts
@@ -81,7 +79,7 @@ class OfferExchange:
 
     async def _publish_once(self) -> None:
         offered, kept = await self._own.read()
-        offer = NodeOffer(
+        whole = NodeOffer(
             node=self._settings.node,
             epoch=self._core.epoch,
             release=RELEASE,
@@ -92,7 +90,7 @@ class OfferExchange:
             servers=offered,
             kept_local=kept,
         )
-        data = msgspec.json.encode(offer)
+        offer, data = fitting_offer(whole)
         if not self._link.stores_offers:
             self._core.set_offer(data)
         elif self._link.is_up:

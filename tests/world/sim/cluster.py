@@ -6,8 +6,8 @@ Owns the nodes, their links, and deaths of node's processes. Knows nothing of: w
 from random import Random
 from typing import Final
 
-from carpool.cluster.core.channel import MAX_RESEND_S
 from carpool.cluster.core.own_servers import GRACE_S
+from carpool.cluster.core.send_window import MAX_RESEND_S
 from carpool_protocol.link.messages import Call
 from tests.world.sim.clock import SimClock
 from tests.world.sim.node_carpool import NodeWorld

@@ -8,8 +8,9 @@ Knows nothing of: what went on before.
 
 from typing import Final
 
-from carpool.cluster.core.channel import LOST_S, MAX_RESEND_S
+from carpool.cluster.core.channel import LOST_S
 from carpool.cluster.core.own_servers import GRACE_S
+from carpool.cluster.core.send_window import MAX_RESEND_S
 from tests.world.sim.cluster import Cluster
 from tests.world.sim.node_agents import NodeAgent
 from tests.world.sim.node_carpool import NodeWorld

@@ -20,6 +20,8 @@ from typing import Final
 from msgspec import Struct
 
 from carpool.cluster.core.frames import CHANNEL_VERSION, FRAME_BYTES, AnyRecord, ChannelFrame, size_of
+from carpool.cluster.core.record_queue import RecordQueue
+from carpool.cluster.core.send_window import SendWindow
 
 HEARTBEAT_S: Final = 1.0
 """A frame is sent at least this often."""
@@ -27,13 +29,10 @@ LOST_S: Final = 20.0
 """A node that was not heard for this long is lost."""
 ACKNOWLEDGE_S: Final = 0.05
 """Records are acknowledged after this time at the latest, or with the next frame."""
-RESEND_S: Final = 0.5
-"""A frame without an acknowledgement is sent again after this time, then after twice as long."""
-MAX_RESEND_S: Final = 4.0
 RESEND_PAUSE_S: Final = 0.1
 """A second request to send again within this time is the first one repeated."""
-UNACKNOWLEDGED_BYTES: Final = 8 * 1024 * 1024
-"""Beyond this, records wait: the receiver or the link is slow."""
+STUCK_S: Final = 60.0
+"""A node that is heard and acknowledges nothing for this time is lost: what it is sent must not pile up."""
 
 
 class ChannelOpened(Struct, frozen=True):
@@ -53,6 +52,8 @@ class _KeptFrame(Struct):
     number: int
     records: list[AnyRecord]
     size_bytes: int
+    sent_at: float
+    """When it was sent first: an acknowledgement may be for that, on a link slower than was known."""
 
 
 class NodeChannel:
@@ -67,7 +68,8 @@ class NodeChannel:
         self._id = new_id()
         self._other = 0
         """The id of the other end; 0: the channel is not open."""
-        self._waiting: deque[AnyRecord] = deque()
+        self._waiting = RecordQueue()
+        self._window = SendWindow()
         self._kept: deque[_KeptFrame] = deque()
         """Frames that were sent and are not acknowledged."""
         self._kept_bytes = 0
@@ -80,10 +82,16 @@ class NodeChannel:
         self._heard_at = now
         self._sent_at = float("-inf")
         self._resend_at = float("inf")
-        self._resend_s = RESEND_S
+        self._resend_s = self._window.resend_s
         self._resent_at = float("-inf")
-        self._resend = False
-        """The other end has asked for what is kept."""
+        self._resend_from = 0
+        """Kept frames from this number on are sent again with the next frames; 0: none."""
+        self._probed = 0
+        """The last frame that was sent when an acknowledgement was late; 0: none was."""
+        self._probe_frames = 0
+        """The number of frames that the next acknowledgement lets be sent again."""
+        self._progress_at = now
+        """When kept frames were last acknowledged, or there were none."""
 
     @property
     def is_open(self) -> bool:
@@ -93,13 +101,13 @@ class NodeChannel:
     def send(self, record: AnyRecord) -> None:
         """Send a record. It is dropped while the channel is not open: nobody could know of its session."""
         if self._other:
-            self._waiting.append(record)
+            self._waiting.put(record)
 
     def link_restored(self, now: float) -> None:
         """The link works again after a cut: what is kept is sent again at once."""
         self._sent_at = float("-inf")
         if self._kept:
-            self._resend_at, self._resend_s = now, RESEND_S
+            self._resend_from, self._probed = self._kept[0].number, 0
 
     # --- what comes in ---------------------------------------------------------------------------------
 
@@ -118,11 +126,15 @@ class NodeChannel:
         if frame.target == 0:
             return happened  # it does not know us: what it may say of frames is of an earlier end
         self._acknowledged(frame.acknowledged, now)
-        if frame.missing and now >= self._resent_at + RESEND_PAUSE_S:
-            self._resend = bool(self._kept)
+        if frame.missing and self._kept and now >= self._resent_at + self._resend_pause_s:
+            self._resend_from, self._probed = self._kept[0].number, 0
         if frame.number:
             happened += self._take(frame, now)
         return happened
+
+    @property
+    def _resend_pause_s(self) -> float:
+        return max(RESEND_PAUSE_S, 1.5 * self._window.usual_s)
 
     def _take(self, frame: ChannelFrame, now: float) -> Sequence[AnyRecord]:
         if self._unacknowledged_since is None:
@@ -139,15 +151,31 @@ class NodeChannel:
     def _acknowledged(self, number: int, now: float) -> None:
         if not self._kept or number < self._kept[0].number:
             return
+        before = self._kept[0].number
         while self._kept and self._kept[0].number <= number:
-            self._kept_bytes -= self._kept.popleft().size_bytes
-        self._resend_s = RESEND_S
-        self._resend_at = now + RESEND_S if self._kept else float("inf")
+            frame = self._kept.popleft()
+            self._kept_bytes -= frame.size_bytes
+            self._window.acknowledged(frame.size_bytes, frame.sent_at, now)
+        self._progress_at = now
+        self._resend_s = self._window.resend_s
+        self._resend_at = now + self._resend_s if self._kept else float("inf")
+        if before <= self._probed:
+            self._probe_on(number)
+
+    def _probe_on(self, number: int) -> None:
+        """A late acknowledgement has come: send more again, until all of that time are acknowledged."""
+        if number >= self._probed or not self._kept:
+            self._probed = 0
+            return
+        self._probe_frames *= 2
+        self._resend_from = self._kept[0].number
 
     def tick(self, now: float) -> list[ChannelEvent]:
         """Time has passed."""
         if self._other and now >= self._heard_at + LOST_S:
             return self._lose(f"it was not heard for {LOST_S:g} s")
+        if self._kept and now >= self._progress_at + STUCK_S:
+            return self._lose(f"it is heard, and has taken nothing up for {STUCK_S:g} s")
         return []
 
     def give_up(self, text: str) -> list[ChannelEvent]:
@@ -164,10 +192,12 @@ class NodeChannel:
         self._waiting.clear()
         self._kept.clear()
         self._kept_bytes = self._last_number = self._received = 0
-        self._is_missing = self._resend = False
+        self._is_missing = False
+        self._resend_from = self._probed = 0
         self._unacknowledged_since = None
         self._resent_at = float("-inf")
-        self._sent_at, self._resend_at, self._resend_s = float("-inf"), float("inf"), RESEND_S
+        self._window = SendWindow()
+        self._sent_at, self._resend_at, self._resend_s = float("-inf"), float("inf"), self._window.resend_s
         return [ChannelLost(text)]
 
     # --- what goes out ---------------------------------------------------------------------------------
@@ -175,12 +205,14 @@ class NodeChannel:
     def take_frames(self, now: float) -> list[ChannelFrame]:
         """Return the frames to send now."""
         frames: list[ChannelFrame] = []
-        if self._resend or now >= self._resend_at:
-            self._resend, self._resent_at = False, now
-            frames += [self._frame(each.number, each.records) for each in self._kept]
-            self._resend_at = now + self._resend_s
-            self._resend_s = min(2 * self._resend_s, MAX_RESEND_S)
-        while self._waiting and self._kept_bytes < UNACKNOWLEDGED_BYTES:
+        if self._kept and now >= self._resend_at:
+            # The first one alone: on a slow link the others are still on their way.
+            self._probed, self._probe_frames = self._last_number, 1
+            self._resend_from = self._kept[0].number
+            self._resend_s = min(2 * self._resend_s, self._window.max_resend_s)
+        if self._resend_from:
+            frames += self._frames_again(now)
+        while self._waiting and self._kept_bytes < self._window.size_bytes:
             frames.append(self._next_frame(now))
         if not frames and (now >= self._sent_at + HEARTBEAT_S or now >= self._acknowledge_at):
             frames.append(self._frame(0, []))
@@ -189,16 +221,30 @@ class NodeChannel:
             self._unacknowledged_since = None
         return frames
 
+    def _frames_again(self, now: float) -> list[ChannelFrame]:
+        again = [each for each in self._kept if each.number >= self._resend_from]
+        if self._probed:
+            again = again[: self._probe_frames]
+        self._resend_from, self._resent_at = 0, now
+        self._resend_at = now + self._resend_s
+        return [self._frame(each.number, each.records) for each in again]
+
     def _next_frame(self, now: float) -> ChannelFrame:
         records: list[AnyRecord] = []
         size = 0
-        while self._waiting and (not records or size + size_of(self._waiting[0]) <= self.frame_bytes):
-            size += size_of(self._waiting[0])
-            records.append(self._waiting.popleft())
+        window = self._window.size_bytes
+        # A quarter: on a slow link a great frame is acknowledged late only because it is great.
+        room = min(self.frame_bytes, window // 4, window - self._kept_bytes)
+        while self._waiting and (not records or size + size_of(self._waiting.first) <= room):
+            record = self._waiting.take()
+            size += size_of(record)
+            records.append(record)
         self._last_number += 1
         if not self._kept:
-            self._resend_at, self._resend_s = now + RESEND_S, RESEND_S
-        self._kept.append(_KeptFrame(self._last_number, records, size))
+            self._resend_s = self._window.resend_s
+            self._resend_at = now + self._resend_s
+            self._progress_at = now
+        self._kept.append(_KeptFrame(self._last_number, records, size, now))
         self._kept_bytes += size
         return self._frame(self._last_number, records)
 
@@ -215,6 +261,8 @@ class NodeChannel:
     def next_deadline(self) -> float:
         """Return when `tick` and `take_frames` are due."""
         due = min(self._sent_at + HEARTBEAT_S, self._acknowledge_at, self._resend_at)
+        if self._kept:
+            due = min(due, self._progress_at + STUCK_S)
         return min(due, self._heard_at + LOST_S) if self._other else due
 
     def check(self) -> None:

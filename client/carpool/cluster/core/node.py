@@ -45,7 +45,10 @@ from carpool.cluster.core.sessions import (
     RequestReceived,
     SessionName,
 )
-from carpool_protocol.config.schema.settings_cluster import ANY_NODE
+from carpool_protocol.config.schema.settings_cluster import ANY_NODE, check_node_name
+
+MAX_NODES: Final = 2000
+"""The most other nodes. What comes from further ones is dropped."""
 
 
 class DrainingAsked(Struct, frozen=True):
@@ -141,7 +144,7 @@ class NodeCore:
         self._introduced: dict[str, float] = {}
         """Nodes that are configured, with the time since which they are tried."""
         self._reported: dict[str, str] = {}
-        """The last report on each node whose frames cannot be read."""
+        """The last report on each node whose frames or offers cannot be read."""
         self._own_offer = b""
         self._is_own_seen = False
         """This life's own offer has come back from the store of the link."""
@@ -207,9 +210,11 @@ class NodeCore:
         if not data:
             self._silent.pop(node, None)
             return [OffersChanged()] if self._offered.pop(node, None) is not None else []
+        if not self._is_possible(node):
+            return []
         offer = read_offer(data)
         if offer is None or offer.node != node:
-            return [Report(f"node {node}: its offer cannot be read; is it another carpool?", "warning")]
+            return self._report(node, "its offer cannot be read; is it another carpool?")
         before = self._offered.get(node)
         self._offered[node] = _Offered(offer, now)
         self._silent.pop(node, None)
@@ -228,7 +233,7 @@ class NodeCore:
         if not self._is_own_seen:
             return []
         self._namesake_heard_at = now
-        if offer.epoch in self._namesakes:
+        if offer.epoch in self._namesakes or len(self._namesakes) >= MAX_NODES:
             return []
         self._namesakes.add(offer.epoch)
         text = f"another node is called {self.name} too: give one another name"
@@ -335,16 +340,32 @@ class NodeCore:
 
     def frame_received(self, node: str, data: bytes, now: float) -> list[NodeEffect]:
         """A frame of another node has come."""
+        if not self._is_possible(node):
+            return []
         try:
             frame = decode_frame(data)
         except UnreadableFrameError as error:
-            text = f"node {node}: {error}"
-            known, self._reported[node] = self._reported.get(node), text
-            return [] if known == text else [Report(text, "warning")]
+            return self._report(node, str(error))
         sessions = self._session_table(node, now)
         if node in self._offered:
             self._offered[node].heard_at = now
         return self._translate(node, sessions.received(sessions.channel.frame_received(frame, now)), now)
+
+    def _is_possible(self, node: str) -> bool:
+        """True if there can be such a node: what comes from elsewhere must not make tables grow."""
+        known = node in self._nodes or node in self._reported
+        return known or (
+            bool(node)
+            and check_node_name(node) is None
+            and max(len(self._nodes), len(self._reported)) < MAX_NODES
+        )
+
+    def _report(self, node: str, text: str) -> list[NodeEffect]:
+        """Report what is wrong with a node, unless it is what was last reported of it."""
+        if self._reported.get(node) == text:
+            return []
+        self._reported[node] = text
+        return [Report(f"node {node}: {text}", "warning")]
 
     def link_restored(self, now: float, frame_bytes: int) -> None:
         """The link works, for the first time or again. `frame_bytes`: the size that a frame may have now."""

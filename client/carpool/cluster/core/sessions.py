@@ -6,7 +6,8 @@ session under way, and reads no more of its socket until the receiver has passed
 server holds up its own session only, and the memory of a node is bounded by its sessions.
 
 Invariants (`check`): no session has more under way than the window; after its end nothing is sent for a
-session and what comes for it is dropped. Knows nothing of: sockets, brokers, MCP, the order on the link.
+session and what comes for it is dropped. Another node that does not keep to the window, or asks for too
+much, loses that session. Knows nothing of: sockets, brokers, MCP, the order on the link.
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from carpool.cluster.core.frames import (
     OpenRecord,
     RequestRecord,
 )
+from carpool_protocol.wire.tool_name_resolver import check_server_name
 
 WINDOW_BYTES: Final = 512 * 1024
 """The most bytes of a session that one end has sent and the other has not passed on."""
@@ -32,6 +34,9 @@ CREDITS_PER_WINDOW: Final = 4
 """Credit is given in portions of this part of the window."""
 MAX_SESSIONS: Final = 20_000
 """The most sessions of one other node. Further ones are refused."""
+MAX_TEXT_CHARS: Final = 1000
+"""The most characters of another node's reason that are passed on."""
+_TOO_MUCH: Final = "the other node sent more than this one had room for"
 
 
 class SessionName(NamedTuple):
@@ -112,13 +117,15 @@ NodeEvent = NodeReached | NodeLost | OfferReceived | RequestReceived | AnswerRec
 class _Flow:
     """The credit of one session."""
 
-    __slots__ = ("passed_bytes", "under_way_bytes")
+    __slots__ = ("passed_bytes", "received_bytes", "under_way_bytes")
 
     def __init__(self) -> None:
         self.under_way_bytes = 0
         """Sent, and not passed on by the other end."""
         self.passed_bytes = 0
         """Passed on here, and not yet told to the other end."""
+        self.received_bytes = 0
+        """Received, and not yet told to be passed on."""
 
 
 class NodeSessions:
@@ -182,6 +189,7 @@ class NodeSessions:
         flow.passed_bytes += size_bytes
         if flow.passed_bytes >= self._window_bytes // CREDITS_PER_WINDOW:
             self.channel.send(CreditRecord(session, flow.passed_bytes))
+            flow.received_bytes -= flow.passed_bytes
             flow.passed_bytes = 0
 
     def close(self, session: int, text: str = "") -> None:
@@ -209,13 +217,13 @@ class NodeSessions:
             case OpenRecord():
                 return self._requested(-event.session, event.server)
             case BytesRecord():
-                known = -event.session in self._flows
-                return [PassBytes(self._name(-event.session), event.data)] if known and event.data else []
+                return self._bytes_received(-event.session, event.data)
             case CreditRecord():
                 return self._credited(-event.session, event.size_bytes)
             case CloseRecord():
                 known = self._flows.pop(-event.session, None) is not None
-                return [EndSession(self._name(-event.session), event.text)] if known else []
+                text = event.text[:MAX_TEXT_CHARS]
+                return [EndSession(self._name(-event.session), text)] if known else []
             case OfferRecord():
                 return [OfferReceived(event.offer)]
             case RequestRecord():
@@ -227,11 +235,24 @@ class NodeSessions:
     def _requested(self, session: int, server: str) -> list[OpenAtBroker]:
         if session >= 0 or session in self._flows:
             return []
+        if check_server_name(server) is not None:
+            self.channel.send(CloseRecord(session, "there can be no server of that name"))
+            return []
         if len(self._flows) >= MAX_SESSIONS:
             self.channel.send(CloseRecord(session, f"the node has {MAX_SESSIONS} sessions of this one open"))
             return []
         self._flows[session] = _Flow()
         return [OpenAtBroker(self._name(session), server)]
+
+    def _bytes_received(self, session: int, data: bytes) -> Sequence[NearEndEffect]:
+        flow = self._flows.get(session)
+        if flow is None or not data:
+            return []
+        flow.received_bytes += len(data)
+        if flow.received_bytes > self._window_bytes:
+            self.close(session, _TOO_MUCH)
+            return [EndSession(self._name(session), _TOO_MUCH)]
+        return [PassBytes(self._name(session), data)]
 
     def _credited(self, session: int, size_bytes: int) -> list[ReadOn]:
         flow = self._flows.get(session)
@@ -243,5 +264,7 @@ class NodeSessions:
     def check(self) -> None:
         """Assert the invariants."""
         self.channel.check()
-        assert all(0 <= each.under_way_bytes <= self._window_bytes for each in self._flows.values())
+        for flow in self._flows.values():
+            assert 0 <= flow.under_way_bytes <= self._window_bytes
+            assert flow.received_bytes <= self._window_bytes
         assert self.channel.is_open or not self._flows

@@ -3,19 +3,24 @@
 from collections.abc import Sequence
 from itertools import count
 
+import pytest
+
 from carpool.cluster.core.channel import (
     ACKNOWLEDGE_S,
     HEARTBEAT_S,
     LOST_S,
-    MAX_RESEND_S,
-    RESEND_S,
-    UNACKNOWLEDGED_BYTES,
+    STUCK_S,
     ChannelEvent,
     ChannelLost,
     ChannelOpened,
     NodeChannel,
 )
-from carpool.cluster.core.frames import BytesRecord, ChannelFrame
+from carpool.cluster.core.frames import BytesRecord, ChannelFrame, OfferRecord, size_of
+from carpool.cluster.core.send_window import (
+    MAX_RESEND_S,
+    RESEND_S,
+    START_WINDOW_BYTES,
+)
 
 IDS = count(1)
 
@@ -128,10 +133,10 @@ def test_ends_that_have_both_lost_the_other_meet_again_and_come_to_rest() -> Non
 def test_a_slow_receiver_bounds_what_is_kept() -> None:
     one, _ = opened()
     big = BytesRecord(1, bytes(60_000))
-    for _ in range(2 * UNACKNOWLEDGED_BYTES // len(big.data)):
+    for _ in range(2 * START_WINDOW_BYTES // len(big.data)):
         one.send(big)
     sent = sum(len(frame.records) for frame in one.take_frames(0.0))
-    assert UNACKNOWLEDGED_BYTES <= sent * len(big.data) + 100 * sent <= UNACKNOWLEDGED_BYTES + 70_000
+    assert START_WINDOW_BYTES <= sent * len(big.data) + 100 * sent <= START_WINDOW_BYTES + 70_000
     one.check()
 
 
@@ -141,3 +146,95 @@ def test_a_restored_link_is_used_at_once() -> None:
     one.take_frames(1.0)  # the link is cut
     one.link_restored(1.1)
     assert pass_frames(one.take_frames(1.1), other, 1.1) == [record(1)]
+
+
+class SlowLink:
+    """Two ends over a link that takes its time: so many bytes in a second, and a delay, each way."""
+
+    def __init__(self, bytes_per_s: float, delay_s: float) -> None:
+        ends = NodeChannel(lambda: next(IDS), 0.0), NodeChannel(lambda: next(IDS), 0.0)
+        self.ends = ends
+        self.bytes_per_s = bytes_per_s
+        self.delay_s = delay_s
+        self.now = 0.0
+        self.sent_bytes = [0, 0]
+        self.events: list[tuple[float, ChannelEvent]] = []
+        """What has come at the second end."""
+        self._free_at = [0.0, 0.0]
+        self._under_way: list[tuple[float, int, ChannelFrame]] = []
+
+    def step(self) -> None:
+        """Let a hundredth of a second pass."""
+        self.now += 0.01
+        due = [each for each in self._under_way if each[0] <= self.now]
+        self._under_way = [each for each in self._under_way if each[0] > self.now]
+        for _, to, frame in due:
+            events = self.ends[to].frame_received(frame, self.now)
+            self.events += [(self.now, each) for each in events if to == 1]
+        for number, one in enumerate(self.ends):
+            assert one.tick(self.now) == [], "a slow link loses nothing"
+            for frame in one.take_frames(self.now):
+                size = 50 + sum(map(size_of, frame.records))
+                self.sent_bytes[number] += size
+                start = max(self._free_at[number], self.now)
+                self._free_at[number] = start + size / self.bytes_per_s
+                self._under_way.append((self._free_at[number] + self.delay_s, 1 - number, frame))
+            one.check()
+
+    def run_until(self, records: int, limit_s: float) -> None:
+        """Run until so many records have come."""
+        while sum(isinstance(each, BytesRecord) for _, each in self.events) < records:
+            self.step()
+            assert self.now < limit_s
+
+
+def over_slow_link(bytes_per_s: float, delay_s: float) -> SlowLink:
+    link = SlowLink(bytes_per_s, delay_s)
+    while not all(each.is_open for each in link.ends):
+        link.step()
+    for _ in range(20):
+        link.step()
+    return link
+
+
+@pytest.mark.parametrize(("bytes_per_s", "delay_s"), [(1e5, 0.02), (1e6, 0.3), (2e7, 0.05)])
+def test_a_slow_link_carries_each_byte_about_once(bytes_per_s: float, delay_s: float) -> None:
+    link = over_slow_link(bytes_per_s, delay_s)
+    size = int(20 * bytes_per_s)
+    for _ in range(size // 50_000):
+        link.ends[0].send(BytesRecord(1, bytes(50_000)))
+    link.run_until(size // 50_000, 120)
+    assert link.sent_bytes[0] < 1.3 * size
+    assert link.now < 30, "the link is used to the full"
+
+
+def test_a_small_record_overtakes_the_megabytes_of_another_session_on_a_slow_link() -> None:
+    link = over_slow_link(2e5, 0.05)
+    for _ in range(100):
+        link.ends[0].send(BytesRecord(1, bytes(50_000)))
+    while link.now < 15:
+        link.step()
+    link.ends[0].send(BytesRecord(2, b"small"))
+    asked = link.now
+    while not any(event == BytesRecord(2, b"small") for _, event in link.events):
+        link.step()
+    assert link.now < asked + 3, "5 MB of the other session take 25 s"
+
+
+def test_a_node_that_is_heard_and_takes_nothing_up_is_lost_in_the_end() -> None:
+    one, other = opened()
+    one.send(record(1))
+    one.take_frames(0.0)
+    for second in range(1, int(STUCK_S)):
+        beat = ChannelFrame(1, other._id, one._id, 0, 0, False, [])
+        one.frame_received(beat, float(second))
+        assert one.tick(float(second)) == []
+        one.take_frames(float(second))
+    assert isinstance(one.tick(STUCK_S)[0], ChannelLost)
+
+
+def test_of_offers_that_wait_only_the_latest_is_sent() -> None:
+    one, other = opened()
+    for number in range(100):
+        one.send(OfferRecord(b"%d" % number))
+    assert pass_frames(one.take_frames(0.0), other) == [OfferRecord(b"99")]

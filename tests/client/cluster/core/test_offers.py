@@ -1,8 +1,20 @@
 """Names of servers of other nodes, and the node that a session goes to."""
 
-import msgspec
+from typing import Any
 
-from carpool.cluster.core.offers import NodeOffer, ServerOffer, choose_node, read_offer, remote_servers
+import msgspec
+import pytest
+
+from carpool.cluster.core.offers import (
+    MAX_OFFER_BYTES,
+    NodeOffer,
+    ServerOffer,
+    choose_node,
+    fitting_offer,
+    read_offer,
+    remote_servers,
+)
+from carpool_protocol.wire.tool_name_resolver import MAX_SERVER_NAME_CHARS, check_server_name
 
 
 def offer(node: str, *launches: str, load: int = 0, draining: bool = False, server: str = "git") -> NodeOffer:
@@ -41,3 +53,54 @@ def test_what_is_no_offer_is_not_read() -> None:
     assert read_offer(b"nonsense") is None
     assert read_offer(msgspec.json.encode(offer("no name!"))) is None
     assert read_offer(msgspec.json.encode(offer("a", "x"))) == offer("a", "x")
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        {"name": "a\x1b[2J"},
+        {"name": "x" * 41},
+        {"name": "__git__"},
+        {"name": "git", "tools_prefix": "a b\n"},
+        {"name": "git", "timeout_s": -1.0},
+        {"name": "git", "max_total_s": 1e300},
+        {"name": "git", "tool_timeouts_s": {"x": 0.0}},
+        {"name": "git", "tool_timeouts_s": {"x" * 1000: 1.0}},
+        {"name": "git", "tags": ["\x07"]},
+        {"name": "git", "tags": ["x"] * 1000},
+        {"name": "git", "launch": "x" * 100_000},
+    ],
+)
+def test_a_server_that_no_configuration_can_hold_does_not_cost_the_others(hostile: dict[str, Any]) -> None:
+    servers = [ServerOffer(**{"launch": "x", **hostile}), ServerOffer(name="good", launch="x")]
+    told = NodeOffer(node="a", epoch="e", release="1", servers=servers)
+    read = read_offer(msgspec.json.encode(told))
+    assert read is not None
+    assert [each.name for each in read.servers] == ["good"]
+
+
+def test_words_of_another_node_that_a_terminal_obeys_are_not_read() -> None:
+    told = NodeOffer(node="a", epoch="e" * 1000, release="\x1b[2J", labels=["gpu", "\x1b[31m"], load=-5)
+    read = read_offer(msgspec.json.encode(told))
+    assert read is not None
+    assert (read.release, read.labels, read.load, len(read.epoch)) == ("?", ["gpu"], 0, 64)
+
+
+def test_an_offer_of_ten_thousand_servers_is_read_and_sent_in_part() -> None:
+    servers = [ServerOffer(name=f"server-{number}", launch="x" * 16) for number in range(10_000)]
+    whole = NodeOffer(node="a", epoch="e", release="1", servers=servers)
+    assert read_offer(msgspec.json.encode(whole)) is None, "more than any node sends"
+    fitting, data = fitting_offer(whole)
+    assert len(data) <= MAX_OFFER_BYTES
+    read = read_offer(data)
+    assert read is not None
+    assert len(read.servers) == len(fitting.servers) > 200
+    assert len(fitting.kept_local) == 10_000 - len(fitting.servers)
+    assert set(fitting.kept_local.values()) == {"the offer of this node is full"}
+
+
+def test_the_name_of_a_node_s_own_kind_of_a_server_is_legal() -> None:
+    long = "x" * MAX_SERVER_NAME_CHARS
+    found = remote_servers([offer("a", "x", server=long), offer("b" * 32, "y", server=long)], ())
+    assert len(found) == 2
+    assert all(check_server_name(name) is None for name in found)

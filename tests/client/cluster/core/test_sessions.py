@@ -3,9 +3,10 @@
 from itertools import count
 
 from carpool.cluster.core.channel import NodeChannel
-from carpool.cluster.core.frames import CHUNK_BYTES, AnswerRecord, OpenRecord, RequestRecord
+from carpool.cluster.core.frames import CHUNK_BYTES, AnswerRecord, BytesRecord, OpenRecord, RequestRecord
 from carpool.cluster.core.sessions import (
     CREDITS_PER_WINDOW,
+    MAX_TEXT_CHARS,
     WINDOW_BYTES,
     AnswerReceived,
     EndSession,
@@ -110,3 +111,35 @@ def test_a_request_names_a_session_as_its_receiver_does() -> None:
     pair.ends[0].channel.send(RequestRecord(4, "story", 3, 17))
     pair.ends[0].channel.send(AnswerRecord(9, b"{}"))
     assert pair.pass_on() == [RequestReceived(4, "story", name(-3), 17), AnswerReceived(9, b"{}")]
+
+
+def test_a_node_that_sends_more_than_the_window_loses_that_session_only() -> None:
+    pair = Pair()
+    for server in ("flood", "good"):
+        pair.ends[0].open(server)
+    pair.pass_on()
+    flood = [BytesRecord(1, bytes(CHUNK_BYTES))] * (WINDOW_BYTES // CHUNK_BYTES + 1)
+    found = pair.ends[1].received([*flood, BytesRecord(2, b"fine")])
+    assert sum(len(each.data) for each in found[:-2] if isinstance(each, PassBytes)) <= WINDOW_BYTES
+    assert isinstance(found[-2], EndSession)
+    assert found[-2].session == name(-1)
+    assert found[-1] == PassBytes(name(-2), b"fine")
+    assert pair.ends[1].served == 1
+
+
+def test_a_session_at_a_server_that_cannot_be_is_refused_without_a_trace() -> None:
+    pair = Pair()
+    for server in ("", "x" * 1_000_000, "a\x1b[2Jb", "../etc"):
+        pair.ends[0].open(server)
+    found = pair.pass_on() + pair.pass_on()
+    assert {type(each) for each in found} == {EndSession}
+    assert (pair.ends[0].opened, pair.ends[1].served) == (0, 0)
+
+
+def test_a_reason_of_megabytes_is_cut() -> None:
+    pair = Pair()
+    number = pair.ends[0].open("git")
+    pair.ends[0].close(number, "x" * 1_000_000)
+    ended = pair.pass_on()[-1]
+    assert isinstance(ended, EndSession)
+    assert len(ended.text) == MAX_TEXT_CHARS

@@ -1854,6 +1854,9 @@ _CLUSTER: Final = {
         "docs/cluster.md",
         "A node that NATS refuses says why, and tries again with its files read anew.",
     ),
+    "cluster:nats-rights": Behaviour(
+        "docs/cluster.md", "With the rights of the page a node can speak as itself only."
+    ),
     "cluster:hostile": Behaviour(
         "docs/cluster.md",
         "Whatever another node sends, it disturbs nobody and lets nothing grow.",

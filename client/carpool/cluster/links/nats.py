@@ -289,7 +289,10 @@ class NatsLink:
                 async with asyncio.timeout(CALL_S):
                     bucket = await self._get_bucket()
                     watcher = await bucket.watchall()
-            except (nats.errors.Error, LinkError, TimeoutError) as error:
+            except LinkError as error:  # a bucket through which others may speak as any node
+                self._refuse(error)
+                return
+            except (nats.errors.Error, TimeoutError) as error:
                 self._bucket = None
                 if self.is_up:
                     self._tell(_no_bucket(error), "error")

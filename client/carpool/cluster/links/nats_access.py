@@ -155,6 +155,8 @@ def sentence(error: Exception) -> str:
     """Return what an error of the client means and what to do, for people."""
     text = str(error).removeprefix("nats: ").strip().strip("'")
     low = text.lower()
+    if isinstance(error, LinkError):
+        return text
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the certificate of the NATS server is not accepted ({error.verify_message.rstrip('.')}): check "

@@ -1857,6 +1857,9 @@ _CLUSTER: Final = {
     "cluster:nats-rights": Behaviour(
         "docs/cluster.md", "With the rights of the page a node can speak as itself only."
     ),
+    "cluster:fair": Behaviour(
+        "docs/cluster.md", "The megabytes of one agent do not hold up the calls of another over a slow link."
+    ),
     "cluster:hostile": Behaviour(
         "docs/cluster.md",
         "Whatever another node sends, it disturbs nobody and lets nothing grow.",

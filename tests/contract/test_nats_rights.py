@@ -88,7 +88,7 @@ def test_nodes_with_the_rights_of_the_page_reach_each_other_and_are_told_nothing
             await beta.link.leave()
             await until(lambda: alpha.offers["beta"] == b"")
             assert alpha.reports == beta.reports == ["NATS is connected"]
-            assert alpha.link.trouble == ""
+            assert alpha.link.problem == ""
 
     against_the_page(tmp_path, test)
 
@@ -97,8 +97,8 @@ def test_nodes_with_the_rights_of_the_page_reach_each_other_and_are_told_nothing
 def test_a_node_with_another_node_s_user_is_refused_and_says_so(tmp_path: Path) -> None:
     async def test(page: Documented) -> None:
         async with page.end("alpha", user="beta") as end:
-            await until(lambda: 'subscription to "carpool.carpool.alpha.*"' in end.link.trouble)
-            assert "cluster.node" in end.link.trouble
+            await until(lambda: 'subscription to "carpool.carpool.alpha.*"' in end.link.problem)
+            assert "cluster.node" in end.link.problem
             assert not end.link.is_up
             assert "carpool.carpool.alpha.*" in page.server.log.read_text()
 
@@ -177,7 +177,7 @@ def test_a_bucket_that_somebody_made_to_speak_as_others_is_not_used(tmp_path: Pa
             )
             assert b'"error"' not in made.data, made.data
         async with page.end("alpha") as alpha:
-            await until(lambda: "is not as carpool makes it" in alpha.link.trouble)
+            await until(lambda: "is not as carpool makes it" in alpha.link.problem)
             assert not alpha.link.is_up, "what comes over it may be of anybody"
 
     against_the_page(tmp_path, test)

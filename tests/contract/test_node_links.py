@@ -1,10 +1,13 @@
 """What each link between nodes promises, over ZeroMQ on one machine, ZeroMQ with CURVE, and NATS."""
 
 import asyncio
+import contextlib
 import os
+import socket
 import tempfile
 
 import pytest
+import zmq
 
 from carpool.cluster.core.frames import FRAME_BYTES
 from carpool.cluster.embedded_nats import EmbeddedNats
@@ -13,7 +16,7 @@ from carpool.cluster.links.nats import NatsLink
 from carpool.cluster.links.nats_access import NatsAccess
 from carpool.cluster.links.zmq import NodeAddress, ZmqNodeLink
 from tests.behaviours import behaviour
-from tests.kit.node_links import NodeLinkEnd, curve_links, key_pair, two_ends, until
+from tests.kit.node_links import NodeLinkEnd, connected, curve_links, key_pair, two_ends, until
 from tests.kit.ports import free_port
 
 KINDS = ("ipc", "curve", "nats")
@@ -142,7 +145,7 @@ def test_a_wrong_password_for_nats_is_reported_once_with_advice() -> None:
             )
             end.start()
             await until(lambda: "cluster.credentials" in end.link.problem)
-            assert len(end.reports) == 1
+            assert sum("refuses this node" in each for each in end.reports) == 1
             await end.stop()
             server.stop()
 
@@ -200,3 +203,84 @@ def test_without_a_key_nothing_listens() -> None:
 
 def test_a_frame_of_carpool_fits_into_the_messages_of_nats() -> None:
     assert FRAME_BYTES < 1_000_000
+
+
+@behaviour("cluster:keys")
+def test_a_node_whose_key_a_peer_does_not_know_says_so_and_is_admitted_with_the_key() -> None:
+    async def run() -> None:
+        alpha, beta = curve_links("alpha", "beta")
+        public, secret = key_pair()
+        changed = ZmqNodeLink(beta._address, "beta", beta._peers, secret)
+        ends = [NodeLinkEnd(alpha), NodeLinkEnd(changed)]
+        for end in ends:
+            end.start()
+        await until(lambda: "node alpha refuses the key" in ends[1].link.problem)
+        await until(lambda: any(public.hex() in each for each in ends[0].reports))
+        await ends[1].stop()
+        assert sum("refuses the key" in each for each in ends[1].reports) == 1
+        back = NodeLinkEnd(beta)
+        back.start()
+        await connected(ends[0], back)
+        assert back.link.problem == ""
+        for end in (ends[0], back):
+            await end.stop()
+
+    asyncio.run(run())
+
+
+@behaviour("cluster:hostile")
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100_000, b"NULL"])
+def test_strangers_at_the_port_of_a_node_are_told_of_once_and_disturb_nobody(said: bytes) -> None:
+    """`NULL`: a ZeroMQ socket without a key, which sends frames."""
+
+    async def run() -> None:
+        alpha, beta = map(NodeLinkEnd, curve_links("alpha", "beta"))
+        for end in (alpha, beta):
+            end.start()
+        assert isinstance(alpha.link, ZmqNodeLink)
+        await until(lambda: alpha.restored == 1)
+        address = alpha.link._address
+        with contextlib.ExitStack() as stack:
+            context = stack.enter_context(zmq.Context())
+            for _ in range(20):
+                if said == b"NULL":
+                    sock = stack.enter_context(context.socket(zmq.PUSH))
+                    sock.linger = 0
+                    sock.connect(address)
+                    sock.send(b"frame", zmq.NOBLOCK)
+                    continue
+                port = int(address.rpartition(":")[2])
+                stranger = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                stranger.setblocking(False)
+                with contextlib.suppress(OSError):
+                    stranger.send(said)
+            await connected(alpha, beta)
+            if said == b"NULL":
+                await until(lambda: any("without a key" in each for each in alpha.reports))
+        assert len(alpha.reports) <= 1
+        assert alpha.frames == []
+        for end in (alpha, beta):
+            await end.stop()
+
+    asyncio.run(run())
+
+
+@behaviour("cluster:hostile")
+def test_a_message_above_the_limit_ends_its_connection_and_later_frames_pass() -> None:
+    async def run() -> None:
+        alpha, beta = map(NodeLinkEnd, curve_links("alpha", "beta"))
+        for end in (alpha, beta):
+            end.start()
+        await connected(alpha, beta)
+        beta.link.send("alpha", bytes(5 * FRAME_BYTES))
+
+        def passes() -> bool:
+            beta.link.send("alpha", b"x")
+            return bool(alpha.frames)
+
+        await until(passes)
+        assert {frame for _, frame in alpha.frames} == {b"x"}
+        for end in (alpha, beta):
+            await end.stop()
+
+    asyncio.run(run())

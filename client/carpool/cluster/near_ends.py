@@ -9,6 +9,7 @@ Knows nothing of: nodes, links, MCP.
 import asyncio
 import contextlib
 import os
+import resource
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -251,6 +252,14 @@ class BrokerEnd:
         if not self._is_over:
             self._is_over = True
             self._events.ended(str(error))
+
+
+def max_served() -> int:
+    """Return how many sessions of other nodes' agents this process has descriptors for: half of them, because
+    sessions of this node's own agents need three each.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft // 2
 
 
 class NearEnds:

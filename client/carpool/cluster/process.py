@@ -32,7 +32,7 @@ from carpool.cluster.core.sessions import SessionName
 from carpool.cluster.embedded_nats import EmbeddedNats
 from carpool.cluster.links.link import LinkError, LinkEvents, NodeLink
 from carpool.cluster.log import log
-from carpool.cluster.near_ends import NearEnds
+from carpool.cluster.near_ends import NearEnds, max_served
 from carpool.cluster.node_facts import NodeFacts, write_facts
 from carpool.cluster.offer_exchange import OfferExchange
 from carpool.cluster.other_nodes import OtherNodes
@@ -115,6 +115,7 @@ class NodeProcess:
             refusal=self._offers.refusal,
             flush_soon=self._flush_soon,
             log=log,
+            max_served=max_served(),
         )
         self._verbs = VerbRequests(
             directory,

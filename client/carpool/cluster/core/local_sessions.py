@@ -13,9 +13,19 @@ from typing import Final, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from carpool.cluster.core.node import NodeCore, NodeEffect, NoNodeError
-from carpool.cluster.core.sessions import EndSession, OpenAtBroker, PassBytes, ReadOn, SessionName
+from carpool.cluster.core.sessions import (
+    MAX_SESSIONS,
+    EndSession,
+    OpenAtBroker,
+    PassBytes,
+    ReadOn,
+    SessionName,
+)
 
 _LEAVING = "the node is leaving the cluster"
+_FULL = "the node has all the sessions of other nodes that it has descriptors for"
+MAX_REPORTS: Final = 200
+"""The most different refusals that the log names."""
 MAX_ENDED: Final = 1000
 """So many sessions of other nodes' agents are known for stories after their end."""
 
@@ -84,9 +94,10 @@ class LocalSessions(Generic[P]):
         refusal: Callable[[str], str],
         flush_soon: Callable[[], None],
         log: Callable[[str, str], None],
+        max_served: int = MAX_SESSIONS,
     ) -> None:
         """`refusal`: why other nodes get no session at a server; empty: they do. `flush_soon`: sends what
-        follows. `log`: takes a text and its level.
+        follows. `log`: takes a text and its level. `max_served`: the most sessions of other nodes' agents.
         """
         self._core = core
         self._maker = maker
@@ -94,6 +105,11 @@ class LocalSessions(Generic[P]):
         self._flush_soon = flush_soon
         self._log = log
         self._ends: dict[SessionName, NearEnd] = {}
+        self._max_served = max_served
+        self._served = 0
+        """How many of them are sessions of other nodes' agents."""
+        self._told: set[tuple[str, str]] = set()
+        """Nodes with the reasons for which they were refused, as the log has them."""
         self._asked: dict[tuple[SessionAsker, int], SessionName] = {}
         """The sessions that stand for instances, by supervisor and instance."""
         self._instances: dict[SessionName, tuple[SessionAsker, int]] = {}
@@ -166,10 +182,14 @@ class LocalSessions(Generic[P]):
         self._ends.clear()
 
     def _open_at_broker(self, name: SessionName, server: str) -> None:
-        if why := self._refusal(server):
-            self._log(f"node {name.node} asked for {server}, and was refused: {why}", "warning")
+        why = self._refusal(server) or (_FULL if self._served >= self._max_served else "")
+        if why:
+            if (name.node, why) not in self._told and len(self._told) < MAX_REPORTS:
+                self._told.add((name.node, why))
+                self._log(f"node {name.node} asked for {server}, and was refused: {why}", "warning")
             self._core.close(name, why)
             return
+        self._served += 1
         self._ends[name] = self._maker.open_at_broker(name.node, server, self._events_of(name))
 
     def _events_of(self, name: SessionName) -> NearEndEvents:
@@ -193,6 +213,8 @@ class LocalSessions(Generic[P]):
     def _end(self, name: SessionName, text: str, *, has_ended: bool) -> None:
         """The session is over. `has_ended`: its near end has said so itself."""
         end = self._ends.pop(name, None)
+        if end is not None and name.number < 0:
+            self._served -= 1
         if end is not None and end.session:
             self._ended.pop(name, None)
             self._ended[name] = end.session

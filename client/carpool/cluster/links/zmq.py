@@ -3,11 +3,12 @@
 Owns the sockets and the proof of who speaks: over TCP each peer has a public key, the authenticator admits
 these keys only and gives each its node's name, and a node reaches a peer only if that has the secret key to
 the peer's public one. Without a key nothing listens. An `ipc://` socket is for the same user only (mode
-0600); there a node says its name itself.
+0600); there a node says its name itself. A refusal, by this node or of it, is told once.
 
 Knows nothing of: frames' content, sessions, how keys are made (`keys`).
 """
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ import zmq.asyncio
 from msgspec import Struct
 from zmq.auth.asyncio import AsyncioAuthenticator
 from zmq.utils import z85
+from zmq.utils.monitor import parse_monitor_message
 
 from carpool.cluster.core.frames import FRAME_BYTES
 from carpool.cluster.links.link import LinkError, LinkEvents
@@ -25,6 +27,24 @@ from carpool.cluster.links.link import LinkError, LinkEvents
 MAX_QUEUED_FRAMES: Final = 512
 """Frames for one peer that its socket has not taken; further ones are dropped, and sent again later."""
 HEARTBEAT_MS: Final = 3000
+HANDSHAKE_MS: Final = 5000
+"""A connection that does not prove who it is within this time is closed."""
+_FAILED: Final = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_INLET: Final = ""
+"""Stands for the listening socket where others are named."""
+
+
+_STRANGER: Final = (
+    "something without a key, or that has a wrong key of this node, tried to connect and was refused: "
+    "compare `cluster.peers` there with `carpool cluster key` here"
+)
+
+
+def _refusal(peer: str) -> str:
+    return (
+        f"node {peer} refuses the key of this node: its `cluster.peers` must have what `carpool cluster key` "
+        "says here"
+    )
 
 
 class NodeAddress(Struct, frozen=True):
@@ -79,6 +99,10 @@ class ZmqNodeLink:
             z85.decode(zmq.curve_public(z85.encode(secret_key))) if len(secret_key) == 32 else b""
         )
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
+        self._refused_by: set[str] = set()
+        """Peers that refuse this node's key."""
+        self._told: set[str] = set()
+        """Of whom a failed handshake was reported."""
         if self._is_tcp and len(secret_key) != 32:
             raise LinkError("a `tcp://` address needs a key: `carpool cluster key` makes it")
         for name, peer in self._peers.items():
@@ -97,8 +121,8 @@ class ZmqNodeLink:
 
     @property
     def problem(self) -> str:
-        """Nothing is known: the log names peers that were refused."""
-        return ""
+        """Return which peers refuse this node; empty: none that is known."""
+        return "; ".join(map(_refusal, sorted(self._refused_by)))
 
     def send(self, node: str, frame: bytes) -> None:
         """Send a frame, unless its peer's queue is full."""
@@ -118,6 +142,7 @@ class ZmqNodeLink:
         """Carry frames until cancelled. Raises `LinkError`."""
         context = zmq.asyncio.Context()
         admission: _Admission | None = None
+        watches: list[asyncio.Task[None]] = []
         try:
             if self._is_tcp:
                 names = {z85.encode(peer.key).decode(): name for name, peer in self._peers.items()}
@@ -126,15 +151,44 @@ class ZmqNodeLink:
             inlet = self._listen(context)
             for name, peer in self._peers.items():
                 self._sockets[name] = self._reach(context, peer)
+            if self._is_tcp:
+                for name, sock in ((_INLET, inlet), *self._sockets.items()):
+                    watch = self._watch_handshakes(context, sock, name, events)
+                    watches.append(asyncio.create_task(watch))
             events.restored()
             await self._receive(inlet, events)
         finally:
+            for each in watches:
+                each.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
             for sock in self._sockets.values():
                 sock.close(linger=0)
             self._sockets.clear()
             if admission is not None:
                 admission.stop()
             context.destroy(linger=0)
+
+    async def _watch_handshakes(
+        self, context: zmq.asyncio.Context, sock: zmq.Socket[Any], name: str, events: LinkEvents
+    ) -> None:
+        """Tell of failed handshakes of a socket, once for each peer."""
+        address = f"inproc://handshakes-{name}"
+        sock.monitor(address, _FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        heard = context.socket(zmq.PAIR)
+        heard.connect(address)
+        while True:
+            event = parse_monitor_message(await heard.recv_multipart())["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._refused_by.discard(name)
+                continue
+            if name != _INLET:
+                self._refused_by.add(name)
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                continue  # the admission names the key
+            if name not in self._told:
+                self._told.add(name)
+                text = _refusal(name) if name != _INLET else _STRANGER
+                events.report(text, "warning")
 
     def _listen(self, context: zmq.asyncio.Context) -> zmq.asyncio.Socket:
         inlet = context.socket(zmq.PULL)
@@ -143,6 +197,7 @@ class ZmqNodeLink:
         if self._is_tcp:
             self._use_key(inlet)
             inlet.setsockopt(zmq.CURVE_SERVER, 1)
+        inlet.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         umask = os.umask(0o177)
         try:
             inlet.bind(self._address)

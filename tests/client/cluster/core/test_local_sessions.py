@@ -72,12 +72,14 @@ class Node:
         self.core = NodeCore(name, "", lambda: next(ids))
         self.ends = KeptEnds()
         self.refusal = ""
+        self.log: list[str] = []
         self.sessions = LocalSessions(
             self.core,
             self.ends,
             refusal=lambda _: self.refusal,
             flush_soon=lambda: None,
-            log=lambda *_: None,
+            log=lambda text, _: self.log.append(text),
+            max_served=2,
         )
 
 
@@ -142,6 +144,20 @@ def test_a_refused_session_ends_with_the_reason_of_the_other_node() -> None:
     carry(a, b)
     assert supervisor.told[1:] == [{"ended": 7, "text": "the node is draining"}]
     assert not b.ends.made
+
+
+def test_a_node_refuses_sessions_that_it_has_no_descriptors_for_and_logs_that_once() -> None:
+    a, b = two_nodes()
+    supervisor = Supervisor()
+    for instance in (1, 2, 3, 4):
+        a.sessions.open_for(supervisor, instance, "b", "echo", "pipes")
+    carry(a, b)
+    assert (len(b.sessions), len(b.log)) == (2, 1)
+    a.sessions.end_instance(supervisor, 1)
+    carry(a, b)
+    a.sessions.open_for(supervisor, 5, "b", "echo", "pipes")
+    carry(a, b)
+    assert (len(b.sessions), len(b.log)) == (2, 1)
 
 
 def test_a_supervisor_that_is_gone_ends_its_own_sessions_only() -> None:

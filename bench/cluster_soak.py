@@ -27,7 +27,8 @@ from carpool.cluster.embedded_nats import EmbeddedNats
 from carpool.launcher.sandbox import PrivateCarpool, PrivateCarpoolError
 from carpool_protocol.bootstrap import paths
 
-VICTIMS = ("broker", "supervisor", "node", "carpool", "nats", "cut", "shim", "instance")
+CUTS = ("cut", "half open", "reset", "slow", "long cut", "down", "long down")
+VICTIMS = ("broker", "supervisor", "node", "carpool", "nats", *CUTS[:4], "shim", "instance")
 SHORT_CUT_S, LONG_CUT_S = 5.0, 60.0
 READY_S = 60.0
 
@@ -36,10 +37,17 @@ class SoakedNode:
     """One node: a private carpool with one server of its own, and its agents."""
 
     def __init__(
-        self, name: str, ledger: SoakLedger, written: Path, chance: random.Random, options: argparse.Namespace
+        self,
+        name: str,
+        ledger: SoakLedger,
+        written: Path,
+        chance: random.Random,
+        options: argparse.Namespace,
+        *,
+        house: PrivateCarpool,
     ) -> None:
         self.name = name
-        self.house = PrivateCarpool("cpn-")
+        self.house = house
         self.written = written
         self.proxy: CutProxy
         first = SERVERS.index(name) * options.agents
@@ -85,25 +93,56 @@ class SoakedCluster:
         self.written = directory / "ledger"
         self.written.touch()
         self.nats = EmbeddedNats(str(directory / "nats"))
-        self.nodes = [SoakedNode(name, self.ledger, self.written, self.chance, options) for name in SERVERS]
+        self.nodes = [
+            SoakedNode(name, self.ledger, self.written, self.chance, options, house=self.new_house(name))
+            for name in SERVERS
+        ]
         self.victims = tuple(options.victims.split(","))
         self.every_s = options.every
         self.kills: Counter[str] = Counter()
 
+    def new_house(self, _name: str) -> PrivateCarpool:
+        """Return the carpool of a node."""
+        return PrivateCarpool("cpn-")
+
     async def start(self, nursery: trio.Nursery) -> None:
-        """Start NATS, the proxies and the nodes, and wait until each node has the servers of all."""
-        self.nats.launch()
-        address, _, port = self.nats.url.rpartition(":")
+        """Start NATS, the network and the nodes, and wait until each node has the servers of all."""
+        await self.connect(nursery)
         for node in self.nodes:
-            node.proxy = CutProxy(int(port))
-            await nursery.start(node.proxy.run)
-            node.configure(f"{address}:{node.proxy.port}")
             await trio.to_thread.run_sync(node.house.up)
         with trio.fail_after(READY_S):
             while not all(  # noqa: ASYNC110 - the facts are in files
                 len(node.facts().get("nodes", [])) == len(self.nodes) - 1 for node in self.nodes
             ):
                 await trio.sleep(0.2)
+
+    async def connect(self, nursery: trio.Nursery) -> None:
+        """Start NATS and the proxies, and write the configurations."""
+        self.nats.launch()
+        address, _, port = self.nats.url.rpartition(":")
+        for node in self.nodes:
+            node.proxy = CutProxy(int(port))
+            await nursery.start(node.proxy.run)
+            node.configure(f"{address}:{node.proxy.port}")
+
+    async def cut(self, node: SoakedNode, victim: str) -> None:
+        """Cut the way of a node to NATS for a while, in one of the ways that `VICTIMS` names."""
+        proxy = node.proxy
+        if victim == "reset":
+            proxy.break_all()
+            return
+        if victim == "slow":
+            proxy.delay_s, proxy.bytes_per_s = 0.05, 500_000
+        else:
+            proxy.cut("back" if victim == "half open" else "both")
+        await trio.sleep(LONG_CUT_S if victim == "long cut" else SHORT_CUT_S)
+        proxy.delay_s, proxy.bytes_per_s = 0.0, float("inf")
+        proxy.heal()
+
+    def heal(self) -> None:
+        """End all cuts."""
+        for node in self.nodes:
+            node.proxy.heal()
 
     async def storm(self, stop: trio.Event) -> None:
         """Kill or cut one thing after the other."""
@@ -118,10 +157,8 @@ class SoakedCluster:
             self.nats.kill()
             await trio.sleep(self.chance.uniform(0.0, 2.0))
             self.nats.launch()
-        elif victim in {"cut", "long cut"}:
-            node.proxy.cut()
-            await trio.sleep(SHORT_CUT_S if victim == "cut" else LONG_CUT_S)
-            node.proxy.heal()
+        elif victim in CUTS:
+            await self.cut(node, victim)
         elif victim == "carpool":
             await self._kill_carpool(node)
         else:
@@ -169,8 +206,7 @@ async def soak(options: argparse.Namespace, cluster: SoakedCluster) -> None:
                 ledger = cluster.ledger
                 passed = time.monotonic() - began
                 print(f"  {passed:4.0f} s: {ledger.asked} asked, {dict(cluster.kills)}", flush=True)
-            for node in cluster.nodes:
-                node.proxy.heal()
+            cluster.heal()
             stop.set()
         outer.cancel_scope.cancel()
 
@@ -189,11 +225,16 @@ def main(argv: list[str]) -> int:
     cluster = SoakedCluster(options, holder.base)
     try:
         trio.run(soak, options, cluster)
-        faults = cluster.ledger.judge(cluster.written.read_text())
+        return report(cluster)
     finally:
         cluster.close()
         holder.close()
+
+
+def report(cluster: SoakedCluster) -> int:
+    """Print the result. Returns 1 if a promise was broken."""
     ledger = cluster.ledger
+    faults = ledger.judge(cluster.written.read_text())
     print(f"{ledger.asked} calls, longest {ledger.longest_s:.1f} s, {dict(cluster.kills)}")
     for end, count in ledger.ends.most_common():
         print(f"  {count:6} {end}")

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,12 @@ class PrivateCarpoolError(Exception):
 
 
 class PrivateCarpool:
-    """A private carpool, not started yet. `prefix` begins the name of its directory."""
+    """A private carpool, not started yet. `prefix` begins the name of its directory. `within`: the start of
+    each of its commands, such as `ip netns exec NAME`.
+    """
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, *, within: Sequence[str] = ()) -> None:
+        self._within = within
         place = tempfile.gettempdir()
         if len(place) > LONGEST_TEMP or project_around(place, paths.home_dir(os.environ)):
             place = "/tmp"  # noqa: S108 - mkdtemp makes a private directory in it
@@ -78,7 +82,7 @@ class PrivateCarpool:
         """
         what = f"`carpool {arguments[0]}`"
         process = subprocess.Popen(
-            [*carpool_argv(), *arguments],
+            [*self._within, *carpool_argv(), *arguments],
             env=self.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -1,7 +1,11 @@
 """Two nodes over a network that is cut, half open, slow, or breaks connections, for NATS and for ZeroMQ."""
 
+import json
+import subprocess
+from pathlib import Path
 from typing import Final
 
+import psutil
 import pytest
 import trio
 
@@ -9,10 +13,12 @@ from carpool.cluster.core.channel import LOST_S
 from tests.behaviours import behaviour
 from tests.kit.cut_cluster import KINDS, CutCluster, cut_cluster
 from tests.kit.line_agent import Json, LineAgent
-from tests.kit.live import kit
+from tests.kit.live import Make, kit
+from tests.kit.nats_server import JETSTREAM, Issuer, nats_server
 
 LIMIT_S: Final = 150.0
 CUT_S: Final = 2.0
+BIG_BYTES: Final = 10 * 1024 * 1024
 SERVERS: Final[dict[str, Json]] = {"echo": kit("echo", sharing="concurrent")}
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -118,3 +124,90 @@ async def test_a_long_cut_ends_the_calls_across_it_and_nothing_else() -> None:
                 cluster.heal()
                 await cluster.beta.until(lambda facts: "echo" in facts["servers"], "alpha is back")
                 await echoes(agent, ["after"])
+
+
+def memory_mib(pid: int) -> float:
+    """The memory of a process."""
+    return float(psutil.Process(pid).memory_info().rss) / 2**20
+
+
+@each_kind
+@behaviour("cluster:fair")
+async def test_an_agent_that_does_not_read_holds_up_nobody_and_fills_no_node(kind: str) -> None:
+    text = "y" * 2_000_000
+    with trio.fail_after(LIMIT_S):
+        async with (
+            cut_cluster(kind, {**SERVERS, "big": kit("big")}) as cluster,
+            cluster.beta.shim() as modest,
+        ):
+            await echoes(modest, ["before"])
+            nodes = [one.carpool_json("cluster", "status")["pid"] for one in (cluster.alpha, cluster.beta)]
+            before = [memory_mib(pid) for pid in nodes]
+            silent = await trio.lowlevel.open_process(
+                cluster.beta.command("connect"),
+                env=cluster.beta.environ,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            assert silent.stdin is not None
+            try:
+                await silent.stdin.send_all(b"".join(greeting()))
+                for number in range(30):
+                    call = {"name": "echo__echo", "arguments": {"text": text}}
+                    with trio.move_on_after(2):  # it may be read no further: that is a bound, too
+                        await silent.stdin.send_all(request(number, "tools/call", call))
+                for number in range(20):
+                    await echoes(modest, [f"small {number}"])
+                said = await modest.answer(await modest.start("big__big", {"bytes": BIG_BYTES}))
+                assert len(said["result"]["content"][0]["text"]) == BIG_BYTES
+                after = [memory_mib(pid) for pid in nodes]
+                assert all(now < then + 100 for now, then in zip(after, before, strict=True)), (before, after)
+            finally:
+                silent.kill()
+                await silent.wait()
+                await silent.stdin.aclose()
+                assert silent.stdout is not None
+                await silent.stdout.aclose()
+
+
+def request(number: int, method: str, params: Json) -> bytes:
+    """The line of a request."""
+    said = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+    return json.dumps(said).encode() + b"\n"
+
+
+def greeting() -> list[bytes]:
+    """The first lines of an agent."""
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
+    done = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    return [request(9999, "initialize", hello), json.dumps(done).encode() + b"\n"]
+
+
+@behaviour("cluster:tls")
+async def test_a_node_that_a_server_with_tls_refuses_says_why_and_joins_once_that_is_mended(
+    tmp_path: Path, daemon: Make
+) -> None:
+    issuer, other = Issuer(tmp_path), Issuer(tmp_path, "other")
+    issuer.issue("server", "localhost")
+    files = 'cert_file: "server.crt", key_file: "server.key"'
+    ca = tmp_path / "used.pem"
+    ca.write_bytes(other.file.read_bytes())
+    with trio.fail_after(LIMIT_S), nats_server(tmp_path, JETSTREAM + f"tls {{ {files} }}\n") as server:
+        url = f"tls://localhost:{server.port}"
+        alpha = daemon(SERVERS, cluster={"url": url, "node": "alpha", "ca": str(issuer.file)})
+        beta = daemon({"near": kit("echo")}, cluster={"url": url, "node": "beta", "ca": str(ca)})
+        await alpha.until(lambda facts: "echo" in facts["servers"], "alpha is up")
+
+        def trouble() -> str:
+            done = beta.run("cluster", "status")
+            return done.stdout if done.returncode == 0 else ""
+
+        while "check `cluster.ca`" not in trouble():  # noqa: ASYNC110 - the facts are in a file
+            await trio.sleep(0.2)
+        assert "not reached now" in trouble()
+        assert beta.log("node").count("check `cluster.ca`") == 1
+        async with beta.shim() as agent:
+            assert await agent.text("near__echo", {"text": "alone"}) == "alone"
+        ca.write_bytes(issuer.file.read_bytes())
+        await beta.until(lambda facts: "echo" in facts["servers"], "beta has joined")
+        assert "check `cluster.ca`" not in trouble()

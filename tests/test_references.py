@@ -171,10 +171,10 @@ def python_files() -> tuple[str, ...]:
 NO_MODULES = frozenset({
     "carpool.json", "carpool.schema.json", "carpool.check.order",
     "carpool.broker", "carpool.supervisor", "carpool.pump",
-    "carpool.call", "carpool.tools",
+    "carpool.call", "carpool.tools", "carpool.alpha", "carpool.beta",
     *(f"carpool.{each}" for each in ("agent", "door", "instance", "outcome", "profile", "server", "token")),
 })  # fmt: skip
-"""Names that look like modules: files of users, loggers, methods in examples of the client,
+"""Names that look like modules: files of users, loggers, subjects of NATS, methods in examples of the client,
 attributes of spans.
 """
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from carpool.cluster.core.frames import CHANNEL_VERSION
-from carpool.cluster.core.node import MAX_NODES, NodeCore, NodeEffect, Report
+from carpool.cluster.core.node import MAX_NODES, MAX_REPORTED, MAX_REPORTS, NodeCore, NodeEffect, Report
 from carpool.cluster.core.offers import NodeOffer, ServerOffer
 from carpool.cluster.core.own_servers import node_servers_text
 from carpool.cluster.core.sessions import WINDOW_BYTES, EndSession, OpenAtBroker, PassBytes, SessionName
@@ -183,8 +183,9 @@ def test_frames_of_many_names_and_forms_make_no_table_and_no_log_grow() -> None:
         world.take(world.core.frame_received(f"\x1b{name}", b"junk", world.now))
         world.take(world.core.offer_received(name, b"junk", world.now))
     before = world.reports
-    assert before <= 3 * MAX_NODES
+    assert before <= MAX_REPORTED * MAX_REPORTS + 2
     for _ in range(1000):
         world.take(world.core.frame_received("n1", b"junk", world.now))
+        world.take(world.core.offer_received("n1", b"junk", world.now))
     assert world.reports <= before + 1
-    assert len(world.core._nodes) + len(world.core._reported) <= 2 * MAX_NODES
+    assert len(world.core._nodes) <= MAX_NODES

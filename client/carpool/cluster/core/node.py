@@ -49,6 +49,10 @@ from carpool_protocol.config.schema.settings_cluster import ANY_NODE, check_node
 
 MAX_NODES: Final = 2000
 """The most other nodes. What comes from further ones is dropped."""
+MAX_REPORTED: Final = 100
+"""The most nodes of which the log has what is wrong with them."""
+MAX_REPORTS: Final = 3
+"""The most reports on one such node."""
 
 
 class DrainingAsked(Struct, frozen=True):
@@ -143,8 +147,8 @@ class NodeCore:
         self._offered: dict[str, _Offered] = {}
         self._introduced: dict[str, float] = {}
         """Nodes that are configured, with the time since which they are tried."""
-        self._reported: dict[str, str] = {}
-        """The last report on each node whose frames or offers cannot be read."""
+        self._reported: dict[str, set[str]] = {}
+        """The reports on nodes whose frames or offers cannot be read."""
         self._own_offer = b""
         self._is_own_seen = False
         """This life's own offer has come back from the store of the link."""
@@ -353,18 +357,18 @@ class NodeCore:
 
     def _is_possible(self, node: str) -> bool:
         """True if there can be such a node: what comes from elsewhere must not make tables grow."""
-        known = node in self._nodes or node in self._reported
-        return known or (
-            bool(node)
-            and check_node_name(node) is None
-            and max(len(self._nodes), len(self._reported)) < MAX_NODES
+        return node in self._nodes or (
+            bool(node) and check_node_name(node) is None and len(self._nodes) < MAX_NODES
         )
 
     def _report(self, node: str, text: str) -> list[NodeEffect]:
-        """Report what is wrong with a node, unless it is what was last reported of it."""
-        if self._reported.get(node) == text:
+        """Report what is wrong with a node, once, and not too much of one node."""
+        if node not in self._reported and len(self._reported) >= MAX_REPORTED:
             return []
-        self._reported[node] = text
+        reported = self._reported.setdefault(node, set())
+        if text in reported or len(reported) >= MAX_REPORTS:
+            return []
+        reported.add(text)
         return [Report(f"node {node}: {text}", "warning")]
 
     def link_restored(self, now: float, frame_bytes: int) -> None:

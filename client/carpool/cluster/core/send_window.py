@@ -5,7 +5,7 @@ client's pings wait behind them, and a link that works looks dead. So the window
 come as quickly as they ever did, and shrinks when they come later. Owns the time after which a frame without
 an acknowledgement counts as lost, too.
 
-Knows nothing of: frames, clocks (`now` is given).
+Knows nothing of: frames, clocks (`now` is given). docs/decisions/0056 has the reasons.
 """
 
 from typing import Final

@@ -4,7 +4,7 @@ Owns the sentences about failures, reading the credentials (a `.creds` file with
 file with a seed alone), the user in the URL, the TLS context, and that `tls://` never speaks without TLS.
 Files are read for each new client, so a mended file counts at the next attempt. Needs the extra `cluster`.
 
-Knows nothing of: subjects, frames, when a connection is tried again.
+Knows nothing of: subjects, frames, when a connection is tried again (docs/decisions/0056).
 """
 
 import os

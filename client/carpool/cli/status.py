@@ -447,6 +447,7 @@ def cluster_line(cluster: Facts | None) -> str:
     missing = len(nodes) - reached + len(cluster["silent"])
     away = f", {missing} not reached" if missing else ""
     own = "; this one is draining" if cluster["is_draining"] else ""
+    own += f"; {display.printable(cluster['problem'])}" if cluster["problem"] else ""
     servers = _count(len(cluster["servers"]), "server")
     return f"{head}: {_count(reached, 'other node')} reached{away}, {servers} from them{own}"
 

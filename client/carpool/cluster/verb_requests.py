@@ -14,9 +14,12 @@ from msgspec import structs
 from carpool.cluster.act_records import NodeAct, Outcome, Verb, record
 from carpool.cluster.core.node import DrainingAsked, NodeAnswered
 from carpool.cluster.core.node_requests import NodeAnswer
+from carpool.cluster.log import log
 from carpool.cluster.other_nodes import OtherNodes
 from carpool.cluster.supervisor_socket import SessionRequest, SupervisorConnection
 
+MAX_RECORDS: Final = 16
+"""So many acts at most are being written down at a time: another node may ask as often as it likes."""
 _DONE: Final = {
     "drain": "takes no further sessions of other nodes; those that are open go on",
     "undrain": "takes sessions of other nodes again",
@@ -95,7 +98,10 @@ class VerbRequests:
 
     def _record(self, act: NodeAct, then: Callable[[], None] = lambda: None) -> None:
         async def write() -> None:
-            await record(self._directory, act)
+            if len(self._records) <= MAX_RECORDS:
+                await record(self._directory, act)
+            else:
+                log(f"too many acts at once: the audit has no line of `{act.act}` by {act.by}", "warning")
             then()
 
         task = asyncio.create_task(write())

@@ -71,5 +71,7 @@ def test_status_has_a_section_and_a_line_of_the_cluster() -> None:
     assert line == "node beta of the cluster carpool: 1 other node reached, 1 not reached, 1 server from them"
     assert cluster_section(None) is None
     assert cluster_line(None) == ""
+    troubled = cluster_line({**section, "problem": "no JetStream", "is_draining": True})
+    assert troubled == f"{line}; this one is draining; no JetStream"
     away = cluster_line({**section, "is_up": False, "problem": "refused"})
     assert away == "node beta of the cluster carpool: not reached; refused"

@@ -91,6 +91,16 @@ def test_rows_of_agents_are_summed_by_tool_and_by_agent() -> None:
     assert found["carpool_info", (("run", "r1"), ("version", "0.1.0"))] == 1
 
 
+@behaviour("counters:nodes")
+def test_calls_at_other_nodes_are_counted_by_node_and_local_ones_are_not() -> None:
+    there = CounterRow(PLANNER, "git", "log", counts(3, answers=2, errors={"timed_out": 1}), "alpha")
+    found = read(facts(*ROWS, there))
+    assert found["carpool_node_calls_total", (("node", "alpha"),)] == 3
+    assert found["carpool_node_failed_calls_total", (("node", "alpha"),)] == 1
+    assert len([name for name, _ in found if name == "carpool_node_calls_total"]) == 1
+    assert found["carpool_calls_total", (("server", "git"), ("tool", "log"))] == 8
+
+
 @behaviour("metrics:names")
 def test_durations_are_cumulative_histograms_by_server() -> None:
     found = read(facts(*ROWS))

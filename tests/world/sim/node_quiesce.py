@@ -6,6 +6,7 @@ others offer; every server works from every node. What must hold within each car
 Knows nothing of: what went on before.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 from carpool.cluster.core.channel import LOST_S
@@ -28,6 +29,8 @@ from tests.world.sim.quiesce import (
 )
 from tests.world.sim.world import BOUND_S, POLICY
 
+LOOKS: Final = 4
+"""How often lists are looked at before they count as old."""
 HEARD_S: Final = LOST_S + MAX_RESEND_S + 3.0
 """After this time both ends know of a channel that was lost, and of the next one."""
 
@@ -42,7 +45,6 @@ def quiesce_cluster(cluster: Cluster) -> None:
         nothing_is_left(world)
         _knows_all_servers(world)
         _sessions_have_both_ends(world)
-        _lists_are_the_present_ones(world)
     for world in worlds:
         start_servers(world, world.operable())
     for world in worlds:  # the list of another node's server is as old as its last session
@@ -67,13 +69,15 @@ def _heal(cluster: Cluster, worlds: list[NodeWorld]) -> None:
     cluster.store_comes_back()
     for world in worlds:
         calm_down(world)
-    for _ in range(4):
+    for part in range(4):
         cluster.run(HEARD_S / 4)
         for world in worlds:
             world.join()
             cluster.start_node(world.name)
             if world.node_process is not None and world.node_process.is_draining:
                 world.node_process.drain(is_on=False)
+        if part == 0:  # later the leases have ended, and the sessions with them
+            _lists_are_the_present_ones(cluster)
 
 
 def _knows_all_servers(world: NodeWorld) -> None:
@@ -114,26 +118,53 @@ def _sessions_have_both_ends(world: NodeWorld) -> None:
         )
 
 
-def _lists_are_the_present_ones(world: NodeWorld) -> None:
-    """What an instance has told of the tools there is what its session would be told now."""
-    for instance in world.living():
-        if not isinstance(instance, NodeInstance) or instance.tools is None:
-            continue
-        assert instance.spec.target is not None
+def _lists_are_the_present_ones(cluster: Cluster) -> None:
+    """What each instance has told of the tools there is what its session would be told now."""
+    for _ in range(LOOKS):
+        if not any(_old_lists(cluster)):
+            return
+        cluster.run(1.0)  # a change may be on its way
+    for text in _old_lists(cluster):
+        raise Violation(text)
+
+
+def _old_lists(cluster: Cluster) -> Iterator[str]:
+    for world in cluster.worlds.values():
+        for instance in world.living():
+            if isinstance(instance, NodeInstance) and instance.tools is not None and _is_steady(world):
+                present = _lists_there(cluster, world, instance)
+                if present is not None and instance.tools not in present:
+                    yield (
+                        f"instance {instance.id} of {instance.key} at {world.name} has tools "
+                        f"{instance.tools}, which are {present} there"
+                    )
+
+
+def _lists_there(cluster: Cluster, world: NodeWorld, instance: NodeInstance) -> list[list[str]] | None:
+    """The tools of each session that may be this instance's; None: one of them is between two brokers."""
+    assert instance.spec.target is not None
+    present: list[list[str]] = []
+    for there in cluster.worlds.values():
+        agents = [*there.agents.values(), *(carrier.agent for carrier in there.away)]
         sessions = [
-            (there, agent)
-            for there in world.cluster.worlds.values()
-            for agent in there.agents.values()
+            agent
+            for agent in agents
             if isinstance(agent, NodeAgent)
             and agent.end.server == instance.spec.target.server
             and agent.end.other == world.name
         ]
-        present = [[name for name, _ in rows_now(there.broker.core, its.session)] for there, its in sessions]
-        if instance.tools not in present:
-            raise Violation(
-                f"instance {instance.id} of {instance.key} at {world.name} has tools {instance.tools}, "
-                f"which are {present} there"
-            )
+        if sessions and not (_is_steady(there) and all(it.session in there.agents for it in sessions)):
+            return None
+        present += [[name for name, _ in rows_now(there.broker.core, it.session)] for it in sessions]
+    return present
+
+
+def _is_steady(world: NodeWorld) -> bool:
+    """Whether both daemons run and are connected."""
+    sides = (world.broker, *world.supervisors.values())
+    return all(each.alive and not each.stopped for each in sides) and all(
+        wire.up for wire in world.wires.values()
+    )
 
 
 def _no_session_is_left(world: NodeWorld) -> None:

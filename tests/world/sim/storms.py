@@ -37,7 +37,7 @@ EVERY: Mapping[str, Callable[[int], object]] = {
     "deliveries": deliver,
     "boundary": lambda seed: play(seed, examples=BOUNDARY_EXAMPLES, shrinks=False),
 }
-"""Also storms over several carpools, the nodes of a cluster; and what is no storm of the world, but a whole
-carpool on real sockets: with one agent, whose broker dies between any two steps; with agents through every
-way in, which come, stop, move and leave in the middle of anything.
+"""Also storms over several carpools, the nodes of a cluster; and what is no storm of the world, but a carpool
+on real sockets: with one agent, whose broker dies between any two steps; with agents through every way in,
+which come, stop, move and leave in the middle of anything.
 """

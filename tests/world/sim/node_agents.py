@@ -163,6 +163,8 @@ class NodeAgent(SimAgent):
         self.end = end
         self.back_at = world.now
         """Since when it is at this broker."""
+        self._given_up: set[RawJson] = set()
+        """Cancelled requests: a broker that is stopped has not read of that yet, and may answer."""
         self._output: AgentOutput | None = None
         self._of = world.broker
         self._line = b""
@@ -185,6 +187,7 @@ class NodeAgent(SimAgent):
             self.open[id_] = SentCall(number, kind, self.world.now)
         if isinstance(meaning, bv.RequestCancelled):
             self.open.pop(meaning.id, None)
+            self._given_up.add(meaning.id)
         if isinstance(meaning, bv.AskAnswered):
             self.asks.pop(meaning.ask, None)
         event: bv.AnyEvent = meaning
@@ -222,6 +225,11 @@ class NodeAgent(SimAgent):
         if self._line:
             self.end.line(self._line)
         return "line"
+
+    def _close(self, request: RawJson) -> SentCall:
+        if request in self._given_up and request not in self.open:
+            return SentCall(0, "call", self.world.now)
+        return super()._close(request)
 
     def _handlers(self) -> Mapping[type, Callable[..., None]]:
         if self._output is None or self._of is not self.world.broker:

@@ -76,7 +76,7 @@ class BrokerDeaths:
         common: CarrierFate = (
             "gone" if roll < 0.1 else "late" if roll < 0.2 else "impostor" if roll < 0.3 else "back"
         )
-        carrier.fate = fate or common
+        carrier.fate = "gone" if carrier.is_closed else fate or common
         if carrier.fate != "gone":
             self.world.away.append(carrier)
         else:

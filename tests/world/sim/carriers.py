@@ -58,6 +58,11 @@ class BaseCarrier(ABC, Generic[A]):
         self._sure: dict[RawJson, int] = {}
         """Requests that may not be lost, and how many mishaps there were when they were said again."""
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether its agent has left, and the broker has not read that."""
+        return False
+
     @abstractmethod
     def says(self, event: bv.AnyEvent) -> None:
         """The agent says this, whether it arrives or not."""

@@ -147,6 +147,12 @@ class SimBrokerEnd:
 class NodeCarrier(HandshakeCarrier):
     """What the node's process keeps of such a session (`carpool.api.connection`)."""
 
+    @property
+    def is_closed(self) -> bool:
+        """See `BaseCarrier`."""
+        assert isinstance(self.agent, NodeAgent)
+        return self.agent.end.is_over
+
     def again(self, session: SessionId, mishaps: int | None) -> Iterator[bv.AnyEvent]:
         """See `BaseCarrier`."""
         assert isinstance(self.agent, NodeAgent)

@@ -304,7 +304,9 @@ class NodeInstance(SimInstance):
     def _tell(self, events: Sequence[ev.OwnEvent]) -> None:
         for event in events:
             if isinstance(event, (ev.ServerAnswered, ev.AnswerUnreadable)):
-                self.unanswered.pop(event.wire, None)
+                call = self.unanswered.pop(event.wire, None)
+                if call is not None and isinstance(event, ev.ServerAnswered) and event.state_lost:
+                    self.supervisor.sharing.told_by_server(call)
             elif isinstance(event, (ev.InstanceGreeted, ev.CatalogRead)):
                 self.greeted = True
                 self.tools = [tool.name for tool in event.catalog.tools]

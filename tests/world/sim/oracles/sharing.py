@@ -146,6 +146,12 @@ class SharingBook:
         if self._told[at] > due:
             raise Violation(f"{at} was told {self._told[at]} times that state was lost")
 
+    def told_by_server(self, call: Call) -> None:
+        """The other node has answered a call that state is lost: the agent hears it from there."""
+        at = self._at(call)
+        self._state.pop(at, None)
+        self._over.update((call.session, each) for each in self._placed.pop(at, set()))
+
     def written(self, call: CallId, newest: CallId) -> None:
         """This answer is with its carrier. `newest`: the last call that the broker had read then."""
         for at in [at for at, calls in self._unheard.items() if call in calls]:

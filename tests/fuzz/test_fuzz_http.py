@@ -17,8 +17,10 @@ from carpool.http.core.effects import (
     BeginEvents,
     Effect,
     EndEvents,
+    HoldRequest,
     HttpRequest,
     HttpRules,
+    RequestsHeld,
     Respond,
     SendToBroker,
     WriteEvents,
@@ -85,6 +87,8 @@ class Doorway:
                     self.streams[x] += data
                 case EndEvents(x):
                     self.ended[x] += 1
+                case HoldRequest() | RequestsHeld():
+                    raise AssertionError("this door was not told to hold requests")
         self.hear()
 
     def hear(self) -> None:

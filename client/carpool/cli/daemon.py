@@ -28,7 +28,8 @@ from carpool.control.control_client import AnsweredError, ControlClient
 from carpool.control.place import runtime_place
 from carpool.launcher import processes
 from carpool.launcher.cleanup import CLEAR_S
-from carpool.launcher.launcher import DRAINED_S, RESTART, STOP_S, accepts
+from carpool.launcher.http_handover import drop_offer
+from carpool.launcher.launcher import DRAINED_S, HOLD_S, RESTART, STOP_S, accepts
 from carpool.launcher.runtime_place import RuntimePlace
 from carpool.launcher.up import START_S, bring_up, requested_config
 from carpool.terminal import display
@@ -130,7 +131,7 @@ def restart_daemon() -> None:
     before = launcher_lock.holder(place.directory) or launcher_lock.killed_holder(place.directory)
     config = before.config if before else requested_config()
     _refuse_broken(config)
-    end_daemon(place, DRAINED_S + DOWN_S, RESTART)
+    end_daemon(place, HOLD_S + DRAINED_S + DOWN_S, RESTART)
     if before is not None and before.is_service and _is_back(place):
         return
     code, text = bring_up(
@@ -192,6 +193,8 @@ def end_daemon(place: RuntimePlace, timeout_s: float, number: signal.Signals = s
     """
     held = launcher_lock.holder(place.directory)
     if held is None:
+        if number != RESTART:
+            drop_offer(place.directory)  # of a launcher that has ended and waits for the next one
         _fail_with_leftovers(place)
         return False
     if not held.pid:

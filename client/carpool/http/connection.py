@@ -11,6 +11,7 @@ Decision: docs/decisions/0017.
 """
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable
 from http import HTTPStatus
@@ -32,6 +33,8 @@ from carpool.http.core.limits import (
     STALLED_BYTES,
     HttpLimits,
 )
+from carpool.http.core.request_bytes import head_bytes, request_bytes
+from carpool.http.left_connections import LeftConnection
 
 
 class RequestHandler(Protocol):
@@ -100,6 +103,8 @@ class HttpConnection(asyncio.Protocol):
         self._bare = False
         """True if the answer has no body, because the request is HEAD."""
         self._last_keeps = True
+        self.request_head: tuple[str, str, str, dict[str, str]] = ("", "", "", {})
+        """Method, path, query and headers of the request that is handled."""
         self.due = clock() + taker.limits.head_s
         """The time at which the client is disconnected if it does nothing; `inf`: never."""
         self._arrives_by = float("inf")
@@ -156,12 +161,10 @@ class HttpConnection(asyncio.Protocol):
             self._fail(501, "this is no proxy")
             self._parser = httptools.HttpRequestParser(self)
             return
-        lines = [b"%b %b HTTP/%b" % (method, url, self._parser.get_http_version().encode())]
-        lines += [
-            f"{name}: {value}".encode("latin-1") for name, value in self._headers.items() if name != "upgrade"
-        ]
+        headers = {name: value for name, value in self._headers.items() if name != "upgrade"}
+        head = head_bytes(method, url, self._parser.get_http_version(), headers)
         self._parser = httptools.HttpRequestParser(self)
-        self._parser.feed_data(b"\r\n".join([*lines, b"", b""]))
+        self._parser.feed_data(head)
 
     def eof_received(self) -> bool:
         return False
@@ -309,6 +312,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _handle_request(self, request: HttpRequest, keep: bool, chunked: bool) -> None:
         self._last_keeps, self._chunked = keep, chunked
+        self.request_head = (request.method, request.path, request.query, request.headers)
         self._bare = request.method == "HEAD"
         self._give_back(len(request.body))
         self.due = float("inf")
@@ -430,6 +434,52 @@ class HttpConnection(asyncio.Protocol):
         self._transport.resume_reading()
         if held:
             self.data_received(held)
+
+    def continue_from(self, data: bytes) -> None:
+        """Go on with a connection that an earlier door has left, and with the bytes that had come on it."""
+        if not self._failed:
+            self.due = self._clock() + self._handler.limits.keep_s
+        if data:
+            self.data_received(data)
+
+    def leave(self, waiting: HttpRequest | None) -> LeftConnection | None:
+        """Give the connection up for the next door, with what has come on it. `waiting`: the request that is
+        handled, if nothing of its answer was sent. None: the connection is not between two requests.
+        """
+        if not self.may_be_left or bool(self._x) != (waiting is not None):
+            return None
+        self._transport.pause_reading()
+        requests = [(waiting, True, self._chunked)] if waiting is not None else []
+        requests += self._ahead
+        data = b"".join([request_bytes(request, modern=modern) for request, _, modern in requests])
+        try:
+            left = LeftConnection(os.dup(self.socket.fileno()), data + (self._held or b""))
+        except OSError:  # no descriptor is to be had, or the connection is closed
+            return None
+        self._x = 0  # nobody is gone
+        self.abort()
+        return left
+
+    @property
+    def may_be_left(self) -> bool:
+        """True if no request is arriving and everything that was answered is sent."""
+        unsent = self._transport.get_write_buffer_size()
+        is_open = not self._failed and not self._transport.is_closing()
+        return is_open and self._phase == "between" and not unsent
+
+    @property
+    def is_arriving(self) -> bool:
+        """True if a part of a request has come."""
+        return not self._failed and self._phase != "between"
+
+    @property
+    def is_failed(self) -> bool:
+        """True if nothing more is read from the connection."""
+        return self._failed
+
+    def close_after_answer(self) -> None:
+        """Make the answer to the request that is handled the last one."""
+        self._last_keeps = False
 
     def abort(self) -> None:
         """End the connection now; what was not sent is lost."""

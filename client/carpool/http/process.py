@@ -13,21 +13,26 @@ import gc
 import os
 import socket
 from collections.abc import Mapping, Set
+from typing import NamedTuple
 
 from carpool.bridge_mark import OwnBridges
 from carpool.http.core.access import AccessRules, host_name_of, is_loopback, why_without_tokens
 from carpool.http.core.core import HttpCore
 from carpool.http.core.effects import HttpRules
 from carpool.http.core.limits import HttpLimits
+from carpool.http.core.pending import PATIENCE_S, RETURN_S
+from carpool.http.left_connections import LeftConnection, end_connections, pack, unpack
 from carpool.http.log import log_line, warn
 from carpool.http.server import HttpDoorServer, raise_descriptor_limit, write_url
-from carpool.launcher.http_address import bind, cannot_listen, split_address
+from carpool.launcher.http_address import bind, cannot_listen, has_address, split_address
 from carpool.launcher.http_door import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED
+from carpool.launcher.http_handover import HELD, HOLD, LEFT, LISTENS, LISTENS_NOT
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.last_good import LastGoodReadings
 from carpool_protocol.config.reading.load import ConfigFile, find_config_file, load_config, load_layer
 from carpool_protocol.config.schema.model import Config, HttpConfig, HttpToken
 from carpool_protocol.files.log_rotation import rotate_in_use
+from carpool_protocol.machine.stop_commands import DRAIN_S, STOP_FOR_RESTART
 from carpool_protocol.runtime import core_dumps
 from carpool_protocol.runtime.asyncio_process import run_lifeline, run_on_the_fastest_loop
 from carpool_protocol.runtime.wallclock import unix_s
@@ -53,20 +58,23 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--config", default=None)
     parser.add_argument("--listen", default="", help="HOST:PORT, above the configuration's")
     parser.add_argument("--lifeline", type=int, default=-1)
+    parser.add_argument("--listener", type=int, default=-1, help="the socket of an earlier door")
+    parser.add_argument("--connections", type=int, default=-1, help="what an earlier door has left")
     told = parser.parse_args(arguments)
     core_dumps.turn_off()
+    launcher = LauncherLine(told.lifeline)
     file = find_config_file(os.environ, told.config)
     try:
         settings = settings_of(file, told.listen, LastGoodReadings(paths.last_good_file(told.runtime_dir)))
         if settings is None:
             return EXIT_UNWANTED
-        sock = listen_on(settings)
+        begin = listen(settings, launcher, told.listener, told.connections)
     except UnservableError as error:
         log_line(str(error), "error")
         return error.code
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    door = _HttpDoor(told.runtime_dir, file, told.listen, settings, sock)
+    door = _HttpDoor(told.runtime_dir, DoorConfig(file, told.listen, settings), launcher, begin)
     return run_on_the_fastest_loop(door.serve(told.lifeline), "door")
 
 
@@ -109,17 +117,67 @@ def listen_on(settings: HttpConfig) -> socket.socket:
         raise UnservableError(cannot_listen(settings.host, settings.port, error), code) from None
 
 
+class EarlierDoor(NamedTuple):
+    """What a door goes on with."""
+
+    listener: socket.socket
+    goes_on: bool
+    """The listening socket is that of the door before."""
+    connections: list[LeftConnection]
+    """The connections that one has left."""
+
+
+def listen(settings: HttpConfig, launcher: "LauncherLine", listener: int, connections: int) -> EarlierDoor:
+    """Listen at the address of these settings, with the descriptors of an earlier door if it had that one.
+    -1 stands for none. Raises `UnservableError`.
+    """
+    earlier = unpack(socket.socket(fileno=connections)) if connections >= 0 else []
+    if listener >= 0:
+        sock = socket.socket(fileno=listener)
+        sock.setblocking(False)
+        if has_address(sock, settings.host, settings.port):
+            return EarlierDoor(sock, goes_on=True, connections=earlier)
+        sock.close()
+        launcher.send(LISTENS_NOT)
+    end_connections(earlier)
+    sock = listen_on(settings)
+    launcher.send(LISTENS, sock.fileno())
+    return EarlierDoor(sock, goes_on=False, connections=[])
+
+
+class LauncherLine:
+    """The door's own lines on the lifeline, which carry descriptors. `fd`: the lifeline; -1: none."""
+
+    def __init__(self, fd: int) -> None:
+        self._sock = socket.socket(fileno=os.dup(fd)) if fd >= 0 else None
+
+    def send(self, line: str, *fds: int) -> None:
+        """Send one line with its descriptors. Where the launcher is gone, this door ends anyway."""
+        if self._sock is not None:
+            with contextlib.suppress(OSError):
+                socket.send_fds(self._sock, [f"{line}\n".encode()], fds)
+
+
+class DoorConfig(NamedTuple):
+    """What a door serves."""
+
+    file: ConfigFile
+    listen: str
+    """The address of the command line; empty: that of the file."""
+    settings: HttpConfig
+
+
 class _HttpDoor:
     """The process once it listens."""
 
     def __init__(
-        self, directory: str, file: ConfigFile, listen: str, settings: HttpConfig, sock: socket.socket
+        self, directory: str, config: DoorConfig, launcher: LauncherLine, begin: EarlierDoor
     ) -> None:
         self._directory = directory
-        self._file = file
-        self._listen = listen
+        self._file, self._listen, settings = config
         self._settings = settings
-        self._socket = sock
+        self._launcher = launcher
+        self._begin = begin
         self._log = paths.daemon_log(paths.log_dir(os.environ, directory), "http")
         self._exit = 0
         self._url = ""
@@ -128,21 +186,39 @@ class _HttpDoor:
         """The names of the tokens that may come in."""
         # Numbers of a door before this one are in event ids that its clients still have.
         self._own_bridges = OwnBridges(paths.state_dir(os.environ, directory))
-        self._core = HttpCore(_rules(settings), self._gate(settings), int(unix_s() * 1e6), _HEIR_S)
+        self._core = HttpCore(
+            _rules(settings),
+            self._gate(settings),
+            int(unix_s() * 1e6),
+            _HEIR_S,
+            # A broker that starts with this door takes as long as one after a death.
+            patience_s=RETURN_S if begin.goes_on else PATIENCE_S,
+        )
         descriptors = raise_descriptor_limit(settings.max_connections + _SPARE_DESCRIPTORS)
         most = max(1, min(settings.max_connections, descriptors - _SPARE_DESCRIPTORS))
         limits = HttpLimits(body_bytes=settings.max_body_bytes)
-        self._server = HttpDoorServer(directory, self._core, limits, most)
+        self._server = HttpDoorServer(
+            directory, self._core, limits, most, on_held=lambda: launcher.send(HELD)
+        )
 
     async def serve(self, lifeline: int) -> int:
         watching = asyncio.create_task(self._watch_config())
         living = (
-            asyncio.create_task(run_lifeline(lifeline, self._server.stop, self._server.linked.wait()))
+            asyncio.create_task(
+                run_lifeline(
+                    lifeline,
+                    self._server.stop,
+                    self._server.linked.wait(),
+                    {HOLD: self._server.hold, STOP_FOR_RESTART: self._hand_over},
+                )
+            )
             if lifeline >= 0
             else None
         )
         try:
-            await self._server.run(self._socket, self._listening)
+            left = await self._server.run(self._begin.listener, self._listening, self._begin.connections)
+            if left:
+                self._leave(left)
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(paths.door_file(self._directory))
@@ -151,8 +227,27 @@ class _HttpDoor:
                     task.cancel()
         return self._exit
 
+    def _hand_over(self, settle_s: float = 0.0) -> None:
+        """End for the next door, unless the configuration wants none here any more."""
+        try:
+            fresh = settings_of(self._file, self._listen)
+        except UnservableError:
+            fresh = self._settings  # the last good ones stay in force
+        if fresh is not None and has_address(self._begin.listener, fresh.host, fresh.port):
+            self._server.hand_over(settle_s)
+        else:
+            self._server.stop()
+
+    def _leave(self, left: list[LeftConnection]) -> None:
+        """Leave the connections to the next door, through the launcher."""
+        try:
+            with pack(left) as sock:
+                self._launcher.send(LEFT, sock.fileno())
+        except OSError as error:
+            warn(f"{len(left)} connections end: they cannot be left to the next door ({error.strerror})")
+
     def _listening(self) -> None:
-        port = self._socket.getsockname()[1]
+        port = self._begin.listener.getsockname()[1]
         host = self._settings.host
         self._url = f"http://{f'[{host}]' if ':' in host else host}:{port}{self._settings.path}"
         write_url(self._directory, self._url)
@@ -186,7 +281,7 @@ class _HttpDoor:
             if fresh is None or _fixed(fresh) != _fixed(self._settings):
                 log_line("the door's settings have changed; it starts again")
                 self._exit = EXIT_UNWANTED
-                self._server.stop()
+                self._hand_over(DRAIN_S)
                 return
             self._settings = fresh
             self._server.set_gate(self._gate(fresh))

@@ -12,13 +12,13 @@ import os
 import resource
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from email.utils import formatdate
 from typing import Final
 
 import msgspec
 
-from carpool.http import log, peer_owner
+from carpool.http import left_connections, log, peer_owner
 from carpool.http.body_room import BodyBudget
 from carpool.http.broker_link import BrokerLink, keep_connected
 from carpool.http.connection import HttpConnection
@@ -28,14 +28,17 @@ from carpool.http.core.effects import (
     BeginEvents,
     Effect,
     EndEvents,
+    HoldRequest,
     HttpRequest,
+    RequestsHeld,
     Respond,
     SendToBroker,
     WriteEvents,
 )
 from carpool.http.core.limits import HttpLimits
 from carpool.http.core.pages import HEALTH_S
-from carpool.http.core.pending import PendingRequests
+from carpool.http.core.pending import HOLD_S, PendingRequests
+from carpool.http.left_connections import LeftConnection
 from carpool.http.shares import ProcessShares
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.files import private_files
@@ -59,14 +62,25 @@ _TOO_MANY: Final = Respond(
 )
 _UNKNOWN_PART: Final = 4
 """One connection in this many may be of clients that have shown no token yet."""
+_LOOK_S: Final = 0.02
 _GOODBYE_S: Final = 3.0
-"""Open answers have this long when the door ends."""
+"""Open answers have this long when the door ends, and requests that are arriving when it is handed over."""
+_CUT: Final = b"the HTTP door was started again before the request had arrived; try it again"
 
 
 class HttpDoorServer:
-    """The shell of one door. `announce` gets the port on which it listens."""
+    """The shell of one door."""
 
-    def __init__(self, directory: str, core: HttpCore, limits: HttpLimits, max_connections: int) -> None:
+    def __init__(
+        self,
+        directory: str,
+        core: HttpCore,
+        limits: HttpLimits,
+        max_connections: int,
+        *,
+        on_held: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_held` is called after `hold`, once all that was sent before has reached the broker."""
         self.limits = limits
         self.date = b""
         self.body_budget = BodyBudget()
@@ -89,6 +103,10 @@ class HttpDoorServer:
         self._clock = SteadyClock()
         """A clock that does not count times in which this process stood still."""
         self._stopping = asyncio.Event()
+        self._is_holding = False
+        self._on_held = on_held
+        self._settle_s: float | None = None
+        """How long open calls may take before the handover; None: there is none."""
         self._pending = PendingRequests()
         self.linked = asyncio.Event()
         """Set once the broker was connected."""
@@ -164,7 +182,7 @@ class HttpDoorServer:
             self._perform([Respond(x, 503, b"too many connections of this token are open", media=_TEXT)])
             connection.close_after_write()
             return x
-        if self._link is None and not self._stopping.is_set():
+        if self._link is None and (self._is_holding or not self._stopping.is_set()):
             until = self._core.waits_until(request.path, now)
             if until > now and self._pending.add(x, request, until):
                 return x
@@ -177,7 +195,7 @@ class HttpDoorServer:
         return x
 
     def client_gone(self, x: int) -> None:
-        if self._waiting.pop(x, None) is not None and not self._pending.remove(x):
+        if self._waiting.pop(x, None) is not None and self._pending.remove(x) is None:
             self._perform(self._core.client_gone(x, self._clock()))
 
     def connection_closed(self, connection: HttpConnection) -> None:
@@ -196,7 +214,8 @@ class HttpDoorServer:
         self._link = line
         self._perform(self._core.broker_connected(self._clock()))
         self.linked.set()
-        self._release_pending()
+        if not self._is_holding:
+            self._release_pending()
 
     def _line_received(self, line: bytes) -> None:
         effects = self._core.line_received(line, self._clock())
@@ -212,18 +231,72 @@ class HttpDoorServer:
             log.warn(why)
         self._link = None
         self._perform(self._core.broker_lost(self._clock()))
-        if self._stopping.is_set():
+        if self._stopping.is_set() and self._settle_s is None:
             self._stop_waiting_for_broker()
 
     def _release_pending(self, until: float = float("inf")) -> None:
         """Release requests whose wait for the broker is over, with or without success."""
         for x, request in self._pending.take_due(until):
-            self._perform(self._core.request_received(x, request, self._clock()))
+            if self._is_holding:
+                self._perform([self._core.held_refusal(x, request)])
+            else:
+                self._perform(self._core.request_received(x, request, self._clock()))
 
     def _stop_waiting_for_broker(self) -> None:
         """Answer requests that wait for the broker, because the door ends without one."""
         self._perform(self._core.broker_given_up(self._clock()))
         self._release_pending()
+
+    # --- the next door ---
+
+    def hold(self) -> None:
+        """Hold requests for the next door from now on."""
+        self._is_holding = True
+        self._perform(self._core.hold_requests(self._clock()))
+
+    def _hold_request(self, x: int, body: bytes) -> None:
+        request = HttpRequest(*self._waiting[x].request_head, body)
+        if not self._pending.add(x, request, self._clock() + HOLD_S):
+            self._perform([self._core.held_refusal(x, request)])
+
+    def hand_over(self, settle_s: float) -> None:
+        """End for the next door, which gets the connections. Open calls are answered for so long."""
+        self._settle_s = settle_s
+        self.hold()
+        self._stopping.set()
+
+    async def _settle(self, settle_s: float) -> None:
+        """Wait until open calls are answered, and end what listens."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + settle_s
+        while self._link is not None and self._core.has_open_calls and loop.time() < deadline:  # noqa: ASYNC110 - seldom: not worth an event
+            await asyncio.sleep(_LOOK_S)
+        self._perform(self._core.door_ends(self._clock()))
+
+    async def _leave_connections(self) -> list[LeftConnection]:
+        """Give up the connections, once no request is arriving and no answer is on its way."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _GOODBYE_S
+        await asyncio.sleep(_LOOK_S)  # connections that the loop has accepted and not announced
+        while loop.time() < deadline and not all(  # noqa: ASYNC110 - seldom and short
+            each.may_be_left or each.is_failed for each in self._connections
+        ):
+            await asyncio.sleep(_LOOK_S)
+        requests = {connection: x for x, connection in self._waiting.items()}
+        left: list[LeftConnection] = []
+        for connection in list(self._connections):
+            x = requests.get(connection, 0)
+            waiting = self._pending.remove(x)
+            found = connection.leave(waiting) if len(left) < left_connections.MOST else None
+            if found is not None:
+                left.append(found)
+                self._waiting.pop(x, None)
+            elif waiting is not None:
+                connection.close_after_answer()
+                self._perform([self._core.held_refusal(x, waiting)])
+            elif connection.is_arriving:
+                connection.refuse(Respond(0, 503, _CUT, (("Retry-After", "1"),), _TEXT))
+        return left
 
     def _new_link(self) -> BrokerLink:
         line = BrokerLink(lambda: self._broker_connected(line), self._line_received, self._broker_lost)
@@ -235,6 +308,9 @@ class HttpDoorServer:
                 if self._link is not None:
                     self._link.write(effect.line)
                 continue
+            if isinstance(effect, RequestsHeld):
+                self._on_held()
+                continue
             connection = self._waiting.get(effect.x)
             if connection is None:
                 continue
@@ -243,6 +319,8 @@ class HttpDoorServer:
                 connection.respond(effect.status, effect.body, effect.media, effect.headers)
             elif isinstance(effect, WriteEvents):
                 connection.write(effect.data)
+            elif isinstance(effect, HoldRequest):
+                self._hold_request(effect.x, effect.body)
             elif isinstance(effect, BeginEvents):
                 connection.begin_stream(effect.headers)
             elif isinstance(effect, EndEvents):
@@ -251,23 +329,37 @@ class HttpDoorServer:
 
     # --- the process ---
 
-    async def run(self, sock: socket.socket, on_listening: Callable[[], None]) -> None:
-        """Serve `sock` until `stop`."""
+    async def run(
+        self,
+        sock: socket.socket,
+        on_listening: Callable[[], None],
+        earlier: Iterable[LeftConnection] = (),
+    ) -> list[LeftConnection]:
+        """Serve `sock` until `stop`, and the connections that an earlier door has left. Returns those that
+        are left to the next one.
+        """
         loop = asyncio.get_running_loop()
         self._beat_once()
         server = await loop.create_server(
             lambda: HttpConnection(self, self._clock), sock=sock, backlog=_BACKLOG
         )
         on_listening()
+        for each in earlier:
+            await self._continue_connection(each)
         tasks = [
             asyncio.create_task(self._beat()),
             asyncio.create_task(keep_connected(self._directory, self._new_link, log.warn)),
         ]
         await self._stopping.wait()
-        if self._link is None:
+        left: list[LeftConnection] = []
+        if self._settle_s is not None:
+            await self._settle(self._settle_s)
+        elif self._link is None:
             self._stop_waiting_for_broker()
         server.close()
         self._shares.close()
+        if self._settle_s is not None:
+            left = await self._leave_connections()
         deadline = loop.time() + _GOODBYE_S
         while self._waiting and loop.time() < deadline:  # noqa: ASYNC110 - seldom and short: not worth an event
             await asyncio.sleep(0.02)
@@ -276,6 +368,19 @@ class HttpDoorServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        return left
+
+    async def _continue_connection(self, left: LeftConnection) -> None:
+        sock = socket.socket(fileno=left.fd)
+        try:
+            sock.setblocking(False)
+            _, connection = await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: HttpConnection(self, self._clock), sock
+            )
+        except OSError:  # it is closed
+            sock.close()
+            return
+        connection.continue_from(left.data)
 
     def set_gate(self, gate: AccessRules) -> None:
         """Set who may come in from now on; sessions of others are ended."""

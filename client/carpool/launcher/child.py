@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Mapping
 
 from carpool_protocol.files import private_files
 from carpool_protocol.files.log_format import message_of
@@ -20,6 +21,7 @@ from carpool_protocol.files.log_rotation import rotate
 from carpool_protocol.runtime.variables_pipe import pipe_with
 
 _LONGEST_LINE_BYTES = 4096
+_MOST_FDS = 4
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 """Errors after which the process runs without a log. Any other error means that somebody has tampered with
 the file.
@@ -44,6 +46,10 @@ class DaemonChild:
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: socket.socket | None = None
         self._unread = b""
+        self._last_lines: list[str] = []
+        """The lines of an incarnation that has exited, until they are read."""
+        self._fds: list[int] = []
+        """The descriptors that came with its lines and are not taken, the oldest first."""
         self._log_start = 0
 
     def add_arguments(self, *arguments: str) -> None:
@@ -60,13 +66,17 @@ class DaemonChild:
         """The descriptor of its lifeline, to wait on; -1 if there is none."""
         return self._lifeline.fileno() if self._lifeline else -1
 
-    def start(self, python: str, environ: dict[str, str]) -> None:
-        """Start the next incarnation. Raises `OSError` if the machine refuses."""
+    def start(self, python: str, environ: dict[str, str], given: Mapping[str, int] | None = None) -> None:
+        """Start the next incarnation. `given`: descriptors for it alone, by the options that take them.
+        Raises `OSError` if the machine refuses.
+        """
+        given = given or {}
         ours, its = socket.socketpair()
         handed = -1
         try:
             handed = pipe_with(self._handed) if self._handed else -1
             variables = ["--variables", str(handed)] if handed >= 0 else []
+            variables += [word for name, fd in given.items() for word in (name, str(fd))]
             with open(self._opened_log(), "ab") as log:
                 self._log_start = log.seek(0, os.SEEK_END) if self.log_trouble == "" else 0
                 self._process = subprocess.Popen(
@@ -75,7 +85,7 @@ class DaemonChild:
                     stdout=log,
                     stderr=log,
                     env=environ,
-                    pass_fds=[fd for fd in (its.fileno(), handed) if fd >= 0],
+                    pass_fds=[fd for fd in (its.fileno(), handed, *given.values()) if fd >= 0],
                     # Ctrl-C is for the launcher: it ends the others in order.
                     process_group=0,
                 )
@@ -99,20 +109,26 @@ class DaemonChild:
         if code is None:
             return None
         self._process = None
+        self._last_lines = self.read_lines()
         self._close_lifeline()
         self.ready = False
         return code
 
     def read_lines(self) -> list[str]:
-        """Return the whole lines that it has written on the lifeline since the last call."""
-        said: list[str] = []
+        """Return the whole lines that it has written on the lifeline since the last call, also those of an
+        incarnation that has exited.
+        """
+        said, self._last_lines = self._last_lines, []
         while self._lifeline:
             try:
-                data = self._lifeline.recv(65536)
+                data, fds, _, _ = socket.recv_fds(self._lifeline, 65536, _MOST_FDS)
             except BlockingIOError:
                 break
             except OSError:
-                data = b""
+                data, fds = b"", []
+            for fd in fds:
+                os.set_inheritable(fd, False)
+            self._fds += fds
             if not data:
                 self._close_lifeline()
                 break
@@ -120,6 +136,10 @@ class DaemonChild:
             self._unread = rest[-_LONGEST_LINE_BYTES:]
             said += [line.decode("utf-8", "replace") for line in lines]
         return said
+
+    def take_fd(self) -> int:
+        """Return the oldest descriptor that came with a line; -1 if none came."""
+        return self._fds.pop(0) if self._fds else -1
 
     def send_line(self, text: str) -> None:
         """Send one line on the lifeline. A line that does not fit is dropped: a process that does not read

@@ -36,6 +36,16 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def has_address(sock: socket.socket, host: str, port: int) -> bool:
+    """True if `bind` would bind to the address that this socket has. Port 0 is any port."""
+    try:
+        family, _, _, _, wanted = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError):
+        return False
+    bound_host, bound_port = sock.getsockname()[:2]
+    return sock.family == family and bound_host == wanted[0] and port in {0, bound_port}
+
+
 def cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> str:
     """Return why the door cannot listen there, and what to do."""
     why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no name of a machine"

@@ -27,6 +27,7 @@ from carpool.launcher.http_door import (
     remove_door_file,
     write_door_problem,
 )
+from carpool.launcher.http_handover import HELD, HOLD, LEFT, LISTENS, LISTENS_NOT, HttpHandover
 from carpool.launcher.log import exit_status_text, log_line
 from carpool.launcher.node_process import EXIT_CONFIG as NODE_EXIT_CONFIG
 from carpool.launcher.node_process import NodeProcessWatch
@@ -47,6 +48,10 @@ DRAINED_S = DRAIN_S + 5.0
 """From `stop again` until the others are told to stop: the broker's own limit, and time for its
 last lines.
 """
+HOLD_S = 3.0
+"""From `hold` until the broker is told to drain, if the HTTP door does not say that it holds requests."""
+LISTENER, CONNECTIONS = "http", "http-connections"
+"""The names of the handover's descriptors at the service manager."""
 STOP_S = 15.0
 """From `stop` to SIGKILL."""
 DOOR_S = 10.0
@@ -92,11 +97,14 @@ class Launcher:
         needs_door: bool = False,
         ends_idle: bool = False,
         service_manager: ServiceManager | None = None,
+        handover: HttpHandover | None = None,
     ) -> None:
         """`variables` are the operator's, which every broker gets and no other process. `needs_door`:
         without the door the start has failed. `ends_idle`: it ends when the broker says that nobody has used
-        carpool for a while.
+        carpool for a while. `handover`: what the HTTP door of an earlier launcher has left.
         """
+        self.handover = handover or HttpHandover()
+        """What the next HTTP door gets. After `run` it is empty, unless the next launcher is to have it."""
         self._needs_door = needs_door
         self._ends_idle = ends_idle
         self._service_manager = service_manager or ServiceManager({})
@@ -150,6 +158,10 @@ class Launcher:
         """Set while it stops: the time at which it kills what still runs."""
         self._others_by: float | None = None
         """Set while the broker drains: the time at which the others are told to stop in any case."""
+        self._drain_by: float | None = None
+        """Set until the HTTP door holds requests: the time at which the broker drains in any case."""
+        self._is_restart = False
+        """True once it was told to stop so that the next launcher goes on."""
         self._has_supervisors = False
         """True once a broker has said how many supervisors there are."""
         self._again = False
@@ -210,6 +222,8 @@ class Launcher:
             then = now
             if not self._door.child.pid and self._stop_by is None:
                 self._check_door_wanted(now)
+                if self._door.start_at is None:
+                    self._drop_handover()
             if not self._node.child.pid and self._stop_by is None and self._node_watch.is_start_due():
                 self._node.start_at = now
             for keep in self._all:
@@ -217,6 +231,7 @@ class Launcher:
             if self._stop_by is not None and not any(keep.child.pid for keep in self._all):
                 break
             self._announce()
+            self._begin_drain(now)
             self._stop_others(now)
             self._enforce_stop(now)
             self._sleep(now)
@@ -225,8 +240,26 @@ class Launcher:
             self._leftovers.remove_until_down_files()
         self._report_to_starter(f"failed {EXIT_FAILED}\ncarpool was stopped while it started")
         log_line("stopped")
-        is_restarted = self._again and self._exit == EXIT_OK and self._service_manager.is_there
-        return RESTART_STATUS if is_restarted else self._exit
+        return self._hand_over()
+
+    def _hand_over(self) -> int:
+        """Leave the handover for the next launcher, if one is to follow. Returns the exit code."""
+        if not self._again or self._exit != EXIT_OK or not self._is_restart:
+            self._drop_handover()
+        if not self._again or self._exit != EXIT_OK or not self._service_manager.is_there:
+            return self._exit
+        if self.handover.connections >= 0:
+            self._service_manager.store(CONNECTIONS, self.handover.connections)
+        self._service_manager.wait_until_read()
+        self.handover.close()  # the service manager has its own
+        return RESTART_STATUS
+
+    def _drop_handover(self) -> None:
+        """No HTTP door follows: nothing listens any more."""
+        if self.handover.descriptors:
+            self.handover.close()
+            self._service_manager.forget(LISTENER)
+            self._service_manager.forget(CONNECTIONS)
 
     def _check_runtime_dir(self) -> None:
         if self._runtime_dir is None:
@@ -250,22 +283,14 @@ class Launcher:
 
     def _check_child(self, keep: ChildSpec, now: float) -> None:
         child = keep.child
-        for word in child.read_lines():
-            keep.restart_policy.alive_received(now)
-            if word == "ready":
-                child.ready = True
-            elif word == "alone":
-                self._since = self._life
-            elif word == "idle" and self._ends_idle and self._stop_by is None:
-                # As for a restart: agents that come now, and the next one, start carpool again.
-                self._stop("nobody has used carpool for `idle_exit_s`", STOP_FOR_RESTART)
-            elif word.startswith("note "):
-                self._broker_note = word[5:]
-            elif word.startswith("epoch "):
-                keep.epoch = word[6:]
-            elif word.startswith("supervisors ") and keep is self._broker:
-                self._set_supervisors(int(word[12:]))
+        lines = child.read_lines()
         status = child.exit_status()
+        if status is not None:
+            lines += child.read_lines()
+        for line in lines:
+            keep.restart_policy.alive_received(now)
+            if not (keep is self._door and self._handover_line(line, now)):
+                self._line_received(keep, line, has_exited=status is not None)
         if status is not None:
             self._child_exited(keep, status, now)
         elif child.pid and keep.restart_policy.is_silent(now, lambda: processes.is_stopped(child.pid)):
@@ -273,6 +298,36 @@ class Launcher:
             child.kill()
         elif not child.pid and self._stop_by is None:
             self._start_again(keep, now)
+
+    def _line_received(self, keep: ChildSpec, line: str, *, has_exited: bool) -> None:
+        """Handle a line of a process on its lifeline."""
+        if line == "ready":
+            keep.child.ready = not has_exited
+        elif line == "alone":
+            self._since = self._life
+        elif line == "idle" and self._ends_idle and self._stop_by is None:
+            # As for a restart: agents that come now, and the next one, start carpool again.
+            self._stop("nobody has used carpool for `idle_exit_s`", STOP_FOR_RESTART)
+        elif line.startswith("note "):
+            self._broker_note = line[5:]
+        elif line.startswith("epoch "):
+            keep.epoch = line[6:]
+        elif line.startswith("supervisors ") and keep is self._broker:
+            self._set_supervisors(int(line[12:]))
+
+    def _handover_line(self, line: str, now: float) -> bool:
+        """Handle a line of the HTTP door about the handover. Returns False if it is about something else."""
+        if line == LISTENS:
+            self.handover.set_listener(self._door.child.take_fd())
+            self._service_manager.store(LISTENER, self.handover.listener)
+        elif line == LISTENS_NOT:
+            self.handover.set_listener(-1)
+            self._service_manager.forget(LISTENER)
+        elif line == LEFT:
+            self.handover.set_connections(self._door.child.take_fd())
+        elif line == HELD and self._drain_by is not None:
+            self._drain_by = now
+        return line in {LISTENS, LISTENS_NOT, LEFT, HELD}
 
     def _child_exited(self, keep: ChildSpec, status: int, now: float) -> None:
         child = keep.child
@@ -359,7 +414,8 @@ class Launcher:
         if keep.start_at is None or now < keep.start_at:
             return
         try:
-            keep.child.start(sys.executable, self._environ)
+            given = self.handover.arguments if keep is self._door else {}
+            keep.child.start(sys.executable, self._environ, given)
         except OSError as error:
             keep.start_at = now + keep.restart_policy.exited(now)
             log_line(f"cannot start {keep.child.name}: {error.strerror}; trying again", "warning")
@@ -371,6 +427,9 @@ class Launcher:
         if keep is self._broker:
             self._life += 1
             keep.child.send_line(f"heir {self._life} {self._since} {self._heritage}")
+        elif keep is self._door and self.handover.connections >= 0:
+            self.handover.set_connections(-1)
+            self._service_manager.forget(CONNECTIONS)
 
     # --- the whole ---
 
@@ -405,14 +464,18 @@ class Launcher:
         self._again = word == STOP_FOR_RESTART
         if self._others_by is not None:
             log_line(f"draining no longer: {why}")
+            self._drain_by = None
             self._broker.child.send_line(STOP_FOR_RESTART_NOW if word == STOP_FOR_RESTART else word)
             self._others_by = now
         elif self._stop_by is not None:
             self._stop_by = now  # asked twice: no more patience
         elif word == STOP_FOR_RESTART and self._broker.child.pid:
             log_line(f"draining: {why}")
-            self._broker.child.send_line(word)
-            self._others_by = now + DRAINED_S
+            holds = self._is_restart and self._door.child.ready
+            if holds:
+                self._door.child.send_line(HOLD)
+            self._drain_by = now + HOLD_S if holds else now
+            self._others_by = now + HOLD_S + DRAINED_S
             self._stop_by = self._others_by + STOP_S
         else:
             log_line(f"stopping: {why}")
@@ -421,6 +484,12 @@ class Launcher:
             self._stop_by = now + STOP_S
             for keep in self._all:
                 keep.child.send_line(word)
+
+    def _begin_drain(self, now: float) -> None:
+        """Tell the broker to drain, once it has every request that the HTTP door has sent."""
+        if self._drain_by is not None and (now >= self._drain_by or not self._door.child.pid):
+            self._drain_by = None
+            self._broker.child.send_line(STOP_FOR_RESTART)
 
     def _stop_others(self, now: float) -> None:
         """Stop the other processes once the broker has ended or is late: they serve the calls for which it
@@ -431,7 +500,8 @@ class Launcher:
             self._stop_by = now + STOP_S
             for keep in self._all:
                 if keep is not self._broker:
-                    keep.child.send_line(STOP)
+                    leaves = keep is self._door and self._again and self._is_restart
+                    keep.child.send_line(STOP_FOR_RESTART if leaves else STOP)
 
     def _enforce_stop(self, now: float) -> None:
         if self._stop_by is not None and now >= self._stop_by:
@@ -448,11 +518,14 @@ class Launcher:
                 waits.append(keep.start_at - now)
         if self._broker.child.ready and not self._was_ready:
             waits.append(_LOOK_S)
+        if self._drain_by is not None:
+            waits.append(self._drain_by - now)
         fds = [self._wake.fileno(), *(keep.child.fd for keep in self._all if keep.child.fd >= 0)]
         ready, _, _ = select.select(fds, [], [], max(0.0, min(waits)))
         if self._wake.fileno() in ready:
             for number in set(self._wake.recv(4096)):
                 if number == RESTART:
+                    self._is_restart = True
                     self._stop("to be started again", STOP_FOR_RESTART)
                 elif number != signal.SIGCHLD:
                     self._stop(f"got {signal.Signals(number).name}")

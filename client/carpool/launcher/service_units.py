@@ -28,6 +28,8 @@ SYSTEM_PLACES: Final = {
 STOP_S: Final = 60
 """Longer than the launcher takes to end everything politely."""
 WATCHDOG_S: Final = 60
+STORED: Final = 4
+"""More descriptors than the launcher has kept at a time."""
 _USAGE: Final = 2
 """The exit code of `carpool up` for a broken configuration, and if carpool runs already: a retry would not
 help.
@@ -75,6 +77,8 @@ def _systemd_unit(
             "# `carpool restart --all`",
             f"RestartForceExitStatus={RESTART_STATUS}",
             f"SuccessExitStatus={RESTART_STATUS}",
+            "# The HTTP door's listening socket and its connections, over a restart.",
+            f"FileDescriptorStoreMax={STORED}",
             "# The launcher ends its servers itself.",
             "KillMode=mixed",
             f"TimeoutStopSec={STOP_S}",

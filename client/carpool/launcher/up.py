@@ -8,6 +8,7 @@ Standard library only, so that the foreground launcher stays small.
 import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from carpool import import_path, launcher_lock
 from carpool.launcher.child import messages_at_end
 from carpool.launcher.http_address import split_address
 from carpool.launcher.http_door import read_door_status
+from carpool.launcher.http_handover import HandoverOffer, HttpHandover, take_offer
 from carpool.launcher.launcher import DOOR_S, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
 from carpool.launcher.runtime_dir import RuntimeDirWatch
 from carpool.launcher.runtime_place import RuntimePlace
@@ -312,10 +314,11 @@ def _stay(
         _say(f"carpool already runs in {place.directory} ({who}); `carpool down` ends it")
         return EXIT_USAGE
     watch = RuntimeDirWatch(place.directory, place.logs, take, held)
+    offer = None
     try:
         environ = dict(os.environ)
         environ[paths.DAEMON_MARK] = paths.runtime_id(place.directory)
-        return Launcher(
+        launcher = Launcher(
             place.directory,
             config,
             environ,
@@ -326,9 +329,27 @@ def _stay(
             ends_idle=ends_idle,
             service_manager=service_manager,
             needs_door=bool(http) and ready_fd < 0,  # on somebody's terminal, or under a service manager
-        ).run()
+            handover=HttpHandover([*take_offer(place.directory), *service_manager.take_given()]),
+        )
+        code = launcher.run()
+        if launcher.handover.descriptors and watch.is_ours():
+            offer = _offer(place.directory, launcher.handover)
     finally:
         watch.release()
+    if offer is not None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        offer.serve()
+    return code
+
+
+def _offer(directory: str, handover: HttpHandover) -> HandoverOffer | None:
+    """Offer the HTTP door's handover to the next launcher. None: that cannot be, and nothing listens."""
+    try:
+        return HandoverOffer(directory, handover)
+    except OSError as error:
+        _say(f"the HTTP door's socket cannot be handed over: {error.strerror}")
+        return None
 
 
 def _start(

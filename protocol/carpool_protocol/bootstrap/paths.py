@@ -274,6 +274,11 @@ def door_file(directory: str) -> str:
     return directory + "/http.json"
 
 
+def handover_socket(directory: str) -> str:
+    """The socket at which a launcher that ends gives the HTTP door's handover to the next one."""
+    return directory + "/http.sock"
+
+
 def switches_file(directory: str) -> str:
     """The overrides (`carpool enable` and `disable`), kept until carpool stops."""
     return directory + "/switches.json"

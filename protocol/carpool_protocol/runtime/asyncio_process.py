@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from carpool_protocol.files import log_format
@@ -50,15 +50,22 @@ def _run_profiled(
         profile.dump_stats(os.path.join(directory, f"{role}-{os.getpid()}.prof"))
 
 
-async def run_lifeline(fd: int, stop: Callable[[], None], serves: Awaitable[object]) -> None:
-    """Run the lifeline; its end is the end of the process. `serves`: done when the process is in service."""
+async def run_lifeline(
+    fd: int,
+    stop: Callable[[], None],
+    serves: Awaitable[object],
+    others: Mapping[str, Callable[[], None]] | None = None,
+) -> None:
+    """Run the lifeline; its end is the end of the process. `serves`: done when the process is in service.
+    `others`: what to do at other lines of the launcher, and at some that would stop it.
+    """
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=fd))
 
     async def be_ready() -> None:
         await serves
         writer.write(b"ready\n")
 
-    tasks = [asyncio.create_task(each) for each in (hear_launcher(reader, stop), be_ready())]
+    tasks = [asyncio.create_task(each) for each in (hear_launcher(reader, stop, others), be_ready())]
     try:
         while True:
             await asyncio.sleep(ALIVE_EVERY_S)
@@ -70,13 +77,21 @@ async def run_lifeline(fd: int, stop: Callable[[], None], serves: Awaitable[obje
         writer.close()
 
 
-async def hear_launcher(reader: asyncio.StreamReader, stop: Callable[[], None]) -> None:
+async def hear_launcher(
+    reader: asyncio.StreamReader,
+    stop: Callable[[], None],
+    others: Mapping[str, Callable[[], None]] | None = None,
+) -> None:
     """Stop at the launcher's command, and when the launcher is gone. A launcher that dies with unread lines
-    leaves a reset and no end of file.
+    leaves a reset and no end of file. `others`: see `run_lifeline`.
     """
+    others = others or {}
     with contextlib.suppress(OSError):
         while line := await reader.readline():
-            if line.split()[:1] == [b"stop"]:
+            text = line.decode("utf-8", "replace").strip()
+            if text in others:
+                others[text]()
+            elif text.split()[:1] == ["stop"]:
                 stop()
     stop()
 

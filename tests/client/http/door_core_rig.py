@@ -9,8 +9,10 @@ from carpool.http.core.effects import (
     BeginEvents,
     Effect,
     EndEvents,
+    HoldRequest,
     HttpRequest,
     HttpRules,
+    RequestsHeld,
     Respond,
     SendToBroker,
     WriteEvents,
@@ -45,6 +47,9 @@ class DoorCoreRig:
         self.answers: dict[int, Respond] = {}
         self.streams: dict[int, list[WriteEvents]] = {}
         self.ended: list[int] = []
+        self.held: dict[int, bytes] = {}
+        """Bodies of the HTTP requests that are held for the next door."""
+        self.all_held = False
         if linked:
             self.take(self.core.broker_connected(self.now))
 
@@ -71,6 +76,12 @@ class DoorCoreRig:
                 case EndEvents(x):
                     assert x in self.streams
                     self.ended.append(x)
+                case HoldRequest(x, body):
+                    assert x not in self.answers, "what was answered is not held"
+                    assert x not in self.streams, "what was answered in part is not held"
+                    self.held[x] = body
+                case RequestsHeld():
+                    self.all_held = True
         self.core.check()
 
     # --- the client ---

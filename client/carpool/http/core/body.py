@@ -13,6 +13,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from carpool_protocol.carrier.streams import MESSAGE_CAP_BYTES, on_one_line
+from carpool_protocol.faults.fault_answers import slug_in
+from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.json_scan import fields, without_half_pairs
 
 PARSE_ERROR: Final = -32700
@@ -106,6 +108,11 @@ class _Outgoing(Struct, gc=False):
     error: Raw | UnsetType = UNSET
 
 
+class _Ended(Struct, gc=False):
+    result: Raw = Raw(b"")
+    error: Raw = Raw(b"")
+
+
 class _Initialized(Struct):
     protocolVersion: str = ""  # noqa: N815 - the wire's name
 
@@ -120,6 +127,7 @@ _params = msgspec.json.Decoder(_Params).decode
 _meta = msgspec.json.Decoder(_Meta).decode
 _text = msgspec.json.Decoder(str).decode
 _outgoing = msgspec.json.Decoder(_Outgoing).decode
+_ended = msgspec.json.Decoder(_Ended).decode
 _greeting = msgspec.json.Decoder(_Greeting).decode
 _texts = msgspec.json.Decoder(dict[str, Raw]).decode
 UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
@@ -259,6 +267,18 @@ def _code_of(error: bytes) -> int:
         return int(bytes(texts_of(error).get("code", b"0")))
     except ValueError:
         return 0
+
+
+def is_unsent(line: bytes) -> bool:
+    """True if this answer of carpool's says that no server had the request, because carpool ends."""
+    if line.find(b'"closing"') < 0:
+        return False
+    try:
+        found = _ended(line)
+    except UNREADABLE:
+        return False
+    body = RawJson(bytes(found.error or found.result))
+    return slug_in(body, is_error=bool(found.error)) == "closing"
 
 
 def version_of(line: bytes) -> str:

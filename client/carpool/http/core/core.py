@@ -31,7 +31,17 @@ from carpool.http.core.body import (
     meta_envelope_of,
     read_body,
 )
-from carpool.http.core.effects import SSE, Effect, HttpRequest, HttpRules, Respond, body_refusal, refusal
+from carpool.http.core.effects import (
+    SSE,
+    Effect,
+    HoldRequest,
+    HttpRequest,
+    HttpRules,
+    RequestsHeld,
+    Respond,
+    body_refusal,
+    refusal,
+)
 from carpool.http.core.event_streams import EventStreams
 from carpool.http.core.headers import VERSION_HEADER, accepts, is_json, standard_mismatch
 from carpool.http.core.kept_messages import GREETING, READY, KeepBudget
@@ -57,6 +67,8 @@ _FORWARDED: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", 
 """A proxy writes at least one of these (RFC 7239; RFC 9110, 7.6.3). Its own user is not its client's."""
 _MAX_SESSION_ID: Final = 64
 _NO_SESSION: Final = "Bad Request: Mcp-Session-Id is missing; initialize first, its answer has the id"
+NOT_HELD: Final = "carpool is started again; this request was not delivered, so it is safe to try it again"
+DOOR_ENDED: Final = "the HTTP door was started again while this was open; nothing is known of its outcome"
 _FOR_OPERATORS: Final = "this token is an operator's; agents need a token without `operator`"
 _METRICS_NEED: Final = (
     "metrics are about all agents, so they need an operator's token; "
@@ -71,10 +83,20 @@ _NO_META: Final = (
 class HttpCore:
     """The door's decisions. Every method returns the effects, in order."""
 
-    def __init__(self, rules: HttpRules, gate: AccessRules, first: int = 0, heir_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        rules: HttpRules,
+        gate: AccessRules,
+        first: int = 0,
+        heir_s: float = 0.0,
+        *,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         """`first`: no door before this one gave an HTTP request so high a number. `heir_s`: so long after the
-        broker is there it may know sessions of such a door.
+        broker is there it may know sessions of such a door. `patience_s`: so long requests wait for the first
+        broker.
         """
+        self._patience_s = patience_s
         self.rules = rules
         self.gate = gate
         self._heir_s = heir_s
@@ -122,7 +144,44 @@ class HttpCore:
     def broker_given_up(self, now: float) -> list[Effect]:
         """No other broker is awaited."""
         self._return_by = None
-        self._table.broker_given_up(now)
+        self._patience_s = PATIENCE_S
+        self._table.end_all(now)
+        return self._take_effects()
+
+    def hold_requests(self, now: float) -> list[Effect]:
+        """From now on, hold every request for the next door that no server has. `RequestsHeld` says when all
+        that was sent before has reached the broker.
+        """
+        if self._table.is_holding:
+            return []
+        self._table.is_holding = True
+        if not self._linked:
+            return [RequestsHeld()]
+
+        def reached(_: Any, _now: float) -> None:
+            self._out.append(RequestsHeld())
+
+        # The broker reads what the door sends in order, so its answer shows that it has read all before it.
+        stream = self._table.shared_stream("control", ("", "", "", "", 0), now)
+        self._table.start_own_request(
+            self.next_number(), stream, own_requests.ask_broker("ping", {}), reached, now, is_repeatable=False
+        )
+        return self._take_effects()
+
+    def held_refusal(self, x: int, request: HttpRequest) -> Respond:
+        """Return the answer to a request that cannot be held, or no longer."""
+        body = read_body(request.body) if request.method == "POST" else []
+        ident = b"null" if isinstance(body, list) else body.id or b"null"
+        return refusal(x, 503, INTERNAL_ERROR, NOT_HELD, ident, Retry_After="1")
+
+    @property
+    def has_open_calls(self) -> bool:
+        """True if clients wait for answers of the broker."""
+        return self._table.has_open_calls()
+
+    def door_ends(self, now: float) -> list[Effect]:
+        """The door ends and another one follows: end what is still open."""
+        self._table.end_all(now, DOOR_ENDED)
         return self._take_effects()
 
     def waits_until(self, path: str, now: float) -> float:
@@ -130,7 +189,7 @@ class HttpCore:
         if path == HEALTH:
             return now
         if self._return_by is None:
-            return now + PATIENCE_S
+            return now + self._patience_s
         return self._return_by
 
     def line_received(self, line: bytes, now: float) -> list[Effect] | None:
@@ -332,6 +391,9 @@ class HttpCore:
         if not self._linked:
             ident = b"null" if isinstance(body, list) else body.id
             return refusal(x, 503, INTERNAL_ERROR, AWAY, ident, Retry_After="1")
+        if self._table.is_holding and _has_request(body):
+            self._out.append(HoldRequest(x, request.body))
+            return None
         told = headers.get(VERSION_HEADER)
         stateless = told is not None and told not in HANDSHAKE_VERSIONS
         if isinstance(body, list):
@@ -476,6 +538,11 @@ class HttpCore:
             return None
         text = f"{self.rules.max_open} requests of yours are open already; wait for one of them"
         return refusal(x, 429, INTERNAL_ERROR, text, message.id or b"null", Retry_After="1")
+
+
+def _has_request(body: ClientMessage | list[ClientMessage]) -> bool:
+    """True if something must be answered. The rest belongs to what is open already."""
+    return any(each.sort == "request" for each in (body if isinstance(body, list) else [body]))
 
 
 def _name_length(said: str) -> int | None:

@@ -73,7 +73,18 @@ class SendToBroker(Struct, frozen=True, gc=False):
     line: bytes
 
 
-Effect = Respond | BeginEvents | WriteEvents | EndEvents | SendToBroker
+class HoldRequest(Struct, frozen=True, gc=False):
+    """Keep the HTTP request for the next door: no server has it."""
+
+    x: int
+    body: bytes
+
+
+class RequestsHeld(Struct, frozen=True):
+    """Every request that was sent before the hold has reached the broker."""
+
+
+Effect = Respond | BeginEvents | WriteEvents | EndEvents | SendToBroker | HoldRequest | RequestsHeld
 
 
 def refusal(x: int, status: int, code: int, text: str, ident: bytes = b"null", **headers: str) -> Respond:

@@ -35,9 +35,13 @@ class Resumption:
         """A request goes to the broker."""
         requests.request_sent(ident, self._room.reserve(line))
 
-    def request_answered(self, requests: OpenRequests, ident: bytes, answer: bytes) -> None:
-        """A later broker need not hear of the request with this answer."""
-        self._room.release(requests.request_answered(ident, answer))
+    def request_answered(self, requests: OpenRequests, ident: bytes, answer: bytes) -> bytes:
+        """A later broker need not hear of the request with this answer. Returns the request; empty where
+        there was no room for it.
+        """
+        line = requests.request_answered(ident, answer)
+        self._room.release(line)
+        return line
 
     def forget_request(self, requests: OpenRequests, ident: bytes) -> None:
         """A later broker need not hear of the request with this id."""

@@ -31,6 +31,7 @@ from carpool.http.core.body import (
     BrokerMessage,
     ClientMessage,
     error_line,
+    is_unsent,
     read_broker_message,
     texts_of,
     version_of,
@@ -39,6 +40,7 @@ from carpool.http.core.effects import (
     BeginEvents,
     Effect,
     EndEvents,
+    HoldRequest,
     HttpRules,
     Respond,
     SendToBroker,
@@ -122,6 +124,8 @@ class ExchangeTable:
         self._shared: dict[tuple[StreamSort, Endpoint], BrokerStream] = {}
         self._seeking: dict[tuple[str, Endpoint], BrokerStream] = {}
         """Sessions of an earlier door, by the client's name for them, until the broker has told of them."""
+        self.is_holding = False
+        """Requests that no server has are kept for the next door."""
         self._last_s = 0
         self._last_x = first
         self._commented = 0.0
@@ -332,11 +336,17 @@ class ExchangeTable:
             self._events.write_exchange(exchange, message)
 
     def _exchange_answered(self, exchange: Exchange, said: BrokerMessage, message: bytes, now: float) -> None:
-        exchange.request_answered(said.id)
         stream = exchange.stream
         if stream.kept.pending:
             stream.kept.request_answered(exchange.x, said.id, is_error=said.code is not None)
-        self._resumption.request_answered(exchange.lines, said.id, message)
+        line = self._resumption.request_answered(exchange.lines, said.id, message)
+        if self.is_holding and line and _may_be_held(exchange) and is_unsent(message):
+            self._forget(exchange)
+            self.out.append(HoldRequest(exchange.sink, line))
+            if stream.sort == "once":
+                self.close(stream, 404, SESSION_NOT_FOUND, "", now)
+            return
+        exchange.request_answered(said.id)
         headers: tuple[tuple[str, str], ...] = ()
         initializes = exchange.method == "initialize" and stream.sort == "session"
         if initializes:
@@ -590,10 +600,22 @@ class ExchangeTable:
         for stream in self._streams.values():
             self.out += map(SendToBroker, resume_frames(stream, self._open_message(stream)))
 
-    def broker_given_up(self, now: float) -> None:
-        """The broker and all sessions are given up."""
+    def end_all(self, now: float, text: str = BROKER_LOST) -> None:
+        """End everything that is open, because no broker, or no door, goes on with it."""
         for stream in list(self._streams.values()):
-            self.close(stream, 502, INTERNAL_ERROR, BROKER_LOST, now, tell=False)
+            self.close(stream, 502, INTERNAL_ERROR, text, now, tell=False)
+
+    def has_open_calls(self) -> bool:
+        """True if clients wait for answers. What listens for news waits for none."""
+        return any(
+            stream.seeking_requests
+            or (stream.schemas is not None and stream.schemas.waiting_calls)
+            or any(
+                isinstance(each, Exchange) and each.sink and not each.is_listen
+                for each in stream.exchanges.values()
+            )
+            for stream in self._streams.values()
+        )
 
     def end_principals(self, stays: Callable[[str], bool], now: float) -> None:
         """End what belongs to principals that may no longer come in."""
@@ -640,6 +662,11 @@ class ExchangeTable:
             requests += [stream.endpoint[0] for each in clients if each.is_counted]
         sessions = [each.endpoint[0] for each in streams if each.sort in {"session", "sse"}]
         self._quotas.check(sessions, requests)
+
+
+def _may_be_held(exchange: Exchange) -> bool:
+    """True if the client is there, has no part of an answer, and waits for one request."""
+    return not exchange.has_begun and not exchange.is_batch and bool(exchange.sink)
 
 
 def _json_body(exchange: Exchange) -> bytes:

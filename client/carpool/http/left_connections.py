@@ -1,0 +1,133 @@
+"""Connections of clients that a door leaves to the next one: their descriptors, and bytes without an answer.
+
+Owns the form in which they wait between two doors (docs/decisions/0054): one Unix socket, in which the
+descriptors lie as SCM_RIGHTS; the first is a file in memory with the bytes. Whoever keeps that socket keeps
+all of them, without a descriptor of its own for each. Invariants: a connection is left between two requests,
+so its bytes are whole requests or the beginning of the next one; no more than `MOST` are left, because the
+kernel counts descriptors on their way against the limit of each process of the user (unix(7), ETOOMANYREFS).
+
+Knows nothing of: HTTP, which connections are left, how the socket gets to the next door (`launcher`).
+"""
+
+import contextlib
+import os
+import socket
+import tempfile
+from typing import Final, NamedTuple
+
+import msgspec
+
+from carpool.http.log import warn
+
+MOST: Final = 768
+"""Under the soft limit of 1,024 descriptors that most systems have."""
+_FORM: Final = 1
+_BATCH: Final = 128
+_TEXT: Final = b"the HTTP door has another address now; this request was not delivered"
+_NO_LONGER: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n"
+    b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_TEXT), _TEXT)
+)
+_READ_BYTES: Final = 1 << 20
+
+
+class LeftConnection(NamedTuple):
+    """One connection. Whoever has it owns the descriptor."""
+
+    fd: int
+    data: bytes
+    """The bytes that came on it and are not answered."""
+
+
+class _Contents(msgspec.Struct, array_like=True):
+    """What the file says."""
+
+    form: int
+    data: list[bytes]
+    """For each descriptor after the file's, in their order."""
+
+
+def pack(connections: list[LeftConnection]) -> socket.socket:
+    """Return the socket that has all of them; their descriptors here are closed. Raises `OSError`."""
+    file = -1
+    theirs, ours = socket.socketpair()
+    try:
+        with theirs:
+            theirs.setblocking(False)
+            file = _memory_file(msgspec.msgpack.encode(_Contents(_FORM, [each.data for each in connections])))
+            fds = [file, *(each.fd for each in connections)]
+            for at in range(0, len(fds), _BATCH):
+                socket.send_fds(theirs, [b"\n"], fds[at : at + _BATCH])
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        for fd in (file, *(each.fd for each in connections)):
+            if fd >= 0:
+                os.close(fd)
+    return ours
+
+
+def unpack(sock: socket.socket) -> list[LeftConnection]:
+    """Return the connections that an earlier door has left, and close the socket. Those that cannot be read
+    end.
+    """
+    fds: list[int] = []
+    with sock, contextlib.suppress(OSError):
+        sock.setblocking(False)
+        while True:
+            data, found, _, _ = socket.recv_fds(sock, 1, _BATCH)
+            fds += found
+            if not data:
+                break
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    if not fds:
+        return []
+    file, *connections = fds
+    try:
+        contents = msgspec.msgpack.decode(_read(file), type=_Contents)
+    except (OSError, msgspec.MsgspecError):
+        contents = _Contents(0, [])
+    finally:
+        os.close(file)
+    if contents.form != _FORM or len(contents.data) != len(connections):
+        warn(f"{len(connections)} connections of the earlier door end: it left them in another form")
+        for fd in connections:
+            os.close(fd)
+        return []
+    return [LeftConnection(fd, data) for fd, data in zip(connections, contents.data, strict=True)]
+
+
+def end_connections(connections: list[LeftConnection]) -> None:
+    """End connections that no door goes on with. Clients that wait for an answer get one."""
+    for each in connections:
+        with socket.socket(fileno=each.fd) as sock, contextlib.suppress(OSError):
+            sock.setblocking(False)
+            if each.data:
+                sock.send(_NO_LONGER)
+
+
+def _memory_file(data: bytes) -> int:
+    """Return a file without a name that holds the data. Raises `OSError`."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("carpool-left-connections")
+    else:  # macOS
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    rest = memoryview(data)
+    try:
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _read(fd: int) -> bytes:
+    parts = []
+    while part := os.read(fd, _READ_BYTES):
+        parts.append(part)
+    return b"".join(parts)

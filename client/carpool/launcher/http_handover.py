@@ -1,0 +1,173 @@
+"""The handover of the HTTP door: its listening socket and its connections, from one door to the next one.
+
+Owns both descriptors while no door has them, and their way from a launcher that ends to the one that follows:
+a Unix socket in the runtime directory, where only processes of this user get them. Invariants: `HttpHandover`
+closes what it does not give away; an offer that nobody takes ends after `OFFER_S`, and then nothing listens.
+Standard library only: the launcher owns it.
+
+Owns also the spelling of what the launcher and the door say to each other about it.
+
+Refuses to know: HTTP, what the connections carry (`carpool.http.left_connections`), when a door is wanted.
+Decision: docs/decisions/0054.
+"""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from carpool_protocol.bootstrap import paths, peer_credentials
+
+HOLD: Final = "hold"
+"""Line of the launcher to the door: carpool is started again soon, so new requests are for the next door."""
+HELD: Final = "held"
+"""Its answer: all requests that it has sent to the broker have reached it."""
+LISTENS: Final = "listens"
+"""Line of the door with a descriptor: it listens on this socket."""
+LISTENS_NOT: Final = "listens not"
+"""Line of the door: it does not use the socket that it was given, because its address is another one."""
+LEFT: Final = "left"
+"""Line of the door with a descriptor: it ends, and these are its connections."""
+OFFER_S: Final = 20.0
+"""A launcher that has ended waits this long for the next one."""
+_TAKE_S: Final = 5.0
+"""The next launcher waits this long for the descriptors, which are sent as soon as it connects."""
+_MOST: Final = 2
+
+
+class HttpHandover:
+    """The descriptors that the next HTTP door gets; -1 stands for none."""
+
+    def __init__(self, descriptors: Iterable[int] = ()) -> None:
+        """`descriptors` come from an earlier launcher or from a service manager, in any order. Those that are
+        neither of the two sockets are closed.
+        """
+        self.listener = -1
+        """The listening socket."""
+        self.connections = -1
+        """The Unix socket in which the last door has left its connections."""
+        for fd in descriptors:
+            match _kind(fd):
+                case "listener" if self.listener < 0:
+                    self.listener = fd
+                case "connections" if self.connections < 0:
+                    self.connections = fd
+                case _:
+                    os.close(fd)
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Return the descriptors that are there."""
+        return [fd for fd in (self.listener, self.connections) if fd >= 0]
+
+    @property
+    def arguments(self) -> dict[str, int]:
+        """Return the options of the door's process that take them."""
+        named = {"--listener": self.listener, "--connections": self.connections}
+        return {name: fd for name, fd in named.items() if fd >= 0}
+
+    def set_listener(self, fd: int) -> None:
+        """Keep this listening socket in place of the one before. -1: no door listens any more."""
+        _close(self.listener)
+        self.listener = fd
+
+    def set_connections(self, fd: int) -> None:
+        """Keep what a door has left. -1: the next door has it."""
+        _close(self.connections)
+        self.connections = fd
+
+    def close(self) -> None:
+        """Close everything: nothing listens any more."""
+        self.set_listener(-1)
+        self.set_connections(-1)
+
+
+class HandoverOffer:
+    """An offer of a handover to the next launcher of `directory`. The socket is there from the beginning, so
+    a launcher that gets the lock afterwards finds it. Raises `OSError`.
+    """
+
+    def __init__(self, directory: str, handover: HttpHandover) -> None:
+        self._path = paths.handover_socket(directory)
+        self._handover = handover
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
+            self._sock.bind(self._path)
+            self._sock.listen(8)
+            self._file = os.stat(self._path)
+        except OSError:
+            self._sock.close()
+            raise
+
+    def serve(self, wait_s: float = OFFER_S) -> bool:
+        """Wait for the next launcher and give it everything. Returns False if none has come in this time."""
+        deadline = time.monotonic() + wait_s
+        try:
+            while (left_s := deadline - time.monotonic()) > 0:
+                self._sock.settimeout(left_s)
+                with contextlib.suppress(OSError):
+                    taker, _ = self._sock.accept()
+                    with taker:
+                        if peer_credentials.is_ours(taker):
+                            # Its own offer, at its end, stands under the same name.
+                            os.unlink(self._path)
+                            socket.send_fds(taker, [b"\n"], self._handover.descriptors)
+                            return True
+        finally:
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.stat(self._path), self._file):
+                    os.unlink(self._path)
+            self._sock.close()
+            self._handover.close()
+        return False
+
+
+def take_offer(directory: str) -> list[int]:
+    """Return the descriptors that an ended launcher offers here; empty if none does."""
+    path = paths.handover_socket(directory)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(_TAKE_S)
+        try:
+            sock.connect(path)
+            if not peer_credentials.is_ours(sock):
+                return []
+            _, found, _, _ = socket.recv_fds(sock, 1, _MOST)
+        except ConnectionRefusedError:  # of a launcher that was killed
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            return []
+        except OSError:
+            return []
+    for fd in found:
+        os.set_inheritable(fd, False)
+    return list(found)
+
+
+def drop_offer(directory: str) -> None:
+    """Take the descriptors that an ended launcher offers here, and close them: nothing listens any more."""
+    HttpHandover(take_offer(directory)).close()
+
+
+def _kind(fd: int) -> str:
+    """Return which of the two sockets this is; empty if it is none of them."""
+    try:
+        sock = socket.socket(fileno=fd)
+    except OSError:
+        return ""
+    try:
+        if sock.family == socket.AF_UNIX:
+            return "connections"
+        if sock.type != socket.SOCK_STREAM:
+            return ""
+        return "listener" if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) else ""
+    finally:
+        sock.detach()
+
+
+def _close(fd: int) -> None:
+    if fd >= 0:
+        os.close(fd)

@@ -115,7 +115,7 @@ class HandoverOffer:
                         if peer_credentials.is_ours(taker):
                             # Its own offer, at its end, stands under the same name.
                             os.unlink(self._path)
-                            socket.send_fds(taker, [b"\n"], self._handover.descriptors)
+                            self._send(taker)
                             return True
         finally:
             with contextlib.suppress(OSError):
@@ -124,6 +124,13 @@ class HandoverOffer:
             self._sock.close()
             self._handover.close()
         return False
+
+    def _send(self, taker: socket.socket) -> None:
+        try:
+            socket.send_fds(taker, [b"\n"], self._handover.descriptors)
+        except OSError:  # more descriptors are on their way than this process may have open
+            self._handover.set_connections(-1)
+            socket.send_fds(taker, [b"\n"], self._handover.descriptors)
 
 
 def take_offer(directory: str) -> list[int]:

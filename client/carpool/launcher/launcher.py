@@ -303,6 +303,10 @@ class Launcher:
         """Handle a line of a process on its lifeline."""
         if line == "ready":
             keep.child.ready = not has_exited
+            if keep is self._door and self.handover.connections >= 0:
+                # It has them. One that dies before has not, and the next one finds them in the socket.
+                self.handover.set_connections(-1)
+                self._service_manager.forget(CONNECTIONS)
         elif line == "alone":
             self._since = self._life
         elif line == "idle" and self._ends_idle and self._stop_by is None:
@@ -427,9 +431,6 @@ class Launcher:
         if keep is self._broker:
             self._life += 1
             keep.child.send_line(f"heir {self._life} {self._since} {self._heritage}")
-        elif keep is self._door and self.handover.connections >= 0:
-            self.handover.set_connections(-1)
-            self._service_manager.forget(CONNECTIONS)
 
     # --- the whole ---
 

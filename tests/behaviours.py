@@ -1248,6 +1248,31 @@ _DOOR: Final = {
         "docs/http.md",
         "Headers, bodies, sessions, requests and slow clients are bounded, and nobody else pays for one.",
     ),
+    "handover:address": Behaviour(
+        "docs/decisions/0054",
+        "The address of the HTTP door takes connections from its first bind to `carpool down`, whatever is "
+        "restarted, replaced or upgraded meanwhile.",
+    ),
+    "handover:requests": Behaviour(
+        "docs/decisions/0054",
+        "A request that meets the restart of an HTTP door gets one answer; one that no server has got waits "
+        "for the next door, and past the bounds it is refused as not delivered.",
+    ),
+    "handover:keep-alive": Behaviour(
+        "docs/decisions/0054",
+        "A connection of an HTTP client outlives `carpool restart --all`, also with a request that was just "
+        "sent.",
+    ),
+    "handover:ends": Behaviour(
+        "docs/decisions/0054",
+        "Nothing listens after `carpool down`, after the death of all processes, without a next launcher, "
+        "and where the configuration wants no door or another address.",
+    ),
+    "service:handover": Behaviour(
+        "docs/operating.md",
+        "A service manager keeps the listening socket and the connections over a restart, and may open the "
+        "socket itself.",
+    ),
     "http:own-process": Behaviour(
         "docs/http.md",
         "The door may die and come back, and so may the broker behind it: every open request is answered.",

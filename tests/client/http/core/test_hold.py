@@ -1,0 +1,198 @@
+"""The door's core between `hold` and its end: what is kept for the next door, and what is not."""
+
+import json
+from typing import Any
+
+import pytest
+
+from carpool.http.core.core import HttpCore
+from carpool.http.core.effects import HttpRequest
+from carpool_protocol.carrier.streams import CloseStream, StreamOpened
+from carpool_protocol.faults.fault_answers import fault, fault_answer
+from tests.behaviours import behaviour
+from tests.client.http.door_core_rig import (
+    BOTH,
+    DoorCoreRig,
+    Json,
+    modern,
+    modern_headers,
+    notification,
+    request,
+)
+
+LIST = modern(7, "tools/list")
+PING = request(3, "ping")
+
+
+@pytest.fixture
+def desk() -> DoorCoreRig:
+    return DoorCoreRig()
+
+
+def hold(desk: DoorCoreRig) -> None:
+    """Hold, and answer what the door asks the broker because of that."""
+    desk.told.clear()
+    desk.take(desk.core.hold_requests(desk.now))
+    _, _ = desk.word()
+    s, _, x = desk.heard("ping")
+    assert not desk.all_held, "the broker may have more to read"
+    desk.answer(s, x)
+    assert desk.all_held
+    desk.told.clear()
+
+
+def refused(code: str, method: str) -> Json:
+    """The answer of a broker that has refused a call or another request."""
+    is_error, body = fault_answer(fault(code, server="good"), method)
+    return {"error" if is_error else "result": json.loads(body)}
+
+
+def stateless(desk: DoorCoreRig) -> tuple[int, int]:
+    """An open request of the stateless era: its stream and its number."""
+    x = desk.post(LIST, **modern_headers("tools/list"))
+    s, _ = desk.word()
+    assert desk.heard("tools/list")[2] == x
+    desk.say(s, StreamOpened("s-1", "s1", "0.mac", "e1"))
+    return s, x
+
+
+@behaviour("handover:requests")
+@pytest.mark.parametrize("is_stateless", [True, False])
+def test_a_request_that_comes_while_the_door_holds_is_kept_as_it_came(
+    desk: DoorCoreRig, is_stateless: bool
+) -> None:
+    session, _ = desk.initialized()
+    hold(desk)
+    if is_stateless:
+        x = desk.post(LIST, **modern_headers("tools/list"))
+    else:
+        x = desk.post(PING, mcp_session_id=session)
+    assert json.loads(desk.held[x]) == (LIST if is_stateless else PING)
+    assert x not in desk.answers
+    assert not desk.told
+
+
+@behaviour("handover:requests")
+def test_what_open_calls_need_passes_while_the_door_holds(desk: DoorCoreRig) -> None:
+    session, s = desk.initialized()
+    call = desk.post(request(2, "tools/call", name="a", arguments={}), mcp_session_id=session)
+    desk.told.clear()
+    hold(desk)
+    desk.tell(s, request("ask-1", "elicitation/create", message="?"), call)
+    for message in (
+        {"jsonrpc": "2.0", "id": "ask-1", "result": {"action": "accept"}},
+        notification("notifications/cancelled", requestId=2),
+    ):
+        x = desk.post(message, mcp_session_id=session)
+        assert desk.status(x) == 202
+        assert desk.heard()[1] == message
+    desk.answer(s, call, 2, content=[])
+    assert desk.events(call)[-1]["result"] == {"content": []}
+    assert not desk.held
+
+
+@behaviour("handover:requests")
+@pytest.mark.parametrize("method", ["tools/call", "tools/list"])
+def test_a_request_that_the_ending_broker_has_not_sent_is_kept_and_not_answered(
+    desk: DoorCoreRig, method: str
+) -> None:
+    session, s = desk.initialized()
+    sent = request(2, method, name="a", arguments={})
+    x = desk.post(sent, mcp_session_id=session)
+    hold(desk)
+    desk.tell(s, {"jsonrpc": "2.0", "id": 2, **refused("closing", method)}, x)
+    assert json.loads(desk.held[x]) == sent
+    assert x not in desk.answers
+    assert not desk.core.has_open_calls
+
+
+@pytest.mark.parametrize("code", ["cut_off", "paused"])
+def test_another_refusal_of_the_broker_is_an_answer(desk: DoorCoreRig, code: str) -> None:
+    session, s = desk.initialized()
+    x = desk.post(request(2, "tools/call", name="a", arguments={}), mcp_session_id=session)
+    hold(desk)
+    desk.tell(s, {"jsonrpc": "2.0", "id": 2, **refused(code, "tools/call")}, x)
+    assert desk.status(x) == 200
+    assert not desk.held
+
+
+def test_a_server_that_writes_the_words_of_a_refusal_has_answered(desk: DoorCoreRig) -> None:
+    session, s = desk.initialized()
+    x = desk.post(request(2, "tools/call", name="a", arguments={}), mcp_session_id=session)
+    hold(desk)
+    desk.answer(s, x, 2, content=[], structuredContent={"code": "closing", "delivered": "no"})
+    assert desk.status(x) == 200
+
+
+def test_a_refusal_is_an_answer_while_the_door_does_not_hold(desk: DoorCoreRig) -> None:
+    session, s = desk.initialized()
+    x = desk.post(request(2, "tools/call", name="a", arguments={}), mcp_session_id=session)
+    desk.tell(s, {"jsonrpc": "2.0", "id": 2, **refused("closing", "tools/call")}, x)
+    assert desk.status(x) == 200
+
+
+@behaviour("handover:requests")
+def test_a_refusal_ends_a_stream_of_events_that_has_begun(desk: DoorCoreRig) -> None:
+    session, s = desk.initialized()
+    x = desk.post(request(2, "tools/call", name="a", arguments={}), mcp_session_id=session)
+    hold(desk)
+    desk.tell(s, notification("notifications/progress", progressToken=1, progress=1), x)
+    desk.tell(s, {"jsonrpc": "2.0", "id": 2, **refused("closing", "tools/call")}, x)
+    assert desk.events(x)[-1]["id"] == 2
+    assert desk.ended == [x]
+    assert not desk.held
+
+
+@behaviour("handover:requests")
+def test_the_end_of_a_door_ends_event_streams_and_answers_what_is_open(desk: DoorCoreRig) -> None:
+    session, _ = desk.initialized()
+    listens = desk.get(session)
+    opened = desk.post(request(2, "tools/call", name="a", arguments={}), mcp_session_id=session)
+    hold(desk)
+    assert desk.core.has_open_calls
+    desk.told.clear()
+    desk.take(desk.core.door_ends(desk.now))
+    assert desk.ended == [listens]
+    assert desk.status(opened) == 502
+    assert "nothing is known of its outcome" in desk.body(opened)["error"]["message"]
+    assert not any(isinstance(word, CloseStream) for _, word, _ in desk.told), "the next door may ask for it"
+
+
+@behaviour("handover:requests")
+@pytest.mark.parametrize(
+    ("body", "ident"), [(json.dumps(LIST).encode(), 7), (b"[]", None), (b"{", None), (b"", None)]
+)
+def test_a_request_that_cannot_be_kept_is_refused_as_not_delivered(
+    desk: DoorCoreRig, body: bytes, ident: Any
+) -> None:
+    hold(desk)
+    one = HttpRequest("POST", "/mcp", "", {"accept": BOTH}, body)
+    answer = desk.core.held_refusal(5, one)
+    assert (answer.x, answer.status, dict(answer.headers)) == (5, 503, {"Retry-After": "1"})
+    told = json.loads(answer.body)
+    assert told["id"] == ident
+    assert "not delivered" in told["error"]["message"]
+
+
+def test_without_a_broker_everything_has_reached_it(desk: DoorCoreRig) -> None:
+    desk.take(desk.core.broker_lost(desk.now))
+    desk.take(desk.core.hold_requests(desk.now))
+    assert desk.all_held
+    assert desk.core.hold_requests(desk.now) == []
+
+
+def test_a_broker_that_dies_during_the_question_has_read_everything(desk: DoorCoreRig) -> None:
+    desk.take(desk.core.hold_requests(desk.now))
+    assert not desk.all_held
+    desk.take(desk.core.broker_lost(desk.now))
+    assert desk.all_held
+
+
+def test_the_next_door_waits_longer_for_its_first_broker() -> None:
+    desk = DoorCoreRig(linked=False)
+    assert desk.core.waits_until("/mcp", 0.0) == 3.0
+    patient = HttpCore(desk.core.rules, desk.core.gate, patience_s=25.0)
+    assert patient.waits_until("/mcp", 0.0) == 25.0
+    assert patient.waits_until("/health", 0.0) == 0.0
+    patient.broker_given_up(25.0)
+    assert patient.waits_until("/mcp", 25.0) == 28.0

@@ -250,8 +250,9 @@ class Launcher:
             return self._exit
         if self.handover.connections >= 0:
             self._service_manager.store(CONNECTIONS, self.handover.connections)
-        self._service_manager.wait_until_read()
-        self.handover.close()  # the service manager has its own
+        if self.handover.descriptors:
+            self._service_manager.wait_until_read()
+            self.handover.close()  # the service manager has its own
         return RESTART_STATUS
 
     def _drop_handover(self) -> None:

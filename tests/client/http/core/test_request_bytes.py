@@ -36,7 +36,9 @@ def test_a_request_written_again_is_read_as_before(data: bytes) -> None:
 
 
 def test_a_chunked_body_is_written_with_its_length_and_is_not_asked_for_again() -> None:
-    one = HttpRequest("POST", "/mcp", "", {"host": "x", "transfer-encoding": "chunked", "expect": "100-continue"}, b"ab")
+    one = HttpRequest(
+        "POST", "/mcp", "", {"host": "x", "transfer-encoding": "chunked", "expect": "100-continue"}, b"ab"
+    )
     assert b"100-continue" not in request_bytes(one, modern=True)
     (found,) = read(request_bytes(one, modern=True))[0].requests
     assert (found.body, found.headers) == (b"ab", {"host": "x", "content-length": "2"})

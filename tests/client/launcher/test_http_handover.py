@@ -1,0 +1,292 @@
+"""The handover of an HTTP door between two launchers: who gets it, and when nothing listens any more."""
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from carpool.launcher.http_address import bind, has_address
+from carpool.launcher.http_door import read_door_url
+from carpool.launcher.http_handover import HandoverOffer, HttpHandover, take_offer
+from carpool_protocol.bootstrap import paths, peer_credentials
+from tests.behaviours import behaviour
+from tests.kit.ports import free_port
+from tests.kit.private_daemon import PrivateDaemon, until
+
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def place(house: PrivateDaemon) -> str:
+    """A runtime directory whose name is short enough for a socket."""
+    return str(house.directory)
+
+
+@pytest.fixture
+def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A listening socket and a Unix socket, as a door leaves them."""
+    ours, theirs = socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as listener, ours, theirs:
+        yield listener, ours
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=WAIT_S).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def handover(*sockets: socket.socket) -> HttpHandover:
+    return HttpHandover([each.detach() for each in sockets])
+
+
+def test_descriptors_are_told_apart_by_what_they_are(
+    sockets: tuple[socket.socket, socket.socket], tmp_path: Path
+) -> None:
+    listener, left = sockets
+    strange = [os.open(tmp_path, os.O_RDONLY), socket.socket().detach(), socket.socket(type=2).detach()]
+    second = socket.create_server(("127.0.0.1", 0)).detach()
+    found = HttpHandover([strange[0], left.fileno(), *strange[1:], listener.fileno(), second])
+    assert (found.listener, found.connections) == (listener.detach(), left.detach())
+    assert found.arguments == {"--listener": found.listener, "--connections": found.connections}
+    for fd in (*strange, second):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+    found.close()
+    assert (found.descriptors, found.arguments) == ([], {})
+
+
+@behaviour("handover:address")
+def test_the_next_launcher_gets_what_the_last_one_offers(
+    place: str, sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    port = sockets[0].getsockname()[1]
+    offer = HandoverOffer(place, handover(*sockets))
+    giving = threading.Thread(target=offer.serve, args=(WAIT_S,))
+    giving.start()
+    found = HttpHandover(take_offer(place))
+    giving.join()
+    assert len(found.descriptors) == 2
+    assert not any(map(os.get_inheritable, found.descriptors))
+    assert accepts(port)
+    found.close()
+    assert not accepts(port)
+    assert not os.path.exists(paths.handover_socket(place))
+
+
+@behaviour("handover:ends")
+def test_an_offer_that_nobody_takes_ends_and_nothing_listens(
+    place: str, sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    port = sockets[0].getsockname()[1]
+    assert not HandoverOffer(place, handover(*sockets)).serve(0.05)
+    assert not accepts(port)
+    assert not os.path.exists(paths.handover_socket(place))
+    assert take_offer(place) == []
+
+
+@behaviour("handover:ends")
+def test_a_process_of_another_user_gets_nothing(
+    place: str, sockets: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_credentials, "is_ours", lambda _: False)
+    offer = HandoverOffer(place, handover(*sockets))
+    giving = threading.Thread(target=offer.serve, args=(0.3,))
+    giving.start()
+    assert take_offer(place) == []
+    with socket.socket(socket.AF_UNIX) as other:
+        other.settimeout(WAIT_S)
+        other.connect(paths.handover_socket(place))
+        assert socket.recv_fds(other, 1, 2)[:2] == (b"", [])
+    giving.join()
+
+
+def test_connections_that_the_kernel_does_not_pass_on_do_not_cost_the_address(
+    place: str, sockets: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where more descriptors are on their way than the process may have open."""
+    send = socket.send_fds
+
+    def send_one(sock: socket.socket, data: list[bytes], fds: list[int]) -> int:
+        if len(fds) > 1:
+            raise OSError(109, "Too many references")
+        return send(sock, data, fds)
+
+    monkeypatch.setattr(socket, "send_fds", send_one)
+    port = sockets[0].getsockname()[1]
+    giving = threading.Thread(target=HandoverOffer(place, handover(*sockets)).serve, args=(WAIT_S,))
+    giving.start()
+    found = HttpHandover(take_offer(place))
+    giving.join()
+    assert (found.connections, accepts(port)) == (-1, True)
+    found.close()
+
+
+def test_the_socket_of_a_launcher_that_was_killed_offers_nothing_and_goes(place: str) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(paths.handover_socket(place))
+    assert take_offer(place) == []
+    assert not os.path.exists(paths.handover_socket(place))
+
+
+@pytest.mark.parametrize("port", [0, None])
+def test_an_address_is_kept_if_it_would_be_bound_again(port: int | None) -> None:
+    with bind("127.0.0.1", 0) as sock:
+        wished = sock.getsockname()[1] if port is None else port
+        assert has_address(sock, "127.0.0.1", wished)
+        assert not has_address(sock, "127.0.0.1", sock.getsockname()[1] % 60_000 + 1)
+        assert not has_address(sock, "0.0.0.0", wished)
+        assert not has_address(sock, "no such name", wished)
+
+
+# --- launchers that run: with the real door, over fakes of broker and supervisor ---
+
+
+def doored(house: PrivateDaemon) -> int:
+    """A carpool with a door; its port."""
+    port = free_port()
+    assert house.run("up", "--detach", "--http", f"127.0.0.1:{port}").returncode == 0
+    assert accepts(port)
+    return port
+
+
+def door_pid(house: PrivateDaemon) -> int:
+    """The pid of the door that listens."""
+    until(lambda: read_door_url(str(house.directory)), "the door listens")
+    (pid,) = [pid for pid, command in house.left() if "carpool.http" in command]
+    return pid
+
+
+@behaviour("handover:address")
+def test_the_address_takes_connections_while_a_killed_door_is_replaced(house: PrivateDaemon) -> None:
+    port = doored(house)
+    before = door_pid(house)
+    os.kill(before, signal.SIGSTOP)  # it accepts nothing, and the kernel does
+    assert accepts(port)
+    os.kill(before, signal.SIGKILL)
+    until(lambda: accepts(port) and before not in dict(house.left()), "the door is gone")
+    assert accepts(port)
+    until(lambda: door_pid(house) != before, "the next door listens")
+    assert accepts(port)
+
+
+@behaviour("handover:ends")
+def test_nothing_listens_after_down(house: PrivateDaemon) -> None:
+    port = doored(house)
+    assert house.run("down").returncode == 0
+    assert not accepts(port)
+
+
+@behaviour("handover:ends")
+def test_nothing_listens_after_the_death_of_the_launcher(house: PrivateDaemon) -> None:
+    port = doored(house)
+    os.kill(house.launcher, signal.SIGKILL)
+    until(lambda: not house.left(), "all processes have ended")
+    assert not accepts(port)
+
+
+@behaviour("handover:ends")
+def test_nothing_listens_where_the_configuration_wants_no_door_any_more(house: PrivateDaemon) -> None:
+    port, file = free_port(), house.base / "carpool.json"
+    file.write_text(f'{{"http": {{"port": {port}}}}}')
+    assert house.run("up", "--detach", "--config", str(file)).returncode == 0
+    until(lambda: accepts(port), "the door listens")
+    file.write_text("{}")
+    until(lambda: not accepts(port), "the door is closed")
+    file.write_text(f'{{"http": {{"port": {port}}}}}')
+    until(lambda: accepts(port), "the door listens again")
+
+
+@behaviour("handover:ends", "handover:address")
+def test_another_address_takes_the_place_of_the_first_one(house: PrivateDaemon) -> None:
+    port, other, file = free_port(), free_port(), house.base / "carpool.json"
+    file.write_text(f'{{"http": {{"port": {port}}}}}')
+    assert house.run("up", "--detach", "--config", str(file)).returncode == 0
+    until(lambda: accepts(port), "the door listens")
+    file.write_text(f'{{"http": {{"port": {other}}}}}')
+    until(lambda: accepts(other), "the door listens at the other address")
+    assert not accepts(port)
+
+
+@behaviour("handover:ends")
+def test_a_door_that_cannot_serve_as_configured_leaves_nothing_that_listens(house: PrivateDaemon) -> None:
+    port, file = free_port(), house.base / "carpool.json"
+    file.write_text(f'{{"http": {{"port": {port}}}}}')
+    assert house.run("up", "--detach", "--config", str(file)).returncode == 0
+    until(lambda: accepts(port), "the door listens")
+    pid = door_pid(house)
+    file.write_text(f'{{"http": {{"port": {port}, "host": "0.0.0.0"}}}}')
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not accepts(port), "nothing listens")
+
+
+@behaviour("handover:address")
+def test_the_address_takes_connections_through_a_restart_of_everything(house: PrivateDaemon) -> None:
+    port = doored(house)
+    refused: list[int] = []
+    over = threading.Event()
+
+    def knock() -> None:
+        count = 0
+        while not over.wait(0.01):
+            count += 1
+            if not accepts(port):
+                refused.append(count)
+
+    knocking = threading.Thread(target=knock)
+    knocking.start()
+    before = house.launcher
+    try:
+        for _ in range(2):
+            assert house.run("restart", "--all").returncode == 0
+    finally:
+        over.set()
+        knocking.join()
+    assert not refused
+    assert house.launcher != before
+    assert not list(house.directory.glob("http.sock"))
+
+
+@behaviour("handover:ends")
+def test_nothing_listens_after_a_restart_into_a_carpool_that_does_not_start(house: PrivateDaemon) -> None:
+    port = doored(house)
+    house.behave("broker", "crash")
+    done = house.run("restart", "--all")
+    assert done.returncode == 1
+    assert "broker does not start" in done.stderr
+    until(lambda: not house.launcher, "the launcher has given up")
+    until(lambda: not accepts(port), "nothing listens")
+
+
+@behaviour("handover:ends")
+def test_down_takes_the_address_from_a_launcher_that_waits_for_the_next_one(house: PrivateDaemon) -> None:
+    port = doored(house)
+    os.kill(house.launcher, signal.SIGUSR1)  # as a verb that is killed right after this
+    until(lambda: not house.launcher, "the launcher has given up its lock")
+    assert accepts(port), "it waits for the next one"
+    assert house.run("down").returncode == 0
+    assert not accepts(port)
+    assert not list(house.directory.glob("*.sock"))
+
+
+@behaviour("handover:address")
+def test_a_carpool_that_an_agent_starts_goes_on_at_the_address(house: PrivateDaemon) -> None:
+    """The one that the verb would have started comes too late, or never."""
+    port, file = free_port(), house.base / "carpool.json"
+    file.write_text(f'{{"http": {{"port": {port}}}}}')
+    house.environ["CARPOOL_CONFIG"] = str(file)
+    assert house.run("up", "--detach").returncode == 0
+    until(lambda: accepts(port), "the door listens")
+    before = door_pid(house)
+    os.kill(house.launcher, signal.SIGUSR1)
+    until(lambda: not house.launcher, "the launcher has given up its lock")
+    assert house.run("up", "--quiet", "--detach").returncode == 0
+    assert accepts(port)
+    until(lambda: door_pid(house) != before, "the next door listens")
+    assert not list(house.directory.glob("http.sock"))

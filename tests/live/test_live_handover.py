@@ -1,4 +1,4 @@
-"""The HTTP door is replaced while agents use it: restarts, an upgrade, other settings (docs/decisions/0054)."""
+"""The HTTP door is replaced while agents use it: restarts, an upgrade, new settings (docs/decisions/0054)."""
 
 import asyncio
 import json

@@ -182,7 +182,7 @@ class HttpDoorServer:
             self._perform([Respond(x, 503, b"too many connections of this token are open", media=_TEXT)])
             connection.close_after_write()
             return x
-        if self._link is None and (self._is_holding or not self._stopping.is_set()):
+        if self._link is None and not self._is_last:
             until = self._core.waits_until(request.path, now)
             if until > now and self._pending.add(x, request, until):
                 return x
@@ -231,7 +231,7 @@ class HttpDoorServer:
             log.warn(why)
         self._link = None
         self._perform(self._core.broker_lost(self._clock()))
-        if self._stopping.is_set() and self._settle_s is None:
+        if self._is_last:
             self._stop_waiting_for_broker()
 
     def _release_pending(self, until: float = float("inf")) -> None:
@@ -256,8 +256,13 @@ class HttpDoorServer:
 
     def _hold_request(self, x: int, body: bytes) -> None:
         request = HttpRequest(*self._waiting[x].request_head, body)
-        if not self._pending.add(x, request, self._clock() + HOLD_S):
+        if self._is_last or not self._pending.add(x, request, self._clock() + HOLD_S):
             self._perform([self._core.held_refusal(x, request)])
+
+    @property
+    def _is_last(self) -> bool:
+        """True if this door ends and no other one follows at its address."""
+        return self._stopping.is_set() and self._settle_s is None
 
     def hand_over(self, settle_s: float) -> None:
         """End for the next door, which gets the connections. Open calls are answered for so long."""
@@ -277,7 +282,6 @@ class HttpDoorServer:
         """Give up the connections, once no request is arriving and no answer is on its way."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _GOODBYE_S
-        await asyncio.sleep(_LOOK_S)  # connections that the loop has accepted and not announced
         while loop.time() < deadline and not all(  # noqa: ASYNC110 - seldom and short
             each.may_be_left or each.is_failed for each in self._connections
         ):
@@ -356,8 +360,11 @@ class HttpDoorServer:
             await self._settle(self._settle_s)
         elif self._link is None:
             self._stop_waiting_for_broker()
+        elif self._is_holding:
+            self._release_pending()
         server.close()
         self._shares.close()
+        await asyncio.sleep(_LOOK_S)  # for what the loop has accepted and not announced, and what has arrived
         if self._settle_s is not None:
             left = await self._leave_connections()
         deadline = loop.time() + _GOODBYE_S

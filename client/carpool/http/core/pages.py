@@ -16,7 +16,7 @@ from carpool.http.core.streams import Endpoint
 from carpool_protocol.bootstrap.extras import install_command
 from carpool_protocol.counters.snapshot import CountersSnapshot
 
-AWAY = "carpool's broker is not there (it may be starting); try again in a moment"
+AWAY = "carpool's broker is not there (it may be starting); this was not delivered, try again in a moment"
 
 
 HEALTH_S: Final = 0.8

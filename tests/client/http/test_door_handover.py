@@ -1,0 +1,173 @@
+"""The shell of a door that ends while requests wait: for the next door, for no door, and past every bound."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from carpool.http import left_connections
+from carpool.http.core import pending
+from carpool.http.core.access import AccessRules
+from carpool.http.core.core import HttpCore
+from carpool.http.core.effects import HttpRules
+from carpool.http.core.limits import HttpLimits
+from carpool.http.left_connections import LeftConnection
+from carpool.http.server import HttpDoorServer
+from tests.behaviours import behaviour
+from tests.client.http.door_core_rig import BOTH, modern
+from tests.client.http.test_connection import WAIT_S, Client, until
+
+BODY = json.dumps(modern(7, "tools/list")).encode()
+POST = (
+    b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: %b\r\n"
+    b"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/list\r\nContent-Length: %d\r\n\r\n%b"
+    % (BOTH.encode(), len(BODY), BODY)
+)
+HEALTH = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+class RunningDoor:
+    """A door without a broker, so that every request waits."""
+
+    def __init__(self, directory: Path, listener: socket.socket, *earlier: LeftConnection) -> None:
+        self.held = asyncio.Event()
+        core = HttpCore(HttpRules(), AccessRules(), patience_s=WAIT_S)
+        self.server = HttpDoorServer(str(directory), core, HttpLimits(), 9, on_held=self.held.set)
+        self.listening = asyncio.Event()
+        self._listener = listener
+        self._running = asyncio.create_task(self.server.run(listener, self.listening.set, earlier))
+
+    async def client(self) -> Client:
+        """A client whose connection the door has accepted."""
+        await self.listening.wait()
+        client = Client(*await asyncio.open_connection(*self._listener.getsockname()[:2]))
+        await client.send(HEALTH)
+        await client.answer()
+        return client
+
+    async def ended(self) -> list[LeftConnection]:
+        return await asyncio.wait_for(self._running, WAIT_S)
+
+
+def played(tmp_path: Path, play: Callable[[RunningDoor, socket.socket], Awaitable[None]]) -> None:
+    """`play` with a door, and a second descriptor of its listening socket, as the launcher has one."""
+
+    async def run() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener, listener.dup() as kept:
+            await play(RunningDoor(tmp_path, listener), kept)
+
+    asyncio.run(run())
+
+
+async def not_delivered(client: Client) -> None:
+    """The client is told that its request was not delivered, and when to try again."""
+    head = await client.until(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"Retry-After: 1\r\n" in head
+    size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    told = json.loads(await client.reader.readexactly(size))
+    assert told["id"] == 7
+    assert "not delivered" in told["error"]["message"]
+
+
+@behaviour("handover:keep-alive", "handover:requests")
+def test_the_next_door_has_the_connections_and_the_requests_that_wait(tmp_path: Path) -> None:
+    async def play(door: RunningDoor, kept: socket.socket) -> None:
+        idle, waiting = await door.client(), await door.client()
+        door.server.hold()
+        await asyncio.wait_for(door.held.wait(), WAIT_S)
+        await waiting.send(POST)
+        door.server.hand_over(0.0)
+        left = await door.ended()
+        assert sorted(bool(each.data) for each in left) == [False, True]
+        between = Client(*await asyncio.open_connection(*kept.getsockname()[:2]))
+        await between.send(HEALTH)
+        following = RunningDoor(tmp_path, kept, *left)
+        for client in (between, idle):
+            if client is idle:
+                await client.send(HEALTH)
+            assert (await client.answer())[0] == 503
+        following.server.stop()
+        assert (await waiting.answer())[0] == 503
+        assert await following.ended() == []
+        for client in (idle, waiting, between):
+            client.writer.close()
+
+    played(tmp_path, play)
+
+
+@behaviour("handover:requests", "handover:ends")
+def test_requests_that_wait_are_refused_where_no_door_follows(tmp_path: Path) -> None:
+    async def play(door: RunningDoor, _: socket.socket) -> None:
+        client = await door.client()
+        door.server.hold()
+        await client.send(POST)
+        door.server.stop()
+        await not_delivered(client)
+        assert await client.rest() == b""
+        assert await door.ended() == []
+        client.writer.close()
+
+    played(tmp_path, play)
+
+
+@behaviour("handover:requests")
+def test_more_requests_than_may_wait_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending, "MAX_WAITING", 1)
+
+    async def play(door: RunningDoor, _: socket.socket) -> None:
+        first, second = await door.client(), await door.client()
+        door.server.hold()
+        await first.send(POST)
+        await second.send(HEALTH + POST)
+        await second.answer()
+        assert (await second.answer())[0] == 503
+        door.server.stop()
+        await not_delivered(first)
+        await door.ended()
+        first.writer.close()
+        second.writer.close()
+
+    played(tmp_path, play)
+
+
+@behaviour("handover:requests")
+def test_connections_that_are_too_many_end_and_what_waits_on_them_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(left_connections, "MOST", 0)
+
+    async def play(door: RunningDoor, _: socket.socket) -> None:
+        idle, waiting = await door.client(), await door.client()
+        door.server.hold()
+        await waiting.send(POST)
+        door.server.hand_over(0.0)
+        await not_delivered(waiting)
+        assert await waiting.rest() == await idle.rest() == b""
+        assert await door.ended() == []
+        idle.writer.close()
+        waiting.writer.close()
+
+    played(tmp_path, play)
+
+
+@behaviour("handover:requests")
+def test_a_request_that_is_half_read_when_the_door_ends_may_be_finished(tmp_path: Path) -> None:
+    async def play(door: RunningDoor, _: socket.socket) -> None:
+        client = await door.client()
+        await client.send(POST[:-5])
+        (connection,) = door.server._connections
+        await until(lambda: connection.is_arriving)
+        door.server.hand_over(0.0)
+        await client.send(POST[-5:])
+        (left,) = await door.ended()
+        assert left.data.endswith(BODY)
+        client.writer.close()
+        left_connections.end_connections([left])
+
+    played(tmp_path, play)

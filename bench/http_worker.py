@@ -27,7 +27,7 @@ LIMIT_S: Final = 120.0
 """A request without an answer for so long has none."""
 
 
-class Reply(NamedTuple):
+class HttpAnswer(NamedTuple):
     """One HTTP answer."""
 
     status: int
@@ -48,7 +48,7 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
-    async def ask(self, head: bytes, body: bytes) -> Reply:
+    async def ask(self, head: bytes, body: bytes) -> HttpAnswer:
         """Send a request and return the answer to it. Raises `OSError` or `EOFError` if none comes."""
         self._writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         await self._writer.drain()
@@ -59,7 +59,7 @@ class Connection:
             said = await self._chunks()
         else:
             said = await self._reader.readexactly(int(headers.get("content-length", "0")))
-        return Reply(int(first.split()[1]), headers, said)
+        return HttpAnswer(int(first.split()[1]), headers, said)
 
     async def _chunks(self) -> bytes:
         parts = []
@@ -121,7 +121,7 @@ class HttpWorker:
         if self._connection is not None:
             self._connection.close()
 
-    def _outcome(self, text: str, reply: Reply) -> str:
+    def _outcome(self, text: str, reply: HttpAnswer) -> str:
         if reply.status != 200:
             return {404: "session ended (404)", 503: "not delivered (503)"}.get(
                 reply.status, f"status {reply.status}"
@@ -141,7 +141,7 @@ class HttpWorker:
         elif reply is not None:
             self.counts[f"initialize: {reply.status}"] += 1
 
-    async def _post(self, method: str, params: dict[str, Any] | None) -> Reply | None:
+    async def _post(self, method: str, params: dict[str, Any] | None) -> HttpAnswer | None:
         """Send one request and return its answer; None if there was none, which is counted."""
         message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
         if params is not None:

@@ -1,4 +1,4 @@
-"""The HTTP door ends with its launcher, however that died."""
+"""The lifeline of a process on asyncio: it ends with its launcher, however that died, and hears its lines."""
 
 import asyncio
 import socket
@@ -40,3 +40,17 @@ def test_the_door_stops_at_its_launchers_word() -> None:
         hearing.cancel()
 
     asyncio.run(run())
+
+
+def test_a_line_that_the_process_knows_is_its_own_and_no_stop() -> None:
+    heard: list[str] = []
+
+    async def run() -> None:
+        reader = asyncio.StreamReader()
+        reader.feed_data(b"hold\nunknown\nstop again\nstop again now\n")
+        reader.feed_eof()
+        others = {"hold": lambda: heard.append("hold"), "stop again": lambda: heard.append("again")}
+        await hear_launcher(reader, lambda: heard.append("stop"), others)
+
+    asyncio.run(run())
+    assert heard == ["hold", "again", "stop", "stop"], "the last one is the end of the launcher"

@@ -98,7 +98,7 @@ class HttpWorker:
         """How long each answer took, in seconds."""
         self._port = port
         self._keeps = keeps
-        self._in_session = in_session
+        self.in_session = in_session
         self._session = ""
         self._connection: Connection | None = None
 
@@ -106,7 +106,7 @@ class HttpWorker:
         """Call the tool with a text of its own each time, until `stop`."""
         at = 0
         while not stop.is_set():
-            if self._in_session and not self._session:
+            if self.in_session and not self._session:
                 await self._initialize()
                 continue
             text = f"w{self.number}.{at}"
@@ -150,7 +150,7 @@ class HttpWorker:
         head += "Accept: application/json, text/event-stream\r\n"
         if self._session:
             head += f"Mcp-Session-Id: {self._session}\r\n"
-        elif not self._in_session:
+        elif not self.in_session:
             message["params"] = {**(params or {}), "_meta": META}
             name = message["params"]["name"]
             head += f"MCP-Protocol-Version: {VERSION}\r\nMcp-Method: {method}\r\nMcp-Name: {name}\r\n"

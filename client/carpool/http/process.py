@@ -227,14 +227,14 @@ class _HttpDoor:
                     task.cancel()
         return self._exit
 
-    def _hand_over(self, settle_s: float = 0.0) -> None:
+    def _hand_over(self, settle_s: float = 0.0, *, sessions_end: bool = True) -> None:
         """End for the next door, unless the configuration wants none here any more."""
         try:
             fresh = settings_of(self._file, self._listen)
         except UnservableError:
             fresh = self._settings  # the last good ones stay in force
         if fresh is not None and has_address(self._begin.listener, fresh.host, fresh.port):
-            self._server.hand_over(settle_s)
+            self._server.hand_over(settle_s, sessions_end=sessions_end)
         else:
             self._server.stop()
 
@@ -281,7 +281,7 @@ class _HttpDoor:
             if fresh is None or _fixed(fresh) != _fixed(self._settings):
                 log_line("the door's settings have changed; it starts again")
                 self._exit = EXIT_UNWANTED
-                self._hand_over(DRAIN_S)
+                self._hand_over(DRAIN_S, sessions_end=False)
                 return
             self._settings = fresh
             self._server.set_gate(self._gate(fresh))

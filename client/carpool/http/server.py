@@ -249,10 +249,10 @@ class HttpDoorServer:
 
     # --- the next door ---
 
-    def hold(self) -> None:
-        """Hold requests for the next door from now on."""
+    def hold(self, *, sessions_end: bool = True) -> None:
+        """Hold requests for the next door from now on. `sessions_end`: the broker ends, too."""
         self._is_holding = True
-        self._perform(self._core.hold_requests(self._clock()))
+        self._perform(self._core.hold_requests(self._clock(), sessions_end=sessions_end))
 
     def _hold_request(self, x: int, body: bytes) -> None:
         request = HttpRequest(*self._waiting[x].request_head, body)
@@ -264,10 +264,10 @@ class HttpDoorServer:
         """True if this door ends and no other one follows at its address."""
         return self._stopping.is_set() and self._settle_s is None
 
-    def hand_over(self, settle_s: float) -> None:
+    def hand_over(self, settle_s: float, *, sessions_end: bool = True) -> None:
         """End for the next door, which gets the connections. Open calls are answered for so long."""
         self._settle_s = settle_s
-        self.hold()
+        self.hold(sessions_end=sessions_end)
         self._stopping.set()
 
     async def _settle(self, settle_s: float) -> None:

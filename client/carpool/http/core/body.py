@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from carpool_protocol.carrier.streams import MESSAGE_CAP_BYTES, on_one_line
-from carpool_protocol.faults.fault_answers import slug_in
+from carpool_protocol.faults.fault_answers import fault, fault_answer, slug_in
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.json_scan import fields, without_half_pairs
 
@@ -279,6 +279,13 @@ def is_unsent(line: bytes) -> bool:
         return False
     body = RawJson(bytes(found.error or found.result))
     return slug_in(body, is_error=bool(found.error)) == "closing"
+
+
+def unsent_answer(message: ClientMessage) -> bytes:
+    """Return the answer to a request that no server gets, because carpool ends: as the broker words it."""
+    is_error, body = fault_answer(fault("closing"), message.method)
+    member = b"error" if is_error else b"result"
+    return b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (message.id, member, body)
 
 
 def version_of(line: bytes) -> str:

@@ -30,6 +30,7 @@ from carpool.http.core.body import (
     MetaEnvelope,
     meta_envelope_of,
     read_body,
+    unsent_answer,
 )
 from carpool.http.core.effects import (
     SSE,
@@ -44,7 +45,7 @@ from carpool.http.core.effects import (
 )
 from carpool.http.core.event_streams import EventStreams
 from carpool.http.core.headers import VERSION_HEADER, accepts, is_json, standard_mismatch
-from carpool.http.core.kept_messages import GREETING, READY, KeepBudget
+from carpool.http.core.kept_messages import GREETING, READY, REPEATABLE, KeepBudget
 from carpool.http.core.operator_requests import OPERATOR_PATH, OperatorRequests
 from carpool.http.core.pages import AWAY, Pages
 from carpool.http.core.pending import PATIENCE_S, RETURN_S
@@ -97,6 +98,8 @@ class HttpCore:
         broker.
         """
         self._patience_s = patience_s
+        self._sessions_end = False
+        """While requests are held: sessions end before the next door."""
         self.rules = rules
         self.gate = gate
         self._heir_s = heir_s
@@ -148,10 +151,12 @@ class HttpCore:
         self._table.end_all(now)
         return self._take_effects()
 
-    def hold_requests(self, now: float) -> list[Effect]:
-        """From now on, hold every request for the next door that no server has. `RequestsHeld` says when all
-        that was sent before has reached the broker.
+    def hold_requests(self, now: float, *, sessions_end: bool = True) -> list[Effect]:
+        """From now on, hold every request for the next door that no server has. `sessions_end`: those of a
+        session are refused instead, because the broker ends, and the session with it. `RequestsHeld` says
+        when all that was sent before has reached the broker.
         """
+        self._sessions_end |= sessions_end
         if self._table.is_holding:
             return []
         self._table.is_holding = True
@@ -391,9 +396,6 @@ class HttpCore:
         if not self._linked:
             ident = b"null" if isinstance(body, list) else body.id
             return refusal(x, 503, INTERNAL_ERROR, AWAY, ident, Retry_After="1")
-        if self._table.is_holding and _has_request(body):
-            self._out.append(HoldRequest(x, request.body))
-            return None
         told = headers.get(VERSION_HEADER)
         stateless = told is not None and told not in HANDSHAKE_VERSIONS
         if isinstance(body, list):
@@ -423,12 +425,20 @@ class HttpCore:
                 )
                 text = f"{whose} are open, and more are not taken"
                 return refusal(x, 503, INTERNAL_ERROR, text, message.id, Retry_After="10")
+            if self._table.is_holding:
+                self._hold(x, request)
+                return None
             found: BrokerStream | Respond | None = self._table.open_stream("session", endpoint, now)
         else:
             found = self._session(x, request, endpoint, message.id or b"null", now)
         if found is None or isinstance(found, Respond):
             return found
         if message.sort == "request":
+            if self._table.is_holding and not self._sessions_end:
+                self._hold(x, request)
+                return None
+            if self._table.is_holding and message.method not in REPEATABLE:
+                return Respond(x, 200, unsent_answer(message))
             crowded = self._limit_refusal(x, message, endpoint)
             if crowded is None:
                 self._open(x, found, message, now)
@@ -478,6 +488,9 @@ class HttpCore:
         crowded = self._limit_refusal(x, message, endpoint)
         if crowded is not None:
             return crowded
+        if self._table.is_holding:
+            self._hold(x, request)
+            return None
         stream = self._table.open_stream("once", endpoint, now)
         if begins:
             self._open(x, stream, message, now)
@@ -524,11 +537,18 @@ class HttpCore:
             crowded = self._limit_refusal(x, message, endpoint)
             if crowded is not None:
                 return crowded
+        if self._table.is_holding:
+            self._hold(x, request)
+            return None
         stream = self._table.shared_stream("shared", endpoint, now)
         if message.method == "tools/call":
             return self._calls.handle_call(x, request, message, stream, now)
         self._open(x, stream, message, now)
         return None
+
+    def _hold(self, x: int, request: HttpRequest) -> None:
+        """Keep a request for the next door."""
+        self._out.append(HoldRequest(x, request.body))
 
     def _open(self, x: int, stream: BrokerStream, message: ClientMessage, now: float) -> None:
         self._table.open_exchange(x, stream, [message], now)
@@ -538,11 +558,6 @@ class HttpCore:
             return None
         text = f"{self.rules.max_open} requests of yours are open already; wait for one of them"
         return refusal(x, 429, INTERNAL_ERROR, text, message.id or b"null", Retry_After="1")
-
-
-def _has_request(body: ClientMessage | list[ClientMessage]) -> bool:
-    """True if something must be answered. The rest belongs to what is open already."""
-    return any(each.sort == "request" for each in (body if isinstance(body, list) else [body]))
 
 
 def _name_length(said: str) -> int | None:

@@ -665,7 +665,11 @@ class ExchangeTable:
 
 
 def _may_be_held(exchange: Exchange) -> bool:
-    """True if the client is there, has no part of an answer, and waits for one request."""
+    """True if the client is there, has no part of an answer, waits for one request, and has no session, which
+    would end before the next door.
+    """
+    if exchange.stream.sort == "session":
+        return False
     return not exchange.has_begun and not exchange.is_batch and bool(exchange.sink)
 
 

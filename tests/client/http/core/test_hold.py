@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from carpool.http.core.core import HttpCore
-from carpool.http.core.effects import HttpRequest
+from carpool.http.core.effects import HttpRequest, HttpRules
 from carpool_protocol.carrier.streams import CloseStream, StreamOpened
 from carpool_protocol.faults.fault_answers import fault, fault_answer
 from tests.behaviours import behaviour
@@ -22,6 +22,7 @@ from tests.client.http.door_core_rig import (
 
 LIST = modern(7, "tools/list")
 PING = request(3, "ping")
+CALL = request(2, "tools/call", name="a", arguments={})
 
 
 @pytest.fixture
@@ -57,19 +58,68 @@ def stateless(desk: DoorCoreRig) -> tuple[int, int]:
 
 
 @behaviour("handover:requests")
-@pytest.mark.parametrize("is_stateless", [True, False])
-def test_a_request_that_comes_while_the_door_holds_is_kept_as_it_came(
-    desk: DoorCoreRig, is_stateless: bool
-) -> None:
-    session, _ = desk.initialized()
+def test_a_stateless_request_that_comes_while_the_door_holds_is_kept_as_it_came(desk: DoorCoreRig) -> None:
     hold(desk)
-    if is_stateless:
-        x = desk.post(LIST, **modern_headers("tools/list"))
-    else:
-        x = desk.post(PING, mcp_session_id=session)
-    assert json.loads(desk.held[x]) == (LIST if is_stateless else PING)
+    x = desk.post(LIST, **modern_headers("tools/list"))
+    assert json.loads(desk.held[x]) == LIST
     assert x not in desk.answers
     assert not desk.told
+
+
+@behaviour("handover:requests")
+def test_a_session_that_would_begin_while_the_door_holds_begins_at_the_next_door(desk: DoorCoreRig) -> None:
+    hold(desk)
+    begins = request(1, "initialize", protocolVersion="2025-11-25")
+    x = desk.post(begins)
+    assert json.loads(desk.held[x]) == begins
+    assert not desk.told
+
+
+@behaviour("handover:requests")
+def test_without_sessions_the_handshake_era_is_kept_as_well() -> None:
+    desk = DoorCoreRig(HttpRules(stateless=True))
+    hold(desk)
+    x = desk.post(CALL)
+    assert json.loads(desk.held[x]) == CALL
+    assert not desk.told
+
+
+@behaviour("handover:requests")
+@pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
+def test_a_call_of_a_session_is_refused_as_not_delivered_while_the_door_holds(
+    desk: DoorCoreRig, method: str
+) -> None:
+    """The session ends with the broker, so the next door could not run it."""
+    session, _ = desk.initialized()
+    hold(desk)
+    x = desk.post(request(2, method, name="a", arguments={}), mcp_session_id=session)
+    told = desk.body(x)
+    fault = told["error"]["data"] if "error" in told else told["result"]["_meta"]["carpool/error"]
+    assert (desk.status(x), told["id"], fault["code"], fault["delivered"]) == (200, 2, "closing", "no")
+    assert not desk.told
+    assert not desk.held
+
+
+@behaviour("handover:requests")
+@pytest.mark.parametrize("method", ["tools/call", "ping"])
+def test_a_request_of_a_session_that_the_next_door_goes_on_with_is_kept(
+    desk: DoorCoreRig, method: str
+) -> None:
+    """As after a change of settings: the broker stays."""
+    session, _ = desk.initialized()
+    desk.take(desk.core.hold_requests(desk.now, sessions_end=False))
+    x = desk.post(request(2, method, name="a", arguments={}), mcp_session_id=session)
+    assert json.loads(desk.held[x])["method"] == method
+    assert x not in desk.answers
+
+
+def test_a_session_may_ask_for_what_needs_no_server_while_the_door_holds(desk: DoorCoreRig) -> None:
+    session, s = desk.initialized()
+    hold(desk)
+    x = desk.post(PING, mcp_session_id=session)
+    assert desk.heard("ping")[2] == x
+    desk.answer(s, x, 3)
+    assert desk.status(x) == 200
 
 
 @behaviour("handover:requests")
@@ -92,53 +142,54 @@ def test_what_open_calls_need_passes_while_the_door_holds(desk: DoorCoreRig) -> 
 
 
 @behaviour("handover:requests")
-@pytest.mark.parametrize("method", ["tools/call", "tools/list"])
-def test_a_request_that_the_ending_broker_has_not_sent_is_kept_and_not_answered(
-    desk: DoorCoreRig, method: str
-) -> None:
-    session, s = desk.initialized()
-    sent = request(2, method, name="a", arguments={})
-    x = desk.post(sent, mcp_session_id=session)
+def test_a_request_that_the_ending_broker_has_not_sent_is_kept_and_not_answered(desk: DoorCoreRig) -> None:
+    s, x = stateless(desk)
     hold(desk)
-    desk.tell(s, {"jsonrpc": "2.0", "id": 2, **refused("closing", method)}, x)
-    assert json.loads(desk.held[x]) == sent
+    desk.tell(s, {"jsonrpc": "2.0", "id": 7, **refused("closing", "tools/list")}, x)
+    assert json.loads(desk.held[x]) == LIST
     assert x not in desk.answers
     assert not desk.core.has_open_calls
 
 
+@behaviour("handover:requests")
+def test_a_call_of_a_session_that_the_ending_broker_has_not_sent_is_answered(desk: DoorCoreRig) -> None:
+    session, s = desk.initialized()
+    x = desk.post(CALL, mcp_session_id=session)
+    hold(desk)
+    desk.tell(s, {"jsonrpc": "2.0", "id": 2, **refused("closing", "tools/call")}, x)
+    assert desk.status(x) == 200
+    assert not desk.held
+
+
 @pytest.mark.parametrize("code", ["cut_off", "paused"])
 def test_another_refusal_of_the_broker_is_an_answer(desk: DoorCoreRig, code: str) -> None:
-    session, s = desk.initialized()
-    x = desk.post(request(2, "tools/call", name="a", arguments={}), mcp_session_id=session)
+    s, x = stateless(desk)
     hold(desk)
-    desk.tell(s, {"jsonrpc": "2.0", "id": 2, **refused(code, "tools/call")}, x)
+    desk.tell(s, {"jsonrpc": "2.0", "id": 7, **refused(code, "tools/list")}, x)
     assert desk.status(x) == 200
     assert not desk.held
 
 
 def test_a_server_that_writes_the_words_of_a_refusal_has_answered(desk: DoorCoreRig) -> None:
-    session, s = desk.initialized()
-    x = desk.post(request(2, "tools/call", name="a", arguments={}), mcp_session_id=session)
+    s, x = stateless(desk)
     hold(desk)
-    desk.answer(s, x, 2, content=[], structuredContent={"code": "closing", "delivered": "no"})
+    desk.answer(s, x, 7, content=[], structuredContent={"code": "closing", "delivered": "no"})
     assert desk.status(x) == 200
 
 
 def test_a_refusal_is_an_answer_while_the_door_does_not_hold(desk: DoorCoreRig) -> None:
-    session, s = desk.initialized()
-    x = desk.post(request(2, "tools/call", name="a", arguments={}), mcp_session_id=session)
-    desk.tell(s, {"jsonrpc": "2.0", "id": 2, **refused("closing", "tools/call")}, x)
+    s, x = stateless(desk)
+    desk.tell(s, {"jsonrpc": "2.0", "id": 7, **refused("closing", "tools/list")}, x)
     assert desk.status(x) == 200
 
 
 @behaviour("handover:requests")
 def test_a_refusal_ends_a_stream_of_events_that_has_begun(desk: DoorCoreRig) -> None:
-    session, s = desk.initialized()
-    x = desk.post(request(2, "tools/call", name="a", arguments={}), mcp_session_id=session)
+    s, x = stateless(desk)
     hold(desk)
     desk.tell(s, notification("notifications/progress", progressToken=1, progress=1), x)
-    desk.tell(s, {"jsonrpc": "2.0", "id": 2, **refused("closing", "tools/call")}, x)
-    assert desk.events(x)[-1]["id"] == 2
+    desk.tell(s, {"jsonrpc": "2.0", "id": 7, **refused("closing", "tools/list")}, x)
+    assert desk.events(x)[-1]["id"] == 7
     assert desk.ended == [x]
     assert not desk.held
 

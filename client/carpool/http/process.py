@@ -12,6 +12,7 @@ import contextlib
 import gc
 import os
 import socket
+import time
 from collections.abc import Mapping, Set
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from carpool.http.core.limits import HttpLimits
 from carpool.http.core.pending import PATIENCE_S, RETURN_S
 from carpool.http.left_connections import LeftConnection, end_connections, pack, unpack
 from carpool.http.log import log_line, warn
-from carpool.http.server import HttpDoorServer, raise_descriptor_limit, write_url
+from carpool.http.server import BACKLOG, HttpDoorServer, raise_descriptor_limit, write_url
 from carpool.launcher.http_address import bind, cannot_listen, has_address, split_address
 from carpool.launcher.http_door import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED
 from carpool.launcher.http_handover import HELD, HOLD, LEFT, LISTENS, LISTENS_NOT
@@ -39,6 +40,7 @@ from carpool_protocol.runtime.wallclock import unix_s
 
 _LOOK_EVERY_S = 2.0
 _SPARE_DESCRIPTORS = 64
+_CLOSE_LOOKS, _CLOSE_LOOK_S = 20, 0.05
 _HEIR_S = 30.0
 """The broker keeps sessions of a door that died for this long."""
 
@@ -109,9 +111,9 @@ def settings_of(
 
 
 def listen_on(settings: HttpConfig) -> socket.socket:
-    """Return the bound socket. Raises `UnservableError`, most often because the port is taken."""
+    """Return the listening socket. Raises `UnservableError`, most often because the port is taken."""
     try:
-        return bind(settings.host, settings.port)
+        return bind(settings.host, settings.port, BACKLOG)
     except (OSError, UnicodeError) as error:
         code = EXIT_TAKEN if isinstance(error, OSError) else EXIT_CONFIG
         raise UnservableError(cannot_listen(settings.host, settings.port, error), code) from None
@@ -140,9 +142,23 @@ def listen(settings: HttpConfig, launcher: "LauncherLine", listener: int, connec
         sock.close()
         launcher.send(LISTENS_NOT)
     end_connections(earlier)
-    sock = listen_on(settings)
+    sock = listen_on(settings) if listener < 0 else listen_beside(settings)
     launcher.send(LISTENS, sock.fileno())
     return EarlierDoor(sock, goes_on=False, connections=[])
+
+
+def listen_beside(settings: HttpConfig) -> socket.socket:
+    """Return the listening socket, while the launcher may not have closed the one before yet: its port can be
+    in the way, if only the host is another one. Raises `UnservableError`.
+    """
+    for _ in range(_CLOSE_LOOKS):
+        try:
+            return listen_on(settings)
+        except UnservableError as error:
+            if error.code != EXIT_TAKEN:
+                raise
+        time.sleep(_CLOSE_LOOK_S)
+    return listen_on(settings)
 
 
 class LauncherLine:
@@ -156,6 +172,11 @@ class LauncherLine:
         if self._sock is not None:
             with contextlib.suppress(OSError):
                 socket.send_fds(self._sock, [f"{line}\n".encode()], fds)
+
+    def close(self) -> None:
+        """Close it: nothing more is said."""
+        if self._sock is not None:
+            self._sock.close()
 
 
 class DoorConfig(NamedTuple):
@@ -222,6 +243,7 @@ class _HttpDoor:
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(paths.door_file(self._directory))
+            self._launcher.close()
             for task in (watching, living):
                 if task is not None:
                     task.cancel()

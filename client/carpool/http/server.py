@@ -44,7 +44,7 @@ from carpool_protocol.bootstrap import paths
 from carpool_protocol.files import private_files
 from carpool_protocol.runtime.steady_clock import SteadyClock
 
-_BACKLOG: Final = 2048
+BACKLOG: Final = 2048
 _BEAT_S: Final = 1.0
 _MARGIN_S: Final = 0.01
 """Added to a time limit, because a timer of the loop can fire a little early."""
@@ -345,7 +345,7 @@ class HttpDoorServer:
         loop = asyncio.get_running_loop()
         self._beat_once()
         server = await loop.create_server(
-            lambda: HttpConnection(self, self._clock), sock=sock, backlog=_BACKLOG
+            lambda: HttpConnection(self, self._clock), sock=sock, backlog=BACKLOG
         )
         on_listening()
         for each in earlier:

@@ -20,9 +20,9 @@ def split_address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Return the listening socket. Raises `OSError`, and `UnicodeError` for a name that no
-    machine can have.
+def bind(host: str, port: int, backlog: int = 0) -> socket.socket:
+    """Return the bound socket, which listens if `backlog` is not 0. Raises `OSError`, and `UnicodeError` for
+    a name that no machine can have.
     """
     family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     sock = socket.socket(family, kind, proto)
@@ -30,6 +30,8 @@ def bind(host: str, port: int) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setblocking(False)
         sock.bind(address)
+        if backlog:
+            sock.listen(backlog)
     except BaseException:
         sock.close()
         raise

@@ -338,7 +338,8 @@ def _stay(
         watch.release()
     if offer is not None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, signal.SIG_DFL)
         offer.serve()
     return code
 

@@ -1,11 +1,26 @@
-"""What the door's process takes from the configuration, and what it says where it cannot."""
+"""What the door's process takes from the configuration and from the door before, and what it says where it
+cannot.
+"""
 
+import os
+import socket
+import threading
 from pathlib import Path
 
 import pytest
 
-from carpool.http.process import UnservableError, settings_of
+from carpool.http import process
+from carpool.http.left_connections import LeftConnection, pack
+from carpool.http.process import LauncherLine, UnservableError, listen, settings_of
+from carpool.launcher.http_address import bind
+from carpool.launcher.http_door import EXIT_CONFIG, EXIT_TAKEN
+from carpool.launcher.http_handover import LISTENS, LISTENS_NOT
 from carpool_protocol.config.reading.load import ConfigFile
+from carpool_protocol.config.schema.model import HttpConfig
+from tests.behaviours import behaviour
+from tests.kit.ports import free_port
+
+WAIT_S = 20.0
 
 
 def test_a_broken_configuration_is_told_as_people_read_it(tmp_path: Path) -> None:
@@ -15,3 +30,106 @@ def test_a_broken_configuration_is_told_as_people_read_it(tmp_path: Path) -> Non
         settings_of(ConfigFile(str(path), asked_for=True), "")
     where = f"{path}:2: http.prt: unknown key; did you mean `port`?"
     assert str(error.value) == f"the configuration is broken, no door is opened: {where}"
+
+
+def settings(tmp_path: Path, port: int) -> HttpConfig:
+    path = tmp_path / "carpool.json"
+    path.write_text(f'{{"http": {{"port": {port}}}}}')
+    found = settings_of(ConfigFile(str(path), asked_for=True), "")
+    assert found is not None
+    return found
+
+
+def left(data: bytes) -> tuple[int, socket.socket]:
+    """What an earlier door has left, and the client of the only connection in it."""
+    ours, client = socket.socketpair()
+    return pack([LeftConnection(ours.detach(), data)]).detach(), client
+
+
+@behaviour("handover:address")
+@pytest.mark.parametrize("any_port", [False, True])
+def test_a_door_goes_on_with_the_socket_and_the_connections_of_the_one_before(
+    tmp_path: Path, any_port: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        connections, client = left(b"waits")
+        wished = settings(tmp_path, 0 if any_port else port)
+        begin = listen(wished, LauncherLine(-1), listener.dup().detach(), connections)
+        assert begin.goes_on
+        assert begin.listener.getsockname() == listener.getsockname()
+        (found,) = begin.connections
+        assert found.data == b"waits"
+        os.close(found.fd)
+        begin.listener.close()
+        client.close()
+
+
+@behaviour("handover:ends", "handover:requests")
+def test_a_door_at_another_address_gives_the_socket_up_and_tells_clients_that_wait(tmp_path: Path) -> None:
+    ours, launcher = socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as listener, ours, launcher:
+        connections, client = left(b"waits")
+        port = free_port()
+        line = LauncherLine(ours.fileno())
+        begin = listen(settings(tmp_path, port), line, listener.dup().detach(), connections)
+        line.close()
+        assert not begin.goes_on
+        assert begin.connections == []
+        client.settimeout(WAIT_S)
+        assert client.recv(4096).startswith(b"HTTP/1.1 503 ")
+        client.close()
+        launcher.settimeout(WAIT_S)
+        told, fds = b"", []
+        while told.count(b"\n") < 2:
+            data, more, _, _ = socket.recv_fds(launcher, 100, 4)
+            told += data
+            fds += more
+        assert told == f"{LISTENS_NOT}\n{LISTENS}\n".encode()
+        with socket.socket(fileno=fds[0]) as kept:
+            begin.listener.close()
+            with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S):
+                kept.accept()[0].close()
+
+
+def test_a_port_that_the_launcher_still_holds_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where another host at the same port is configured."""
+    monkeypatch.setattr(process, "_CLOSE_LOOKS", 1000)
+    port = free_port()
+    held = socket.create_server(("127.0.0.1", port))
+    looked = threading.Event()
+
+    def look(host: str, port: int, backlog: int) -> socket.socket:
+        try:
+            return bind(host, port, backlog)
+        finally:
+            looked.set()
+
+    monkeypatch.setattr(process, "bind", look)
+
+    def close() -> None:
+        looked.wait(WAIT_S)
+        held.close()
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        begin = listen(settings(tmp_path, port), LauncherLine(-1), other.dup().detach(), -1)
+    closing.join()
+    assert begin.listener.getsockname()[1] == port
+    begin.listener.close()
+
+
+@pytest.mark.parametrize(("host", "code"), [("127.0.0.1", EXIT_TAKEN), ("no such name\udcff", EXIT_CONFIG)])
+def test_an_address_that_cannot_be_bound_is_told_with_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, code: int
+) -> None:
+    monkeypatch.setattr(process, "_CLOSE_LOOK_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as held, socket.create_server(("127.0.0.1", 0)) as other:
+        wished = settings(tmp_path, held.getsockname()[1])
+        values = {name: getattr(wished, name) for name in wished.__struct_fields__}
+        with pytest.raises(UnservableError, match="cannot listen") as error:
+            listen(HttpConfig(**{**values, "host": host}), LauncherLine(-1), other.dup().detach(), -1)
+    assert error.value.code == code

@@ -178,6 +178,8 @@ class HttpDoorServer:
         x = self._core.next_number()
         self._waiting[x] = connection
         now = self._clock()
+        if self._is_last:
+            connection.close_after_answer()
         if connection in self._unknown and not self._shows_token(connection, request):
             self._perform([Respond(x, 503, b"too many connections of this token are open", media=_TEXT)])
             connection.close_after_write()
@@ -356,6 +358,9 @@ class HttpDoorServer:
         ]
         await self._stopping.wait()
         left: list[LeftConnection] = []
+        if self._is_last:
+            for connection in self._waiting.values():
+                connection.close_after_answer()
         if self._settle_s is not None:
             await self._settle(self._settle_s)
         elif self._link is None:

@@ -97,6 +97,7 @@ class HandoverOffer:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
             self._sock.bind(self._path)
+            os.chmod(self._path, 0o600)
             self._sock.listen(8)
             self._file = os.stat(self._path)
         except OSError:

@@ -62,8 +62,8 @@ def played(tmp_path: Path, play: Callable[[RunningDoor, socket.socket], Awaitabl
     asyncio.run(run())
 
 
-async def not_delivered(client: Client) -> None:
-    """The client is told that its request was not delivered, and when to try again."""
+async def not_delivered(client: Client) -> bytes:
+    """The client is told that its request was not delivered, and when to try again. Returns the head."""
     head = await client.until(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503 ")
     assert b"Retry-After: 1\r\n" in head
@@ -71,6 +71,7 @@ async def not_delivered(client: Client) -> None:
     told = json.loads(await client.reader.readexactly(size))
     assert told["id"] == 7
     assert "not delivered" in told["error"]["message"]
+    return head
 
 
 @behaviour("handover:keep-alive", "handover:requests")
@@ -106,7 +107,7 @@ def test_requests_that_wait_are_refused_where_no_door_follows(tmp_path: Path) ->
         door.server.hold()
         await client.send(POST)
         door.server.stop()
-        await not_delivered(client)
+        assert b"Connection: close\r\n" in await not_delivered(client)
         assert await client.rest() == b""
         assert await door.ended() == []
         client.writer.close()

@@ -68,6 +68,7 @@ def test_the_next_launcher_gets_what_the_last_one_offers(
 ) -> None:
     port = sockets[0].getsockname()[1]
     offer = HandoverOffer(place, handover(*sockets))
+    assert os.stat(paths.handover_socket(place)).st_mode & 0o777 == 0o600
     giving = threading.Thread(target=offer.serve, args=(WAIT_S,))
     giving.start()
     found = HttpHandover(take_offer(place))

@@ -290,7 +290,8 @@ class HttpDoorServer:
             await asyncio.sleep(_LOOK_S)
         requests = {connection: x for x, connection in self._waiting.items()}
         left: list[LeftConnection] = []
-        for connection in list(self._connections):
+        # Of too many the idle ones are not left: those with a request come first.
+        for connection in sorted(self._connections, key=lambda each: each not in requests):
             x = requests.get(connection, 0)
             waiting = self._pending.remove(x)
             found = connection.leave(waiting) if len(left) < left_connections.MOST else None

@@ -157,6 +157,28 @@ def test_connections_that_are_too_many_end_and_what_waits_on_them_is_refused(
     played(tmp_path, play)
 
 
+@behaviour("handover:keep-alive")
+def test_of_too_many_connections_those_with_a_request_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(left_connections, "MOST", 2)
+
+    async def play(door: RunningDoor, _: socket.socket) -> None:
+        clients = [await door.client() for _ in range(6)]
+        door.server.hold()
+        for client in clients[2:4]:
+            await client.send(POST)
+        door.server.hand_over(0.0)
+        left = await door.ended()
+        assert [each.data.endswith(BODY) for each in left] == [True, True]
+        assert [await client.rest() for client in (*clients[:2], *clients[4:])] == [b""] * 4
+        left_connections.end_connections(left)
+        for client in clients:
+            client.writer.close()
+
+    played(tmp_path, play)
+
+
 @behaviour("handover:requests")
 def test_a_request_that_is_half_read_when_the_door_ends_may_be_finished(tmp_path: Path) -> None:
     async def play(door: RunningDoor, _: socket.socket) -> None:

@@ -1,13 +1,14 @@
 """HTTP/1.1 on one connection: requests in, whole answers or streams of events out, within limits.
 
-Owns parsing (httptools), keep-alive, chunked streams, the sizes and times a client may take, and the news
-that it hung up. Invariants: one request of a connection is worked on at a time and they are answered in
-order; what is kept of one that is not complete is bounded, alone and together (`BodyBudget`), and
-so is what is kept for a client that does not read (`MAX_UNSENT_BYTES` of events), then it is cut; a broken
-request gets its status and the connection ends; what can be read in two ways (RFC 9112, 11.2) is broken.
+Owns parsing (httptools), keep-alive, chunked streams, the sizes and times a client may take, the news that it
+hung up, and the passing on of a connection that is between two requests. Invariants: one request of a
+connection is worked on at a time and they are answered in order; what is kept of one that is not complete is
+bounded, alone and together (`BodyBudget`), and so is what is kept for a client that does not read
+(`MAX_UNSENT_BYTES` of events), then it is cut; a broken request gets its status and the connection ends; what
+can be read in two ways (RFC 9112, 11.2) is broken.
 
 Knows nothing of: MCP, the broker, what paths mean.
-Decision: docs/decisions/0017.
+Decisions: docs/decisions/0017, 0054.
 """
 
 import asyncio

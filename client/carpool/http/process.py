@@ -1,4 +1,4 @@
-"""One door's process: its settings, its socket, its lifeline, its end.
+"""One door's process: its settings, its socket, its lifeline, its end and what it leaves to the next door.
 
 Owns which configuration it serves (the file's `http`, an address of the command line above it), what of it
 can change while it serves (tokens, hosts, origins), and the refusal to listen openly without tokens.

@@ -1,7 +1,8 @@
 """The door's shell: connections of clients, the line to the broker, and the core between them.
 
-Owns which connection an HTTP request waits on, the listening socket, the seconds' beat and the lifeline to
-the launcher. Carries out what the core decides; decides nothing itself but when the process must end.
+Owns which connection an HTTP request waits on, the listening socket, the seconds' beat, the requests that
+wait for a broker or for the next door, and which connections that one gets (docs/decisions/0054). Carries out
+what the core decides; decides nothing itself but when the process must end.
 
 Knows nothing of: MCP, what frames say.
 """

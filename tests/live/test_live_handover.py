@@ -259,3 +259,29 @@ async def test_a_request_that_does_not_arrive_in_time_is_refused(daemon: Make) -
             answer = await stream.receive_some()
             assert answer.startswith(b"HTTP/1.1 503 ")
             assert b"try it again" in answer
+
+
+@behaviour("handover:requests")
+async def test_a_session_goes_on_while_a_slow_client_holds_up_the_change_of_settings(
+    daemon: Make, connection: HTTPConnection
+) -> None:
+    port = free_port()
+    servers = {"good": observer()}
+    one = daemon(servers, http={"port": port})
+    url, first = door(one)
+    sid = session(url)
+    connection.port = port
+    headers = {"Content-Type": "application/json", "Accept": BOTH, "Mcp-Session-Id": sid}
+    with trio.fail_after(LIMIT_S):
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        async with stream:
+            await stream.send_all(b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\nhalf")
+            connection.connect()
+            one.configure(servers, http={"port": port, "max_sessions": 77})
+            await until(lambda: "it starts again" in one.log("http"), "the door has seen it", WAIT_S)
+            for ident in (2, 3):
+                connection.request("POST", "/mcp", json.dumps(request(ident, "ping")), headers)
+                answer = await trio.to_thread.run_sync(connection.getresponse)
+                assert (answer.status, json.loads(answer.read())["id"]) == (200, ident)
+        assert door(one)[1] != first
+    connection.close()

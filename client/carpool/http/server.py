@@ -108,6 +108,8 @@ class HttpDoorServer:
         self._on_held = on_held
         self._settle_s: float | None = None
         """How long open calls may take before the handover; None: there is none."""
+        self._is_settled = False
+        """True once nothing is open any more before the handover: what comes now is for the next door."""
         self._pending = PendingRequests()
         self.linked = asyncio.Event()
         """Set once the broker was connected."""
@@ -185,7 +187,7 @@ class HttpDoorServer:
             self._perform([Respond(x, 503, b"too many connections of this token are open", media=_TEXT)])
             connection.close_after_write()
             return x
-        if self._link is None and not self._is_last:
+        if (self._link is None or self._is_settled) and not self._is_last:
             until = self._core.waits_until(request.path, now)
             if until > now and self._pending.add(x, request, until):
                 return x
@@ -279,15 +281,14 @@ class HttpDoorServer:
         deadline = loop.time() + settle_s
         while self._link is not None and self._core.has_open_calls and loop.time() < deadline:  # noqa: ASYNC110 - seldom: not worth an event
             await asyncio.sleep(_LOOK_S)
+        self._is_settled = True
         self._perform(self._core.door_ends(self._clock()))
 
     async def _leave_connections(self) -> list[LeftConnection]:
         """Give up the connections, once no request is arriving and no answer is on its way."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _GOODBYE_S
-        while loop.time() < deadline and not all(  # noqa: ASYNC110 - seldom and short
-            each.may_be_left or each.is_failed for each in self._connections
-        ):
+        while loop.time() < deadline and not self._is_between_requests():  # noqa: ASYNC110 - seldom and short
             await asyncio.sleep(_LOOK_S)
         requests = {connection: x for x, connection in self._waiting.items()}
         left: list[LeftConnection] = []
@@ -304,7 +305,16 @@ class HttpDoorServer:
                 self._perform([self._core.held_refusal(x, waiting)])
             elif connection.is_arriving:
                 connection.refuse(Respond(0, 503, _CUT, (("Retry-After", "1"),), _TEXT))
+            elif x:
+                connection.close_after_answer()
         return left
+
+    def _is_between_requests(self) -> bool:
+        """True if no request is arriving on any connection, and no answer is on its way."""
+        answered = {connection for x, connection in self._waiting.items() if x not in self._pending}
+        return all(
+            each.is_failed or (each.may_be_left and each not in answered) for each in self._connections
+        )
 
     def _new_link(self) -> BrokerLink:
         line = BrokerLink(lambda: self._broker_connected(line), self._line_received, self._broker_lost)

@@ -32,6 +32,9 @@ class PendingRequests:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def __contains__(self, x: int) -> bool:
+        return x in self._waiting
+
     def add(self, x: int, request: HttpRequest, until: float) -> bool:
         """Let a request wait until this time. Returns False if too many wait."""
         size = self._bytes + len(request.body)

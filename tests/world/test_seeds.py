@@ -39,6 +39,7 @@ from tests.world.sim.storms import EVERY
         pytest.param("workspaces", 1300033, id="a call is given up under the session after the lost one"),
         pytest.param("hooks", 1200205, id="the state of a pool changes twice while it is compared"),
         pytest.param("workspaces", 577041117, id="the link is cut while a call waits for a retry"),
+        pytest.param("nodes", 22, id="another node tells a call of a loss while that call is cancelled"),
     ],
 )
 def test_a_storm_that_found_a_fault_breaks_no_promise(kind: str, seed: int) -> None:

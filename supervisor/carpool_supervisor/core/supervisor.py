@@ -89,6 +89,7 @@ from carpool_supervisor.core.model.events import (
     UrlElicitationRequired,
 )
 from carpool_supervisor.core.model.lifecycle import InstanceState
+from carpool_supervisor.core.model.loss_causes import LossCause
 from carpool_supervisor.core.model.pool import Instance, Pool, Pools
 from carpool_supervisor.core.model.timer_kinds import TimerKind, supervisor_timers
 from carpool_supervisor.core.pools.instances import Instances
@@ -436,9 +437,9 @@ class SupervisorCore:
             leave_out_pause(instance, now)
             self.paused_timeouts.reading_resumed(instance, now)
 
-    def _replace_instance(self, instance: Instance, now: float) -> None:
-        """Replace an instance whose ended calls spoil it for other sessions."""
-        self.instances.drain(instance, now)
+    def _replace_instance(self, instance: Instance, now: float, cause: LossCause = "restart") -> None:
+        """Replace an instance whose ended calls spoil it for others. Its holder is told this cause."""
+        self.instances.drain(instance, now, cause)
         self.instances.start_queue.enqueue(instance.pool)
         self.instances.start_queue.start_queued(now)
 
@@ -449,10 +450,11 @@ class SupervisorCore:
         self.instances.output_received(instance, now)
         if event.task or event.task_over:
             self.task_holds.call_answered(instance, event, now)
-        self.dispatcher.call_answered(instance, event, now)
-        if event.state_lost:  # its agent was told with this answer
-            self.leases.mark_unused(instance.id)
-            self._replace_instance(instance, now)
+        is_told = self.dispatcher.call_answered(instance, event, now)
+        if event.state_lost:
+            if is_told:  # otherwise its agent has cancelled the call, and the next one tells it
+                self.leases.mark_unused(instance.id)
+            self._replace_instance(instance, now, "remote")
         pool = instance.pool
         if instance.calls >= instance.review_from:
             self._review_instance(instance, now)

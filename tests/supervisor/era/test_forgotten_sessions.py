@@ -45,6 +45,18 @@ def test_calls_behind_the_one_that_the_bridge_has_told_hear_it_too_and_run_nowhe
     assert rig.served(4, "a") != first
 
 
+@behaviour("lease:never-silently")
+def test_a_loss_that_only_a_cancelled_call_was_told_of_is_told_with_the_next_one() -> None:
+    rig = PoolsRig(spec(sharing="session"))
+    first = rig.served(1, "a")
+    rig.call(2, "a")
+    rig.cancel(2)
+    forgotten(rig, 2)
+    rig.call(3, "a")
+    assert rig.fault(3) == "state_lost"
+    assert rig.served(4, "a") != first
+
+
 def test_no_call_of_any_session_goes_to_a_bridge_that_reported_state_lost() -> None:
     rig = PoolsRig(spec(sharing="concurrent", max_instances=2))
     first = rig.served(1, "a")

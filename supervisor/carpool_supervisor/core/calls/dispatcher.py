@@ -271,6 +271,8 @@ class Dispatcher:
                 )
             else:
                 self._emit(CallAnswered(call, event.is_error, event.body, False, event.ttl_ms, event.public))
+        elif event.state_lost:
+            return False  # the instance is replaced: a call that waits is not for it
         if not instance.pool.plain:  # a late answer frees a slot too
             self.instance_freed(instance, now)
         elif instance.pool.queue:

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 
-from tests.world.sim.cluster import Cluster
+from tests.world.sim.cluster import SimCluster
 from tests.world.sim.storms import EVERY
 from tests.world.sim.world import World
 
@@ -49,7 +49,7 @@ def soak(seeds: Iterable[tuple[str, int]]) -> list[str]:
         signal.alarm(STORM_S)
         try:
             world = EVERY[kind](seed)
-            calls += world.book.asked if isinstance(world, World | Cluster) else 0
+            calls += world.book.asked if isinstance(world, World | SimCluster) else 0
         except Exception as wrong:  # noqa: BLE001 - whatever it is, the next seed is tried
             broken.append(f"{kind}:{seed}")
             traceback.print_exception(wrong, limit=-3, file=sys.stdout)

@@ -9,8 +9,8 @@ from carpool.cluster.core.channel import LOST_S
 from carpool_protocol.link.messages import Policy
 from tests.behaviours import behaviour
 from tests.world.sim.agents import SimAgent
-from tests.world.sim.cluster import Cluster
-from tests.world.sim.node_carpool import NodeWorld
+from tests.world.sim.cluster import SimCluster
+from tests.world.sim.node_carpool import NodeCarpool
 from tests.world.sim.node_faults import node_storm
 from tests.world.sim.node_quiesce import quiesce_cluster
 from tests.world.sim.traits import Traits
@@ -42,9 +42,11 @@ def test_every_promise_holds_across_nodes_through_a_storm_and_after_it(seed: int
     assert cluster.left, "no call has left its node"
 
 
-def two_nodes(traits: Traits, policy: Policy = POLICY) -> tuple[Cluster, NodeWorld, NodeWorld, SimAgent]:
+def two_nodes(
+    traits: Traits, policy: Policy = POLICY
+) -> tuple[SimCluster, NodeCarpool, NodeCarpool, SimAgent]:
     """`alpha`, and `beta` with a server of this kind; an agent at `alpha` has called it once."""
-    cluster = Cluster(1, {"alpha": [], "beta": [SimServer(name="b0", traits=traits, policy=policy)]})
+    cluster = SimCluster(1, {"alpha": [], "beta": [SimServer(name="b0", traits=traits, policy=policy)]})
     here, there = cluster.worlds["alpha"], cluster.worlds["beta"]
     cluster.run(3.0)
     agent = here.agent()
@@ -62,7 +64,7 @@ def test_the_same_seed_is_the_same_run_at_all_nodes() -> None:
     assert counts[0] == counts[1]
 
 
-def cut_for(cluster: Cluster, duration_s: float) -> None:
+def cut_for(cluster: SimCluster, duration_s: float) -> None:
     """Cut both directions for so long."""
     pairs = (("alpha", "beta"), ("beta", "alpha"))
     for pair in pairs:

@@ -10,7 +10,7 @@ from carpool.cluster.core.own_servers import GRACE_S
 from carpool.cluster.core.send_window import MAX_RESEND_S
 from carpool_protocol.link.messages import Call
 from tests.world.sim.clock import SimClock
-from tests.world.sim.node_carpool import NodeWorld
+from tests.world.sim.node_carpool import NodeCarpool
 from tests.world.sim.node_instances import NodeInstance
 from tests.world.sim.node_links import SimNodeLinks
 from tests.world.sim.node_process import SimNode
@@ -21,7 +21,7 @@ SEEDS_OF_ONE: Final = 8
 """So many worlds may have seeds of their own."""
 
 
-class Cluster:
+class SimCluster:
     """See the module."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Cluster:
         self.links = SimNodeLinks(self.clock, self.rng, has_store=has_store)
         self._lives = dict.fromkeys(self.names, 0)
         self.worlds = {
-            name: NodeWorld(self, name, SEEDS_OF_ONE * seed + place, own, max_processes=max_processes)
+            name: NodeCarpool(self, name, SEEDS_OF_ONE * seed + place, own, max_processes=max_processes)
             for place, (name, own) in enumerate(servers.items())
         }
         for name in self.names:

@@ -28,7 +28,7 @@ from tests.world.sim.oracles.violation import Violation
 from tests.world.sim.traits import as_error, number_in
 
 if TYPE_CHECKING:
-    from tests.world.sim.node_carpool import NodeWorld
+    from tests.world.sim.node_carpool import NodeCarpool
     from tests.world.sim.node_process import SimNode
 
 ATTACH_S: Final = 0.3
@@ -64,7 +64,7 @@ class SimBrokerEnd:
     def __init__(self, node: "SimNode", other: str, server: str, events: NearEndEvents) -> None:
         """`other`: the node of the agent."""
         self._node = node
-        self._world: NodeWorld = node.world
+        self._world: NodeCarpool = node.world
         self.other = other
         self.server = server
         self._events = events
@@ -163,7 +163,7 @@ class NodeCarrier(HandshakeCarrier):
 class NodeAgent(SimAgent):
     """A session of an agent of another node, as its broker has it."""
 
-    def __init__(self, world: "NodeWorld", session: SessionId, end: SimBrokerEnd) -> None:
+    def __init__(self, world: "NodeCarpool", session: SessionId, end: SimBrokerEnd) -> None:
         super().__init__(world.book, world.rng, session, careless=False)
         self.world = world
         self.end = end

@@ -31,14 +31,14 @@ from tests.world.sim.traits import Traits, number_of
 from tests.world.sim.world import POLICY, SOURCES, SimServer, World
 
 if TYPE_CHECKING:
-    from tests.world.sim.cluster import Cluster
+    from tests.world.sim.cluster import SimCluster
     from tests.world.sim.node_process import SimNode
 
 
-class NodeWorld(World):
+class NodeCarpool(World):
     """See the module."""
 
-    def __init__(self, cluster: "Cluster", name: str, *args: Any, **settings: Any) -> None:
+    def __init__(self, cluster: "SimCluster", name: str, *args: Any, **settings: Any) -> None:
         self.cluster = cluster
         self.name = name
         self.node_servers: dict[str, SimServer] = {}

@@ -12,9 +12,9 @@ from random import Random
 from typing import Final
 
 from carpool.cluster.core.channel import LOST_S
-from tests.world.sim.cluster import Cluster
+from tests.world.sim.cluster import SimCluster
 from tests.world.sim.faults import STATELESS_TRAITS, TRAITS, Storm, servers_of
-from tests.world.sim.node_carpool import NodeWorld
+from tests.world.sim.node_carpool import NodeCarpool
 from tests.world.sim.node_links import LAG_S
 from tests.world.sim.node_quiesce import quiesce_cluster
 from tests.world.sim.stateless_agents import AnyAgents
@@ -28,13 +28,13 @@ STORM_S: Final = 40.0
 SLOW_LAG_S: Final = 0.2
 
 
-def node_storm(seed: int) -> Cluster:
+def node_storm(seed: int) -> SimCluster:
     """A storm over a cluster, then calm. Raises what is wrong. Odd seeds cut links and kill processes."""
     rng = Random(f"nodes {seed}")
     persons = (*TRAITS, *STATELESS_TRAITS)
     names = NAMES[: rng.choice((2, 2, 3))]
     servers = {name: _servers_of(rng, name, persons) for name in names}
-    cluster = Cluster(seed, servers, has_store=rng.random() < 0.5)
+    cluster = SimCluster(seed, servers, has_store=rng.random() < 0.5)
     cluster.run(2.0)  # the nodes hear of each other
     disasters = seed % 2 == 1
     for world in cluster.worlds.values():
@@ -65,7 +65,7 @@ class LocalStorm(Storm):
 
     def _call(self, agent: AnyAgents) -> None:
         world = self.world
-        assert isinstance(world, NodeWorld)
+        assert isinstance(world, NodeCarpool)
         names = list(world.node_servers)
         if not names or self.rng.random() < 0.4:
             super()._call(agent)
@@ -79,7 +79,7 @@ class LocalStorm(Storm):
 class NodeStorm:
     """Everything that can go wrong between nodes, for a while."""
 
-    def __init__(self, cluster: Cluster, rng: Random, *, disasters: bool) -> None:
+    def __init__(self, cluster: SimCluster, rng: Random, *, disasters: bool) -> None:
         self.cluster = cluster
         self.rng = rng
         self.until = cluster.now + STORM_S

@@ -23,7 +23,7 @@ from carpool_supervisor.spawn.node_sessions import NOT_RUNNING, NodeSessionTable
 from tests.world.sim.servers import SimInstance
 
 if TYPE_CHECKING:
-    from tests.world.sim.node_carpool import NodeWorld
+    from tests.world.sim.node_carpool import NodeCarpool
     from tests.world.sim.node_process import SimNode
     from tests.world.sim.supervisor import SimSupervisor
 
@@ -103,7 +103,7 @@ class NodeInstance(SimInstance):
     is_remote = True
 
     def __init__(
-        self, world: "NodeWorld", supervisor: "SimSupervisor", instance: InstanceId, spec: PoolSpec
+        self, world: "NodeCarpool", supervisor: "SimSupervisor", instance: InstanceId, spec: PoolSpec
     ) -> None:
         self._world = world
         super().__init__(supervisor, instance, spec.key, "handshake")

@@ -22,7 +22,7 @@ from tests.world.sim.node_instances import NodeAsker, NodeInstance, SimPipesEnd
 from tests.world.sim.node_links import SimNodeLinks
 
 if TYPE_CHECKING:
-    from tests.world.sim.node_carpool import NodeWorld
+    from tests.world.sim.node_carpool import NodeCarpool
     from tests.world.sim.supervisor import SimSupervisor
 
 WINDOW_BYTES: Final = 6000
@@ -56,7 +56,7 @@ class NodeEnds:
 class SimNode:
     """One life of a node's process. `before`: the last id that the one before it took."""
 
-    def __init__(self, world: "NodeWorld", links: SimNodeLinks, *, life: int, has_file: bool) -> None:
+    def __init__(self, world: "NodeCarpool", links: SimNodeLinks, *, life: int, has_file: bool) -> None:
         """`life`: how many there were before. `has_file`: one of them has left the servers of others."""
         self.world = world
         self.clock: SimClock = world.clock

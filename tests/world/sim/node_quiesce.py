@@ -12,9 +12,9 @@ from typing import Final
 from carpool.cluster.core.channel import LOST_S
 from carpool.cluster.core.own_servers import GRACE_S
 from carpool.cluster.core.send_window import MAX_RESEND_S
-from tests.world.sim.cluster import Cluster
+from tests.world.sim.cluster import SimCluster
 from tests.world.sim.node_agents import NodeAgent
-from tests.world.sim.node_carpool import NodeWorld
+from tests.world.sim.node_carpool import NodeCarpool
 from tests.world.sim.node_instances import NodeInstance
 from tests.world.sim.node_links import LAG_S
 from tests.world.sim.oracles.lists import rows_now
@@ -35,7 +35,7 @@ HEARD_S: Final = LOST_S + MAX_RESEND_S + 3.0
 """After this time both ends know of a channel that was lost, and of the next one."""
 
 
-def quiesce_cluster(cluster: Cluster) -> None:
+def quiesce_cluster(cluster: SimCluster) -> None:
     """The weather turns: nothing new goes wrong, what is under way ends."""
     worlds = list(cluster.worlds.values())
     _heal(cluster, worlds)
@@ -61,7 +61,7 @@ def quiesce_cluster(cluster: Cluster) -> None:
         _no_session_is_left(world)
 
 
-def _heal(cluster: Cluster, worlds: list[NodeWorld]) -> None:
+def _heal(cluster: SimCluster, worlds: list[NodeCarpool]) -> None:
     """All faults end, and everything that is down comes back."""
     cluster.links.loss, cluster.links.lag_s = 0.0, LAG_S
     for pair in list(cluster.links.cuts):
@@ -80,7 +80,7 @@ def _heal(cluster: Cluster, worlds: list[NodeWorld]) -> None:
             _lists_are_the_present_ones(cluster)
 
 
-def _knows_all_servers(world: NodeWorld) -> None:
+def _knows_all_servers(world: NodeCarpool) -> None:
     """The broker has read each server that another node offers, and no other."""
     offered = {
         server
@@ -93,7 +93,7 @@ def _knows_all_servers(world: NodeWorld) -> None:
         raise Violation(f"{world.name} knows {sorted(known)} of other nodes, which offer {sorted(offered)}")
 
 
-def _sessions_have_both_ends(world: NodeWorld) -> None:
+def _sessions_have_both_ends(world: NodeCarpool) -> None:
     """Each session is known at both of its nodes, and its list is the present one."""
     for other in world.node_names:
         here = world.node_process
@@ -118,7 +118,7 @@ def _sessions_have_both_ends(world: NodeWorld) -> None:
         )
 
 
-def _lists_are_the_present_ones(cluster: Cluster) -> None:
+def _lists_are_the_present_ones(cluster: SimCluster) -> None:
     """What each instance has told of the tools there is what its session would be told now."""
     for _ in range(LOOKS):
         if not any(_old_lists(cluster)):
@@ -128,7 +128,7 @@ def _lists_are_the_present_ones(cluster: Cluster) -> None:
         raise Violation(text)
 
 
-def _old_lists(cluster: Cluster) -> Iterator[str]:
+def _old_lists(cluster: SimCluster) -> Iterator[str]:
     for world in cluster.worlds.values():
         for instance in world.living():
             if isinstance(instance, NodeInstance) and instance.tools is not None and _is_steady(world):
@@ -140,7 +140,7 @@ def _old_lists(cluster: Cluster) -> Iterator[str]:
                     )
 
 
-def _lists_there(cluster: Cluster, world: NodeWorld, instance: NodeInstance) -> list[list[str]] | None:
+def _lists_there(cluster: SimCluster, world: NodeCarpool, instance: NodeInstance) -> list[list[str]] | None:
     """The tools of each session that may be this instance's; None: one of them is between two brokers."""
     assert instance.spec.target is not None
     present: list[list[str]] = []
@@ -159,7 +159,7 @@ def _lists_there(cluster: Cluster, world: NodeWorld, instance: NodeInstance) -> 
     return present
 
 
-def _is_steady(world: NodeWorld) -> bool:
+def _is_steady(world: NodeCarpool) -> bool:
     """Whether both daemons run and are connected."""
     sides = (world.broker, *world.supervisors.values())
     return all(each.alive and not each.stopped for each in sides) and all(
@@ -167,7 +167,7 @@ def _is_steady(world: NodeWorld) -> bool:
     )
 
 
-def _no_session_is_left(world: NodeWorld) -> None:
+def _no_session_is_left(world: NodeCarpool) -> None:
     """Nobody has used a server for a while: all sessions between nodes have ended."""
     node = world.node_process
     assert node is not None

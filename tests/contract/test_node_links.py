@@ -196,6 +196,45 @@ def test_a_peer_with_another_name_than_its_key_says_counts_under_the_name_of_its
     asyncio.run(run())
 
 
+def test_a_node_that_was_refused_reaches_the_other_once_that_knows_its_key() -> None:
+    async def run() -> None:
+        alpha_link, beta_link = curve_links("alpha", "beta")
+        there = alpha_link._peers["beta"]
+        alpha_link._peers.clear()
+        alpha, beta = NodeLinkEnd(alpha_link), NodeLinkEnd(beta_link)
+        for end in (alpha, beta):
+            end.start()
+        await until(lambda: any("refuses the key" in report for report in beta.reports))
+        await alpha.stop()
+        alpha_link._peers["beta"] = there
+        alpha.start()
+
+        def passes() -> bool:
+            beta.link.send("alpha", b"x")
+            return bool(alpha.frames)
+
+        await until(passes)
+        for end in (alpha, beta):
+            await end.stop()
+
+    asyncio.run(run())
+
+
+def test_a_node_reports_a_peer_that_has_another_key_than_configured() -> None:
+    async def run() -> None:
+        alpha_link, beta_link = curve_links("alpha", "beta")
+        wrong, _ = key_pair()
+        beta_link._peers["alpha"] = NodeAddress(beta_link._peers["alpha"].address, wrong)
+        alpha, beta = NodeLinkEnd(alpha_link), NodeLinkEnd(beta_link)
+        for end in (alpha, beta):
+            end.start()
+        await until(lambda: any("alpha" in each and "another key" in each for each in beta.reports))
+        for end in (alpha, beta):
+            await end.stop()
+
+    asyncio.run(run())
+
+
 def test_without_a_key_nothing_listens() -> None:
     with pytest.raises(LinkError, match="carpool cluster key"):
         ZmqNodeLink("tcp://127.0.0.1:7400", "alpha", {})

@@ -3,13 +3,15 @@
 Owns the sockets and the proof of who speaks: over TCP each peer has a public key, the authenticator admits
 these keys only and gives each its node's name, and a node reaches a peer only if that has the secret key to
 the peer's public one. Without a key nothing listens. An `ipc://` socket is for the same user only (mode
-0600); there a node says its name itself. A refusal, by this node or of it, is told once.
+0600); there a node says its name itself. A refusal, by this node or of it, is told once; a node that was
+refused tries again, because its key may be known there by then.
 
 Knows nothing of: frames' content, sessions, how keys are made (`keys`).
 """
 
 import asyncio
 import contextlib
+import itertools
 import os
 from collections.abc import Mapping
 from typing import Any, Final
@@ -29,9 +31,16 @@ MAX_QUEUED_FRAMES: Final = 512
 HEARTBEAT_MS: Final = 3000
 HANDSHAKE_MS: Final = 5000
 """A connection that does not prove who it is within this time is closed."""
-_FAILED: Final = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-_INLET: Final = ""
-"""Stands for the listening socket where others are named."""
+RETRY_S: Final = 1.0
+"""A peer that has refused this node is tried again after this time."""
+FAILED_HANDSHAKES: Final = 3
+"""So many handshakes in a row that fail without a reason mean that the peer has another key."""
+_HANDSHAKES: Final = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
 
 
 _STRANGER: Final = (
@@ -44,6 +53,13 @@ def _refusal(peer: str) -> str:
     return (
         f"node {peer} refuses the key of this node: its `cluster.peers` must have what `carpool cluster key` "
         "says here"
+    )
+
+
+def _other_key(peer: str, address: str) -> str:
+    return (
+        f"what listens at {address} has another key than `cluster.peers` gives node {peer}: compare it with "
+        "`carpool cluster key` there"
     )
 
 
@@ -99,10 +115,9 @@ class ZmqNodeLink:
             z85.decode(zmq.curve_public(z85.encode(secret_key))) if len(secret_key) == 32 else b""
         )
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
-        self._refused_by: set[str] = set()
-        """Peers that refuse this node's key."""
-        self._told: set[str] = set()
-        """Of whom a failed handshake was reported."""
+        self._is_running = False
+        self._problems: dict[str, str] = {}
+        """By peer, why the handshake with it fails."""
         if self._is_tcp and len(secret_key) != 32:
             raise LinkError("a `tcp://` address needs a key: `carpool cluster key` makes it")
         for name, peer in self._peers.items():
@@ -117,12 +132,12 @@ class ZmqNodeLink:
     @property
     def is_up(self) -> bool:
         """True while it runs: ZeroMQ reconnects by itself."""
-        return bool(self._sockets) or not self._peers
+        return self._is_running
 
     @property
     def problem(self) -> str:
-        """Return which peers refuse this node; empty: none that is known."""
-        return "; ".join(map(_refusal, sorted(self._refused_by)))
+        """Return with which peers the handshake fails, and why; empty: with none that is known."""
+        return "; ".join(text for _, text in sorted(self._problems.items()))
 
     def send(self, node: str, frame: bytes) -> None:
         """Send a frame, unless its peer's queue is full."""
@@ -149,46 +164,65 @@ class ZmqNodeLink:
                 admission = _Admission(context, names, events)
                 admission.start()
             inlet = self._listen(context)
-            for name, peer in self._peers.items():
-                self._sockets[name] = self._reach(context, peer)
             if self._is_tcp:
-                for name, sock in ((_INLET, inlet), *self._sockets.items()):
-                    watch = self._watch_handshakes(context, sock, name, events)
-                    watches.append(asyncio.create_task(watch))
+                heard = _watch_handshakes(context, inlet, "inproc://handshakes")
+                watches.append(asyncio.create_task(_tell_of_strangers(heard, events)))
+            keeping = (self._keep_connected(context, name, events) for name in self._peers)
+            watches += map(asyncio.create_task, keeping)
+            await asyncio.sleep(0)  # all connect
+            self._is_running = True
             events.restored()
             await self._receive(inlet, events)
         finally:
+            self._is_running = False
             for each in watches:
                 each.cancel()
             await asyncio.gather(*watches, return_exceptions=True)
-            for sock in self._sockets.values():
-                sock.close(linger=0)
-            self._sockets.clear()
             if admission is not None:
                 admission.stop()
             context.destroy(linger=0)
 
-    async def _watch_handshakes(
-        self, context: zmq.asyncio.Context, sock: zmq.Socket[Any], name: str, events: LinkEvents
+    async def _keep_connected(self, context: zmq.asyncio.Context, name: str, events: LinkEvents) -> None:
+        """Keep a socket to one peer. ZeroMQ connects again by itself, except after a refusal."""
+        reported: set[str] = set()
+        for attempt in itertools.count():
+            sock = self._new_socket(context, self._peers[name])
+            heard = _watch_handshakes(context, sock, f"inproc://handshakes-{name}-{attempt}")
+            sock.connect(self._peers[name].address)
+            self._sockets[name] = sock
+            try:
+                await self._wait_for_refusal(heard, name, reported, events)
+            finally:
+                del self._sockets[name]
+                sock.disable_monitor()
+                heard.close(linger=0)
+                sock.close(linger=0)
+            await asyncio.sleep(RETRY_S)
+
+    async def _wait_for_refusal(
+        self, heard: zmq.asyncio.Socket, name: str, reported: set[str], events: LinkEvents
     ) -> None:
-        """Tell of failed handshakes of a socket, once for each peer."""
-        address = f"inproc://handshakes-{name}"
-        sock.monitor(address, _FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
-        heard = context.socket(zmq.PAIR)
-        heard.connect(address)
+        """Follow the handshakes with a peer until it refuses this node. `reported`: what the log has."""
+        failed = 0
         while True:
-            event = parse_monitor_message(await heard.recv_multipart())["event"]
+            event = await _next_handshake(heard)
+            text = ""
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._refused_by.discard(name)
-                continue
-            if name != _INLET:
-                self._refused_by.add(name)
-            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                continue  # the admission names the key
-            if name not in self._told:
-                self._told.add(name)
-                text = _refusal(name) if name != _INLET else _STRANGER
-                events.report(text, "warning")
+                failed = 0
+                self._problems.pop(name, None)
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                failed += 1
+                if failed >= FAILED_HANDSHAKES:
+                    text = _other_key(name, self._peers[name].address)
+            else:
+                text = _refusal(name)
+            if text:
+                self._problems[name] = text
+                if text not in reported:
+                    reported.add(text)
+                    events.report(text, "warning")
+            if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                return
 
     def _listen(self, context: zmq.asyncio.Context) -> zmq.asyncio.Socket:
         inlet = context.socket(zmq.PULL)
@@ -207,7 +241,7 @@ class ZmqNodeLink:
             os.umask(umask)
         return inlet
 
-    def _reach(self, context: zmq.asyncio.Context, peer: NodeAddress) -> zmq.Socket[bytes]:
+    def _new_socket(self, context: zmq.asyncio.Context, peer: NodeAddress) -> "zmq.Socket[bytes]":
         # A plain socket: it never waits, because what it does not take is dropped.
         plain: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(context.underlying)
         sock: zmq.Socket[bytes] = plain.socket(zmq.PUSH)
@@ -221,7 +255,6 @@ class ZmqNodeLink:
         if peer.key:
             self._use_key(sock)
             sock.setsockopt(zmq.CURVE_SERVERKEY, z85.encode(peer.key))
-        sock.connect(peer.address)
         return sock
 
     def _use_key(self, sock: zmq.Socket[Any]) -> None:
@@ -240,3 +273,26 @@ class ZmqNodeLink:
             name = str(parts[-1].get("User-Id")) if self._is_tcp else said.decode("ascii", "replace")
             if name in self._peers:
                 events.frame_received(name, frame)
+
+
+def _watch_handshakes(
+    context: zmq.asyncio.Context, sock: "zmq.Socket[Any]", address: str
+) -> zmq.asyncio.Socket:
+    """Return a socket that receives the ends of handshakes. `address`: a new one of this process."""
+    sock.monitor(address, _HANDSHAKES)
+    heard = context.socket(zmq.PAIR)
+    heard.connect(address)
+    return heard
+
+
+async def _next_handshake(heard: zmq.asyncio.Socket) -> int:
+    """Return how the next handshake ends."""
+    event: int = parse_monitor_message(await heard.recv_multipart())["event"]
+    return event
+
+
+async def _tell_of_strangers(heard: zmq.asyncio.Socket, events: LinkEvents) -> None:
+    """Report once that something without a key has tried to connect. Of unknown keys the admission tells."""
+    while await _next_handshake(heard) != zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+        pass
+    events.report(_STRANGER, "warning")

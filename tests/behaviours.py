@@ -1588,6 +1588,14 @@ _CONFIG: Final = {
         "docs/operating.md, docs/decisions/0045",
         "Over HTTP only an operator's token may read about all agents, and only a full one may act.",
     ),
+    "web:waterfall": Behaviour(
+        "docs/web.md",
+        "While somebody watches, calls that end are shown with the times that they spent in each part.",
+    ),
+    "web:frozen": Behaviour(
+        "docs/web.md",
+        "A watcher gets the newest state when it reads. One that does not read costs nothing and is dropped.",
+    ),
     "http:tokens:verbs": Behaviour(
         "docs/http.md",
         "`carpool token` adds, lists and revokes tokens in the file; the door ends those that have expired.",

@@ -15,16 +15,24 @@ from carpool_broker.admin.open_calls import OpenCallCommands
 from carpool_broker.admin.operator_acts import OperatorActs
 from carpool_broker.admin.override_commands import OverrideCommands, Reload
 from carpool_broker.admin.pool_commands import PoolCommands
+from carpool_broker.admin.recent_call_report import RecentCallReport
 from carpool_broker.admin.session_commands import Disconnect, SessionCommands
 from carpool_broker.admin.session_view import SessionQueries
 from carpool_broker.admin.status_query import Process, StatusQuery
 from carpool_broker.admin.supervisor_queries import SupervisorQueries
 from carpool_broker.config.configuration import Configuration, ConfigurationChange
 from carpool_broker.core.broker import BrokerCore
-from carpool_broker.core.model.events import CallCancelledByOperator, PausedServersChanged, PinsApproved
+from carpool_broker.core.model.events import (
+    CallCancelledByOperator,
+    PausedServersChanged,
+    PinsApproved,
+    RecentCallsWatched,
+)
 from carpool_broker.storage.approval_store import ApprovalStore
 
-OperatorEvent = ConfigurationChange | PinsApproved | PausedServersChanged | CallCancelledByOperator
+OperatorEvent = (
+    ConfigurationChange | PinsApproved | PausedServersChanged | CallCancelledByOperator | RecentCallsWatched
+)
 """What follows for the core from an operator's request."""
 
 
@@ -61,6 +69,7 @@ class ControlMethods:
         SessionQueries(core, inquiries).register(methods)
         SessionCommands(core, disconnect).register(methods)
         OpenCallCommands(core, inquiries, clock, follow).register(methods)
+        RecentCallReport(core, clock, follow).register(methods)
         PoolCommands(core, configuration, inquiries, process.told_at).register(methods)
         profile_report.register(methods, core, configuration)
 

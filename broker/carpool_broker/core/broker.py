@@ -52,6 +52,7 @@ from carpool_broker.core.model.events import (
     PausedServersChanged,
     PingRequested,
     PinsApproved,
+    RecentCallsWatched,
     RecordReceived,
     RequestCancelled,
     RootsAnswered,
@@ -369,6 +370,8 @@ class BrokerCore:
                 self.updates.source_dropped(event)
             case CallCancelledByOperator():
                 self.requests.cancelled_by_operator(event.call, event.token, now)
+            case RecentCallsWatched():
+                self.call_table.watch_recent(now)
             case PausedServersChanged():
                 self.sources.paused_servers = event.servers
                 self.supervisor_sync.send_pools()

@@ -46,6 +46,8 @@ def check(call_table: CallTable, sessions: Mapping[SessionId, Session], timers: 
         check_call(call, call_table, timers)
     if call_table.counting is not None:
         call_table.counting.check()
+    if call_table.recent is not None:
+        call_table.recent.check()
     for kind, stage in _STAGES:
         expected = {call for call, open_call in call_table.calls.items() if open_call.stage == stage}
         assert timers.keys(kind) == expected, f"{kind}: a timer that no call has, or none"

@@ -321,6 +321,8 @@ class Call(Message, frozen=True, tag=12):
     """Kept for the audit log of a later broker; None: there is no audit log."""
     traced: bool = False
     """`trace` is carpool's own context of a sampled call: its server gets it, and `CallTimed` is wanted."""
+    timed: bool = False
+    """`CallTimed` is wanted, without a trace: its server gets the call as it came."""
 
 
 class CancelCall(Message, frozen=True, tag=13):
@@ -562,16 +564,18 @@ class CallFailed(Message, frozen=True, tag=31):
 
 
 class CallTimed(Message, frozen=True, tag=47):
-    """The server's part of a call with `traced` is over; the end of the call follows, unless it is placed
-    again.
+    """The server's part of a call with `traced` or `timed` is over; the end of the call follows, unless it is
+    placed again.
     """
 
     call: CallId
     span: str
-    """The span id in the context that the server got."""
+    """The span id in the context that the server got; empty: the call has no trace."""
     served_s: float
     """From the call's way to the server until now."""
     instance: InstanceId
+    waited_s: float = 0.0
+    """How long a call with `timed` waited in the queue of its pool."""
 
 
 class CallAtNode(Message, frozen=True, tag=53):

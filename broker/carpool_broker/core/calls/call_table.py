@@ -13,11 +13,14 @@ servers ask in rounds.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from carpool_broker.core.calls import lost_state
 from carpool_broker.core.calls.audit import AuditTrail, Delivered, delivered_at
 from carpool_broker.core.calls.call_counting import CallCounting
 from carpool_broker.core.calls.call_listeners import CallResult, HookPoints, StatelessCallListener
 from carpool_broker.core.calls.call_tracing import CallTracing
+from carpool_broker.core.calls.recent_calls import WATCH_S, WatchedCalls
 from carpool_broker.core.calls.resource_cache import ResourceCache
 from carpool_broker.core.calls.stateless_call_message import stateless_call_message
 from carpool_broker.core.limits.admission import Admission
@@ -97,6 +100,8 @@ class CallTable:
         """The counters, if calls are counted."""
         self.tracing: CallTracing | None = None
         """The traces, if calls are traced."""
+        self.recent: WatchedCalls | None = None
+        """The calls that have ended lately, while somebody watches them; else None."""
         self.now = 0.0
         """The time of the event that is handled. `BrokerCore` sets it."""
         self.arguments = ArgumentBudget()
@@ -145,6 +150,9 @@ class CallTable:
 
     def send(self, open_call: OpenCall, now: float) -> None:
         """Send a call to the supervisor, or give it to hooks first."""
+        recent = self.recent
+        if recent is not None:
+            recent.call_ready(open_call, now)
         if self.hook_points is not None and self.hook_points.hold_call(open_call, now):
             return
         asked = open_call.asked
@@ -177,6 +185,8 @@ class CallTable:
         self.links.spend(open_call.key, size_bytes)
         if self.tracing is not None:
             call = self.tracing.with_context(open_call, call)
+        if recent is not None and recent.is_timed(open_call.call):
+            call = replace(call, timed=True)
         self._sent_timers.arm(open_call.call, now, self.backstop_s.get(open_call.key, 1800.0))
         self._emit(call)
 
@@ -298,10 +308,18 @@ class CallTable:
         self.admission.send_queued(open_call.session, now)
 
     def call_timed(self, timed: CallTimed, now: float) -> None:
-        """The supervisor reports how long the server had a traced call."""
+        """The supervisor reports how long the server had a traced or timed call."""
         open_call = self.calls.get(timed.call)
-        if open_call is not None and self.tracing is not None:
+        if open_call is not None and self.tracing is not None and timed.span:
             self.tracing.call_timed(open_call, timed, now)
+        if self.recent is not None:
+            self.recent.call_timed(timed)
+
+    def watch_recent(self, now: float) -> None:
+        """Keep the calls that end from now on, until `recent_calls.WATCH_S` after the last watcher asked."""
+        if self.recent is None:
+            self.recent = WatchedCalls(now)
+        self.recent.until = now + WATCH_S
 
     def call_at_node(self, message: CallAtNode) -> None:
         """The supervisor has handed a call to a session at another node."""
@@ -354,6 +372,11 @@ class CallTable:
             self.tracing.call_ended(open_call, outcome, body, self.now)
         if self.audit_trail is not None:
             self.audit_trail.call_ended(open_call, outcome, delivered, body, self.now)
+        if self.recent is not None:
+            if self.now < self.recent.until:
+                self.recent.call_ended(open_call, outcome, body, self.now)
+            else:
+                self.recent = None
 
     def end(self, open_call: OpenCall, outcome: CallResult) -> None:
         """End a call with this result, which the audit knows."""

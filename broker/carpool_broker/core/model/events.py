@@ -100,6 +100,7 @@ __all__ = [
     "PausedServersChanged",
     "PingRequested",
     "PinsApproved",
+    "RecentCallsWatched",
     "RecordReceived",
     "RequestCancelled",
     "RootsAnswered",
@@ -243,6 +244,10 @@ class PausedServersChanged(BrokerEvent, frozen=True):
     servers: frozenset[ServerName]
 
 
+class RecentCallsWatched(BrokerEvent, frozen=True):
+    """Somebody watches the calls that end: they are kept for a while (`calls.recent_calls`)."""
+
+
 class PinsApproved(BrokerEvent, frozen=True):
     """The user approves these tools of a pinned server, as they are now."""
 
@@ -300,6 +305,7 @@ LocalEvent = (
     | HookAnswered
     | CallCancelledByOperator
     | PausedServersChanged
+    | RecentCallsWatched
     | PinsApproved
     | SessionOpened
     | AgentEvent

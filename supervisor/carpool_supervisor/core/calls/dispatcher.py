@@ -237,10 +237,14 @@ class Dispatcher:
             # Only traced calls and those of a server that may ask get trace contexts; all others stay cheap.
             pool_call.placed_at = now
             call, pool_call.trace = self._asks.with_trace(call)
+        elif call.timed:
+            pool_call.placed_at = now
         self._emit(WriteCall(instance.id, wire, call))
 
     def _wait(self, pool: Pool, pool_call: PoolCall, now: float) -> None:
         call = pool_call.call
+        if call.timed:
+            pool_call.queued_at = now
         for dropped in pool.queue.add(call.session, call.call, pool_call.size_bytes, call.principal):
             self.queue_timeouts.call_left_queue(dropped)
             session = self.calls.pop(dropped).call.session
@@ -317,8 +321,8 @@ class Dispatcher:
             self._asks.call_ended(opened, now)
         if opened.awaits_retry:
             self._retries.call_ended(opened)
-        if opened.call.traced and opened.trace is not None:
-            self._emit(CallTimed(call, opened.trace.span, now - opened.placed_at, instance.id))
+        if opened.call.traced or opened.call.timed:
+            self._emit(_timed(opened, instance, now))
         return opened
 
     # --- a call ends without an answer -----------------------------------------------------------------
@@ -523,3 +527,10 @@ class Dispatcher:
             check_line(pool, self.calls, self._pools, self._leases)
         self.timeouts.check(self.calls)
         self.queue_timeouts.check(self.calls)
+
+
+def _timed(opened: PoolCall, instance: Instance, now: float) -> CallTimed:
+    """Return how long a call has waited, and how long its server has had it."""
+    span = "" if opened.trace is None or not opened.call.traced else opened.trace.span
+    waited_s = 0.0 if opened.queued_at < 0 else opened.placed_at - opened.queued_at
+    return CallTimed(opened.call.call, span, now - opened.placed_at, instance.id, waited_s)

@@ -35,8 +35,8 @@ class PoolCall:
     """One call from its arrival to its only end."""
 
     __slots__ = (
-        "announced_wait_s", "asks", "awaits_retry", "call", "instance", "placed_at", "size_bytes",
-        "timeout_s", "total_at", "trace", "url_elicitation_first", "urls", "wire",
+        "announced_wait_s", "asks", "awaits_retry", "call", "instance", "placed_at", "queued_at",
+        "size_bytes", "timeout_s", "total_at", "trace", "url_elicitation_first", "urls", "wire",
     )  # fmt: skip
 
     def __init__(self, call: Call, timeout_s: float) -> None:
@@ -51,7 +51,9 @@ class PoolCall:
         self.trace: TraceKey | None = None
         """The trace context that it was written with, if its server may ask or the call is traced."""
         self.placed_at = 0.0
-        """The time at which a traced call was last handed to an instance."""
+        """The time at which a traced or timed call was last handed to an instance."""
+        self.queued_at = -1.0
+        """The time at which a timed call began to wait; negative: it has not waited."""
         self.announced_wait_s: float | None = None
         """The seconds that it could still wait when its agent was last told; they only decrease."""
         self.url_elicitation_first = False

@@ -1,0 +1,154 @@
+"""Calls that have ended lately: which are kept while somebody watches, and the times of their parts."""
+
+from typing import Any
+
+from carpool_broker.core.calls.recent_calls import (
+    FAILED_PER_S,
+    MAX_KEPT,
+    TIMED_PER_S,
+    WATCH_S,
+    RecentCall,
+    WatchedCalls,
+)
+from carpool_broker.core.model import events as ev
+from carpool_protocol.ids import ABSENT, CallId, InstanceId, RawJson
+from carpool_protocol.link.messages import Call, CallAnswered, CallFailed, CallTimed
+from tests.behaviours import behaviour
+from tests.broker.core.test_broker import ONE, TwoServersRig
+
+BODY = RawJson(b'{"content":[]}')
+FAILED = RawJson(b'{"content":[],"isError":true}')
+
+
+class WatchedRig(TwoServersRig):
+    """Servers `a` and `b`, and somebody watches the calls that end."""
+
+    def __init__(self, *, watched: bool = True) -> None:
+        self.sent: list[Call] = []
+        super().__init__()
+        self.ready()
+        if watched:
+            self.feed(ev.RecentCallsWatched())
+
+    def observe(self, effects: list[Any], event: ev.AnyEvent | None) -> None:
+        self.sent += [each for each in effects if isinstance(each, Call)]
+
+    def ask(self, name: str = "a__x") -> Call:
+        request = RawJson(b"%d" % (len(self.sent) + 1))
+        self.feed(ev.CallRequested(ONE, request, name, RawJson(b"{}"), ABSENT, ABSENT, "tools/call", ""))
+        return self.sent[-1]
+
+    def end(self, call: CallId, body: RawJson = BODY, *, timed: bool = False) -> None:
+        if timed:
+            self.feed(CallTimed(call, "", 2.0, InstanceId(7), 1.0))
+        self.feed(CallAnswered(call, False, body))
+
+    @property
+    def watching(self) -> WatchedCalls:
+        found = self.core.call_table.recent
+        assert found is not None
+        return found
+
+    @property
+    def rows(self) -> list[RecentCall]:
+        return [*self.watching.rows]
+
+
+@behaviour("web:waterfall")
+def test_a_watched_call_is_told_with_the_times_of_its_parts() -> None:
+    rig = WatchedRig()
+    sent = rig.ask()
+    assert sent.timed
+    assert not sent.traced, "its server gets it as it came"
+    rig.now += 5
+    rig.feed(ev.RecentCallsWatched())
+    rig.end(sent.call, timed=True)
+    (row,) = rig.rows
+    assert (row.call, row.server, row.tool, row.outcome, row.instance) == ("c1", "a", "x", "ok", 7)
+    assert (row.waiting_s, row.hooks_s, row.queue_s, row.server_s, row.back_s) == (0.0, 0.0, 1.0, 2.0, 2.0)
+    assert row.total_s == 5.0
+    assert row.bytes_out == len(BODY)
+
+
+@behaviour("web:frozen")
+def test_no_call_is_timed_or_kept_while_nobody_watches() -> None:
+    rig = WatchedRig(watched=False)
+    sent = rig.ask()
+    assert not sent.timed
+    rig.end(sent.call)
+    assert rig.core.call_table.recent is None
+
+
+@behaviour("web:frozen")
+def test_the_record_ends_some_seconds_after_the_last_watcher_has_asked() -> None:
+    rig = WatchedRig()
+    first = rig.ask()
+    rig.now += WATCH_S - 1
+    rig.feed(ev.RecentCallsWatched())
+    rig.end(first.call)
+    assert len(rig.rows) == 1
+    second = rig.ask()
+    rig.now += WATCH_S
+    rig.end(second.call)
+    assert rig.core.call_table.recent is None
+    assert not rig.ask().timed
+
+
+def test_numbers_of_rows_grow_also_after_the_record_has_ended() -> None:
+    rig = WatchedRig()
+    rig.end(rig.ask().call)
+    newest = rig.watching.newest
+    rig.now += WATCH_S
+    rig.end(rig.ask().call)
+    rig.feed(ev.RecentCallsWatched())
+    rig.end(rig.ask().call)
+    assert [row.number > newest for row in rig.rows] == [True]
+    assert rig.watching.rows_after(newest) == rig.rows
+    assert rig.watching.rows_after(rig.watching.newest) == []
+
+
+@behaviour("web:frozen")
+def test_only_some_calls_of_a_second_are_timed_and_the_others_are_counted() -> None:
+    rig = WatchedRig()
+    for _ in range(TIMED_PER_S + 5):
+        rig.end(rig.ask().call)
+    assert len([each for each in rig.sent if each.timed]) == TIMED_PER_S
+    assert (len(rig.rows), rig.watching.left_out) == (TIMED_PER_S, 5)
+    rig.now += 1
+    assert rig.ask().timed
+
+
+@behaviour("web:waterfall")
+def test_failures_are_kept_also_where_no_further_call_is_timed() -> None:
+    rig = WatchedRig()
+    for _ in range(TIMED_PER_S):
+        rig.end(rig.ask().call)
+    rig.end(rig.ask().call, FAILED)
+    lost = rig.ask()
+    assert not lost.timed
+    rig.feed(CallFailed(lost.call, "link_broken", "maybe", ""))
+    assert [row.outcome for row in rig.rows[-2:]] == ["tool_error", "link_broken"]
+    assert (rig.rows[-1].waiting_s, rig.rows[-1].server_s) == (None, None)
+    for _ in range(FAILED_PER_S + 3):
+        rig.end(rig.ask().call, FAILED)
+    assert rig.watching.left_out == 5
+
+
+def test_a_bounded_number_of_calls_is_kept() -> None:
+    rig = WatchedRig()
+    for _ in range(MAX_KEPT // TIMED_PER_S + 2):
+        rig.feed(ev.RecentCallsWatched())
+        for _ in range(TIMED_PER_S):
+            rig.end(rig.ask().call)
+        rig.now += 1
+    assert len(rig.rows) == MAX_KEPT
+    numbers = [row.number for row in rig.rows]
+    assert numbers == sorted(numbers)
+
+
+def test_a_call_that_was_never_sent_has_no_time_at_a_server() -> None:
+    rig = WatchedRig()
+    request = RawJson(b"99")
+    rig.feed(ev.CallRequested(ONE, request, "none__x", RawJson(b"{}"), ABSENT, ABSENT, "tools/call", ""))
+    (row,) = rig.rows
+    assert (row.outcome, row.server_s, row.back_s) == ("unknown_tool", None, None)

@@ -9,9 +9,9 @@ import sys
 from math import sin
 from typing import Any
 
+from carpool.readings.live_view import Reading
 from carpool.top.app import TopApp
 from carpool.top.feed import BrokerFeed
-from carpool.top.live_view import Reading
 from carpool_protocol.counters.call_counts import CallCounts
 from carpool_protocol.counters.snapshot import CountedAgent, CounterRow, CountersSnapshot
 

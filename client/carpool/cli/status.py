@@ -33,8 +33,9 @@ from carpool.cli.status_filter import (
 from carpool.cluster.node_facts import cluster_section, read_facts
 from carpool.control.control_client import ControlClientError
 from carpool.control.place import runtime_place
-from carpool.control.verdict import is_door_closed, is_well, with_verdict
+from carpool.control.verdict import is_well, with_verdict
 from carpool.launcher.http_door import HttpDoorStatus, read_door_status
+from carpool.readings.health_line import health_line
 from carpool.terminal import display
 from carpool.terminal.table import Colour
 from carpool.terminal.verb_output import EXIT_NO_BROKER, fail, print_json
@@ -452,55 +453,11 @@ def cluster_line(cluster: Facts | None) -> str:
     return f"{head}: {_count(reached, 'other node')} reached{away}, {servers} from them{own}"
 
 
-def health_line(facts: Facts) -> str:
-    """Return the sentence for the broker's `reason`."""
-    match facts.get("reason"):
-        case "ok" if is_door_closed(facts):
-            return "serving agents on the socket; the HTTP door is not open"
-        case "ok":
-            return "all is well"
-        case "servers_failing":
-            servers: Facts = facts.get("servers") or {}
-            names = [
-                f"{name} (it has not greeted yet)" if server["state"] == "starting" else name
-                for name, server in servers.items()
-                if not server["well"]
-            ]
-            return f"serving; not well: {display.printable(', '.join(names))}"
-        case "calls_failing":
-            failing = _failing_calls(facts["counters"]["recent"])
-            return f"serving; most calls fail: {failing}; see `carpool stats`"
-        case "config_broken":
-            problem = (facts.get("config") or {}).get("problem", "")
-            text = display.printable(problem, lines=True)
-            return f"serving with the last good configuration; the file is broken:\n{text}"
-        case "supervisor_silent" if silent := facts.get("silent"):
-            return (
-                f"the supervisor has not answered for {display.duration(silent['for_s'])}, so the servers "
-                "are shown as last known; see `carpool logs --daemon`, and if it stays so run "
-                "`carpool restart --all`"
-            )
-        case "supervisor_away" | "supervisor_silent":
-            return "no server can be reached: the supervisor is away and is started again by itself"
-        case reason:
-            return f"not well: {display.printable(str(reason or '?'))}"
-
-
 def _health_colour(facts: Facts) -> Colour:
     """Return green where all is well, yellow where carpool serves, red where it cannot."""
     if with_verdict(facts).get("healthy"):
         return "green" if is_well(facts) else "yellow"
     return "red"
-
-
-def _failing_calls(recent: Facts) -> str:
-    """Return the servers whose calls have mostly failed lately, with their numbers."""
-    failing = [
-        f"{display.printable(name)} ({each['failed']} of {each['ended']})"
-        for name, each in recent["servers"].items()
-        if each["mostly_failed"]
-    ]
-    return f"{', '.join(failing)} in the last {display.duration(recent['window_s'])}"
 
 
 def _count(number: int, what: str, plural: str = "s") -> str:

@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from carpool.cli.status import health_line, with_door
+from carpool.cli.status import with_door
 from carpool.control.place import runtime_place
 from carpool.control.verdict import with_verdict
 from carpool.launcher.http_door import read_door_status
+from carpool.readings.health_line import health_line
 from carpool.terminal.verb_output import EXIT_USAGE, fail
 from carpool.top.feed import BrokerFeed
 from carpool_protocol.bootstrap.extras import install_command, is_installed

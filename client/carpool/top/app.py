@@ -19,9 +19,9 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
+from carpool.readings.live_view import COLUMNS, STATE, Column, LiveView, Reading, TableName
 from carpool.terminal import display
 from carpool.top.feed import BrokerFeed, FeedError
-from carpool.top.live_view import COLUMNS, STATE, Column, LiveView, Reading, TableName
 
 
 class ConfirmScreen(ModalScreen[bool]):

@@ -16,7 +16,7 @@ from carpool.cluster.node_facts import cluster_section, read_facts
 from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
 from carpool.logs.log_tail import LogTail
 from carpool.logs.records import LogReader
-from carpool.top.live_view import Reading
+from carpool.readings.live_view import Reading
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.counters.snapshot import CountersSnapshot
 

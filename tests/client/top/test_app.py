@@ -8,9 +8,9 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Static
 
+from carpool.readings.live_view import Reading
 from carpool.top.app import ConfirmScreen, LogScreen, TopApp
 from carpool.top.feed import BrokerFeed, FeedError
-from carpool.top.live_view import Reading
 from tests.behaviours import behaviour
 from tests.kit.top_readings import reading, server, session, status_of
 

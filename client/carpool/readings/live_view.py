@@ -1,4 +1,4 @@
-"""The tables of `carpool top`, made of the broker's answers in the last minute.
+"""The tables of `carpool top` and of the web page, made of the broker's answers in the last minute.
 
 Owns their columns, rows and the order of rows, the rates between two readings, and the sparklines of calls.
 Pure: readings are parameters.

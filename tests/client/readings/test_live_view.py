@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from carpool.top.live_view import COLUMNS, SPARKLINE_CHARS, LiveView, Reading, TableName, sparkline
+from carpool.readings.live_view import COLUMNS, SPARKLINE_CHARS, LiveView, Reading, TableName, sparkline
 from tests.behaviours import behaviour
 from tests.kit.top_readings import call, counted, instance, reading, server, session, status_of
 

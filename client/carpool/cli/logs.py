@@ -4,7 +4,6 @@ Works when the daemon is dead: then it is needed most. Control characters in a l
 Refuses to know who writes the files, and their formats (`carpool.logs`).
 """
 
-import os
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ import click
 
 from carpool.cli.main import json_option
 from carpool.control.place import runtime_place
+from carpool.logs.log_folder import log_files
 from carpool.logs.log_tail import FOLLOW_S, LogTail, all_lines
 from carpool.logs.moment import parse_moment
 from carpool.logs.records import LogFilter, LogReader, LogRecord, merged
@@ -56,12 +56,12 @@ def logs(
     if count is None and not since:
         count = LINES
     folder = runtime_place().logs
-    chosen = _chosen(_log_files(folder), server, daemon, folder)
+    chosen = _chosen(log_files(folder), server, daemon, folder)
     sources = [_LogSource(name, path) for name, path in chosen.items()]
     try:
         found = merged([source.last_records(count, wanted) for source in sources], count)
         if as_json:
-            print_json([_as_json(record) for record in found])
+            print_json([record.as_json() for record in found])
             return
         _show(found)
     except OSError as error:
@@ -102,15 +102,6 @@ class _LogSource:
         return self._reader.read(self._tail.new_lines())
 
 
-def _log_files(folder: str) -> dict[str, str]:
-    """Return the path of every log by the name of its file: `broker`, `server-git`."""
-    try:
-        files = sorted(name for name in os.listdir(folder) if name.endswith(".log"))
-    except OSError:
-        files = []
-    return {file.removesuffix(".log"): os.path.join(folder, file) for file in files}
-
-
 def _chosen(found: dict[str, str], server: str | None, daemon: bool, folder: str) -> dict[str, str]:
     if server and f"server-{server}" not in found:
         known = sorted(name.removeprefix("server-") for name in found if name.startswith("server-"))
@@ -144,8 +135,3 @@ def _origin(record: LogRecord) -> str:
     instance, stream = record.fields.get("instance"), record.fields.get("stream", "stderr")
     server = f"{record.fields.get('server', '?')}{f' #{instance}' if instance else ''}"
     return server if stream == "stderr" else f"{server} {stream}"
-
-
-def _as_json(record: LogRecord) -> dict[str, str | int]:
-    own = {"at": record.at, "level": record.level, "process": record.process}
-    return {**own, **record.fields, "message": record.message, "log": record.log}

@@ -1,8 +1,9 @@
 """The verb `story`: the history of one call, from its agent's request to the answer.
 
 Combines all sources: the call's line in the audit, which may be old, the journals of the running broker and
-supervisor, and what another node tells of a call that went there. Steps without words are left out (`--json`
-has all of this node's journals). Refuses to know why anything was decided.
+supervisor, and what another node tells of a call that went there. Owns the layout; a step without words is
+left out (`--json` has all of this node's journals). Refuses to know: the words for each step
+(`readings.call_steps`).
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from carpool.cli.main import broker_request_or_fail, json_option, reach_broker
 from carpool.cluster.requests import NodeProcessError, story_at_node
 from carpool.control.control_client import ControlClientError
 from carpool.control.place import runtime_place
-from carpool.logs.story_steps import Crossing, StoryStep, aligned, crossings, story_steps
+from carpool.readings.call_steps import Crossing, StoryStep, aligned, crossings, story_steps
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_NO_BROKER, fail, print_json
 from carpool_protocol.bootstrap import paths

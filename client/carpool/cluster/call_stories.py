@@ -12,7 +12,7 @@ import msgspec
 
 from carpool.cluster.core.node_requests import NodeAnswer, NodeStep
 from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
-from carpool.logs.story_steps import story_steps
+from carpool.readings.call_steps import story_steps
 from carpool_protocol.ids import call_named
 
 ATTACH_S: Final = 1.0

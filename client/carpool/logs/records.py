@@ -41,6 +41,11 @@ class LogRecord(NamedTuple):
     log: str
     """The name of its log: that of the process, or `server-NAME`."""
 
+    def as_json(self) -> dict[str, str | int]:
+        """Return the record as `carpool logs --json` prints it."""
+        own = {"at": self.at, "level": self.level, "process": self.process}
+        return {**own, **self.fields, "message": self.message, "log": self.log}
+
     @property
     def is_about_server(self) -> bool:
         """True for a line that the supervisor wrote to the log of a server, and to its own as well."""

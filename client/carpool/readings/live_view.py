@@ -253,14 +253,19 @@ class LiveView:
     def head(self) -> str:
         """Return the line about all of carpool."""
         assert self.now is not None
-        totals, came = self.now.status["totals"], self._changes("server", since=-2)
-        rate = came.per_s(sum(counts.calls for counts in came.counts.values()))
+        totals = self.now.status["totals"]
         saved = totals["memory_saved_bytes"]
         agents = f"{totals['sessions']} agents, {totals['instances']} server processes"
         memory = f"{'saves' if saved >= 0 else 'costs'} {display.size(abs(saved))}"
         if there := totals.get("node_sessions"):
             agents += f" + {there} at nodes"
-        return f"{agents}, {totals['in_flight']} open calls, {rate:.1f} calls/s, {memory}"
+        return f"{agents}, {totals['in_flight']} open calls, {self.calls_per_s:.1f} calls/s, {memory}"
+
+    @property
+    def calls_per_s(self) -> float:
+        """The calls of all servers in a second, between the last two readings."""
+        came = self._changes("server", since=-2)
+        return came.per_s(sum(counts.calls for counts in came.counts.values()))
 
     def details(self, table: TableName, key: str) -> list[str]:
         """Return lines about the thing that a row is about; none if it is gone."""

@@ -17,7 +17,7 @@ need_python = command -v $(1) >/dev/null || \
 NAME_PYTHON = name another one, as in: make $(or $(firstword $(MAKECMDGOALS)),demo) PYTHON=python3.12
 CLEAN_FIRST = remove .venv with: make clean
 
-.PHONY: demo test test-pythons check bench conformance soak dist clean
+.PHONY: demo test test-pythons check browser bench conformance soak dist clean
 
 demo: .venv/demo
 	.venv/bin/carpool demo
@@ -45,6 +45,10 @@ test-pythons:
 
 check: .venv/ready .venv/peers/ready
 	./check
+
+# The web page in a headless Chromium (Debian: apt install chromium); a minute or two. `make test` leaves it out.
+browser: .venv/ready
+	CARPOOL_CHECK=1 .venv/bin/pytest -q tests/browser
 
 bench: .venv/ready
 	.venv/bin/python -m bench.compare

@@ -1588,13 +1588,31 @@ _CONFIG: Final = {
         "docs/operating.md, docs/decisions/0045",
         "Over HTTP only an operator's token may read about all agents, and only a full one may act.",
     ),
+    "web:same": Behaviour(
+        "docs/web.md", "The page at the HTTP door's `/` shows the tables of `carpool top`, as they change."
+    ),
     "web:waterfall": Behaviour(
         "docs/web.md",
         "While somebody watches, calls that end are shown with the times that they spent in each part.",
     ),
     "web:frozen": Behaviour(
         "docs/web.md",
-        "A watcher gets the newest state when it reads. One that does not read costs nothing and is dropped.",
+        "A watcher gets the newest state when it reads. One that does not read costs nothing.",
+    ),
+    "web:access": Behaviour(
+        "docs/web.md, docs/decisions/0053",
+        "Whoever reads the figures has an operator's token or the page's key, or is a page of the door in a "
+        "browser of its own user; logs and acts need the full right.",
+    ),
+    "web:sealed": Behaviour(
+        "docs/web.md",
+        "The page loads nothing from elsewhere, runs its own script only, and shows texts as text.",
+    ),
+    "web:errors": Behaviour(
+        "docs/web.md", "The page explains each error code in the words of the page of errors."
+    ),
+    "web:verb": Behaviour(
+        "docs/web.md", "`carpool web` prints the address of the page with its key, or says why there is none."
     ),
     "http:tokens:verbs": Behaviour(
         "docs/http.md",

@@ -20,6 +20,7 @@ from carpool.http.core.effects import (
     HoldRequest,
     HttpRequest,
     HttpRules,
+    ReadLog,
     RequestsHeld,
     Respond,
     SendToBroker,
@@ -89,6 +90,8 @@ class Doorway:
                     self.ended[x] += 1
                 case HoldRequest() | RequestsHeld():
                     raise AssertionError("this door was not told to hold requests")
+                case ReadLog(x):
+                    self.take(self.core.log_read(x, None))
         self.hear()
 
     def hear(self) -> None:

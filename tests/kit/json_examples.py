@@ -73,6 +73,7 @@ ELSEWHERE: Final = {
     "service": "its file and its states are those of the system",
     "story": "the shapes of the journals in it are internal and change",
     "use": "it needs an agent that stays; `tests/live/test_live_named.py` reads its output",
+    "web": "it needs an HTTP door; `tests/live/test_live_web.py` reads its output",
 }
 """Verbs with `--json` that have no example, and why."""
 

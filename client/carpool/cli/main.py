@@ -47,6 +47,7 @@ VERB_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "ps": ("carpool.cli.status:ps", "Show every running process: instances and carpool's own."),
         "stats": ("carpool.cli.stats:stats", "Show calls, errors and times by server, tool or agent."),
         "top": ("carpool.cli.top:top", "Show servers, agents and calls live, with keys to act on them."),
+        "web": ("carpool.cli.web:web", "Print the address of the web page, which shows all of it."),
         "calls": ("carpool.cli.calls:calls", "List the open calls of all agents."),
         "tools": ("carpool.cli.tools:tools", "List the tools agents see, or explain one name."),
         "resources": ("carpool.cli.resources_prompts:resources", "List the resources that servers offer."),

@@ -12,11 +12,12 @@ Decisions: docs/decisions/0017, 0054.
 """
 
 import asyncio
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable
 from http import HTTPStatus
-from socket import socket
+from socket import SO_SNDBUF, SOL_SOCKET, socket
 from typing import Any, Final, Literal, Protocol
 
 import httptools
@@ -36,6 +37,11 @@ from carpool.http.core.limits import (
 )
 from carpool.http.core.request_bytes import head_bytes, request_bytes
 from carpool.http.left_connections import LeftConnection
+
+_WRITE_BUFFER_BYTES: Final = 256 * 1024
+"""The unsent bytes from which on a client counts as one that does not read."""
+_WATCHED_SEND_BYTES: Final = 128 * 1024
+"""The bytes that the system keeps for a client whose reading is watched."""
 
 
 class RequestHandler(Protocol):
@@ -61,6 +67,12 @@ class RequestHandler(Protocol):
 
     def client_gone(self, x: int) -> None:
         """The client of this request disconnected before the answer was complete."""
+
+    def client_blocked(self, x: int) -> None:
+        """The client of this watched stream leaves events unread."""
+
+    def client_has_room(self, x: int) -> None:
+        """The client of this watched stream has read all events."""
 
     def connection_closed(self, connection: "HttpConnection") -> None:
         """The connection is closed."""
@@ -113,12 +125,14 @@ class HttpConnection(asyncio.Protocol):
         self._stalled = float("inf")
         self._unsent = 0
         """The unsent bytes at the last check, while the client is stalled."""
+        self._watched = 0
+        """The number of a request whose client's reading the handler is told of; 0 if there is none."""
 
     # --- the transport's side ---
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        transport.set_write_buffer_limits(high=256 * 1024)
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         refused = self._handler.client_connected(self)
         if refused is not None:
             self.refuse(refused)
@@ -173,9 +187,13 @@ class HttpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._stalled = self._clock() + self._handler.limits.stalled_s
         self._unsent = self._transport.get_write_buffer_size()
+        if self._watched:
+            self._handler.client_blocked(self._watched)
 
     def resume_writing(self) -> None:
         self._stalled = float("inf")
+        if self._watched:
+            self._handler.client_has_room(self._watched)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._failed = True
@@ -346,6 +364,15 @@ class HttpConnection(asyncio.Protocol):
         )
         self._response_complete()
 
+    def watch_reading(self, x: int) -> None:
+        """Tell the handler when the client of request `x` leaves something unread, and when not any more. The
+        system keeps little for it, so that it is soon known.
+        """
+        self._watched = x
+        self._transport.set_write_buffer_limits(high=0)
+        with contextlib.suppress(OSError):
+            self.socket.setsockopt(SOL_SOCKET, SO_SNDBUF, _WATCHED_SEND_BYTES)
+
     def begin_stream(self, headers: tuple[tuple[str, str], ...]) -> None:
         """Begin a stream of events as the answer."""
         more = "".join([f"{name}: {value}\r\n" for name, value in headers])
@@ -377,6 +404,9 @@ class HttpConnection(asyncio.Protocol):
 
     def _response_complete(self) -> None:
         self._x = 0
+        if self._watched:
+            self._watched = 0
+            self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         if not self._last_keeps:
             self._failed = True
             self._transport.close()

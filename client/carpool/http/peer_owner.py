@@ -16,6 +16,7 @@ import sys
 from collections.abc import Container
 from typing import Final, NamedTuple
 
+_TRY_S: Final = 1.0
 _SOCK_DIAG: Final = 4
 """NETLINK_SOCK_DIAG."""
 _BY_FAMILY, _ERROR, _REQUEST = 20, 2, 1
@@ -63,6 +64,20 @@ def socket_owner(sock: socket.socket) -> SocketOwner | None:
             return _read(kernel.recv(8192))
     except OSError:
         return None
+
+
+def can_tell_owners() -> bool:
+    """Return whether this system tells the owners of connections: it is asked about one of our own."""
+    try:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), _TRY_S),
+            server.accept()[0] as accepted,
+        ):
+            found = socket_owner(accepted)
+    except OSError:
+        return False
+    return found is not None and found.uid == os.getuid()
 
 
 def holders(inodes: Container[int]) -> dict[int, list[int]]:

@@ -10,10 +10,12 @@ import argparse
 import asyncio
 import contextlib
 import gc
+import hashlib
 import os
+import secrets
 import socket
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from typing import NamedTuple
 
 from carpool.bridge_mark import OwnBridges
@@ -24,7 +26,9 @@ from carpool.http.core.limits import HttpLimits
 from carpool.http.core.pending import PATIENCE_S, RETURN_S
 from carpool.http.left_connections import LeftConnection, end_connections, pack, unpack
 from carpool.http.log import log_line, warn
+from carpool.http.peer_owner import can_tell_owners
 from carpool.http.server import BACKLOG, HttpDoorServer, raise_descriptor_limit, write_url
+from carpool.http.web_files import read_web_files
 from carpool.launcher.http_address import bind, cannot_listen, has_address, split_address
 from carpool.launcher.http_door import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED
 from carpool.launcher.http_handover import HELD, HOLD, LEFT, LISTENS, LISTENS_NOT
@@ -205,6 +209,9 @@ class _HttpDoor:
         """The URL at which it listens; empty before."""
         self._admitted: Set[str] = frozenset()
         """The names of the tokens that may come in."""
+        self._key = secrets.token_urlsafe(32)
+        """The key of the web page. Each door has another one."""
+        self._knows_owners = can_tell_owners()
         # Numbers of a door before this one are in event ids that its clients still have.
         self._own_bridges = OwnBridges(paths.state_dir(os.environ, directory))
         self._core = HttpCore(
@@ -214,12 +221,14 @@ class _HttpDoor:
             _HEIR_S,
             # A broker that starts with this door takes as long as one after a death.
             patience_s=RETURN_S if begin.goes_on else PATIENCE_S,
+            web_files=read_web_files(),
         )
         descriptors = raise_descriptor_limit(settings.max_connections + _SPARE_DESCRIPTORS)
         most = max(1, min(settings.max_connections, descriptors - _SPARE_DESCRIPTORS))
         limits = HttpLimits(body_bytes=settings.max_body_bytes)
+        logs = paths.log_dir(os.environ, directory)
         self._server = HttpDoorServer(
-            directory, self._core, limits, most, on_held=lambda: launcher.send(HELD)
+            directory, self._core, limits, most, logs=logs, on_held=lambda: launcher.send(HELD)
         )
 
     async def serve(self, lifeline: int) -> int:
@@ -272,14 +281,14 @@ class _HttpDoor:
         port = self._begin.listener.getsockname()[1]
         host = self._settings.host
         self._url = f"http://{f'[{host}]' if ':' in host else host}:{port}{self._settings.path}"
-        write_url(self._directory, self._url)
+        write_url(self._directory, self._url, self._key)
         log_line(f"MCP is spoken at {self._url}")
 
     def _restore_url_file(self) -> None:
         """Write the URL file again if a cleaner of temporary files has removed it."""
         if self._url and not os.path.lexists(paths.door_file(self._directory)):
             with contextlib.suppress(OSError):  # its directory is not there yet
-                write_url(self._directory, self._url)
+                write_url(self._directory, self._url, self._key)
 
     async def _watch_config(self) -> None:
         """Watch the configuration. Tokens, hosts and origins change at once; for another address the
@@ -316,7 +325,20 @@ class _HttpDoor:
     def _gate(self, settings: HttpConfig) -> AccessRules:
         tokens = _valid_tokens(settings, unix_s())
         self._admitted = tokens.keys()
-        return _gate(settings, tokens, self._own_bridges)
+        hosts = (
+            settings.hosts if is_loopback(host_name_of(settings.host)) else (*settings.hosts, settings.host)
+        )
+        return AccessRules(
+            hosts,
+            settings.origins,
+            {name: token.hash for name, token in tokens.items()},
+            {name: token.profile for name, token in tokens.items() if token.profile},
+            operators={name: token.operator for name, token in tokens.items() if token.operator},
+            needs_token=bool(settings.tokens),
+            own_bridges=self._own_bridges,
+            page_key=hashlib.sha256(self._key.encode()).digest(),
+            knows_owners=self._knows_owners,
+        )
 
 
 def _rules(settings: HttpConfig) -> HttpRules:
@@ -333,19 +355,6 @@ def _rules(settings: HttpConfig) -> HttpRules:
 def _valid_tokens(settings: HttpConfig, now: float) -> dict[str, HttpToken]:
     """Return the tokens that have not expired."""
     return {name: token for name, token in settings.tokens.items() if not token.is_expired(now)}
-
-
-def _gate(settings: HttpConfig, valid: Mapping[str, HttpToken], own_bridges: OwnBridges) -> AccessRules:
-    hosts = settings.hosts if is_loopback(host_name_of(settings.host)) else (*settings.hosts, settings.host)
-    return AccessRules(
-        hosts,
-        settings.origins,
-        {name: token.hash for name, token in valid.items()},
-        {name: token.profile for name, token in valid.items() if token.profile},
-        operators={name: token.operator for name, token in valid.items() if token.operator},
-        needs_token=bool(settings.tokens),
-        own_bridges=own_bridges,
-    )
 
 
 def _fixed(settings: HttpConfig) -> tuple[object, ...]:

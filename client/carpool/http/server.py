@@ -27,10 +27,12 @@ from carpool.http.core.access import ANY_PRINCIPAL, NO_PRINCIPAL, AccessRules
 from carpool.http.core.core import HEALTH, HttpCore
 from carpool.http.core.effects import (
     BeginEvents,
+    ClientEffect,
     Effect,
     EndEvents,
     HoldRequest,
     HttpRequest,
+    ReadLog,
     RequestsHeld,
     Respond,
     SendToBroker,
@@ -41,6 +43,7 @@ from carpool.http.core.pages import HEALTH_S
 from carpool.http.core.pending import HOLD_S, PendingRequests
 from carpool.http.left_connections import LeftConnection
 from carpool.http.shares import ProcessShares
+from carpool.logs.log_folder import last_records
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.files import private_files
 from carpool_protocol.runtime.steady_clock import SteadyClock
@@ -79,13 +82,18 @@ class HttpDoorServer:
         limits: HttpLimits,
         max_connections: int,
         *,
+        logs: str = "",
         on_held: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_held` is called after `hold`, once all that was sent before has reached the broker."""
+        """`logs`: the directory of the logs that operators may read. `on_held` is called after `hold`, once
+        all that was sent before has reached the broker.
+        """
         self.limits = limits
         self.date = b""
         self.body_budget = BodyBudget()
         self._directory = directory
+        self._logs = logs
+        self._log_reads: set[asyncio.Task[None]] = set()
         self._core = core
         self._max_connections = max_connections
         self._waiting: dict[int, HttpConnection] = {}
@@ -202,6 +210,12 @@ class HttpDoorServer:
     def client_gone(self, x: int) -> None:
         if self._waiting.pop(x, None) is not None and self._pending.remove(x) is None:
             self._perform(self._core.client_gone(x, self._clock()))
+
+    def client_blocked(self, x: int) -> None:
+        self._perform(self._core.client_blocked(x))
+
+    def client_has_room(self, x: int) -> None:
+        self._perform(self._core.client_has_room(x))
 
     def connection_closed(self, connection: HttpConnection) -> None:
         self._connections.discard(connection)
@@ -325,25 +339,36 @@ class HttpDoorServer:
             if isinstance(effect, SendToBroker):
                 if self._link is not None:
                     self._link.write(effect.line)
-                continue
-            if isinstance(effect, RequestsHeld):
+            elif isinstance(effect, RequestsHeld):
                 self._on_held()
-                continue
-            connection = self._waiting.get(effect.x)
-            if connection is None:
-                continue
-            if isinstance(effect, Respond):
-                del self._waiting[effect.x]
-                connection.respond(effect.status, effect.body, effect.media, effect.headers)
-            elif isinstance(effect, WriteEvents):
-                connection.write(effect.data)
-            elif isinstance(effect, HoldRequest):
-                self._hold_request(effect.x, effect.body)
-            elif isinstance(effect, BeginEvents):
-                connection.begin_stream(effect.headers)
-            elif isinstance(effect, EndEvents):
-                del self._waiting[effect.x]
-                connection.end()
+            elif (connection := self._waiting.get(effect.x)) is not None:
+                self._perform_for(effect, connection)
+
+    def _perform_for(self, effect: ClientEffect, connection: HttpConnection) -> None:
+        """Do what concerns one client."""
+        if isinstance(effect, Respond):
+            del self._waiting[effect.x]
+            connection.respond(effect.status, effect.body, effect.media, effect.headers)
+        elif isinstance(effect, WriteEvents):
+            connection.write(effect.data)
+        elif isinstance(effect, HoldRequest):
+            self._hold_request(effect.x, effect.body)
+        elif isinstance(effect, BeginEvents):
+            if effect.is_watched:
+                connection.watch_reading(effect.x)
+            connection.begin_stream(effect.headers)
+        elif isinstance(effect, ReadLog):
+            reading = asyncio.create_task(self._read_log(effect))
+            self._log_reads.add(reading)
+            reading.add_done_callback(self._log_reads.discard)
+        elif isinstance(effect, EndEvents):
+            del self._waiting[effect.x]
+            connection.end()
+
+    async def _read_log(self, wanted: ReadLog) -> None:
+        records = await asyncio.to_thread(last_records, self._logs, wanted.log, wanted.count)
+        shown = None if records is None else [each.as_json() for each in records]
+        self._perform(self._core.log_read(wanted.x, shown))
 
     # --- the process ---
 
@@ -446,6 +471,7 @@ def raise_descriptor_limit(wished: int) -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def write_url(directory: str, url: str) -> None:
-    """Write the URL to the file for `carpool status`."""
-    private_files.replace(paths.door_file(directory), msgspec.json.encode({"url": url, "pid": os.getpid()}))
+def write_url(directory: str, url: str, key: str) -> None:
+    """Write the URL to the file for `carpool status`, and the key of the web page for `carpool web`."""
+    about = {"url": url, "pid": os.getpid(), "key": key}
+    private_files.replace(paths.door_file(directory), msgspec.json.encode(about))

@@ -1,9 +1,9 @@
 """Whether the HTTP door is to run, as the launcher sees it, and what is told of it to others.
 
 Owns the reading of the door's exit codes, and the look at the configuration file that tells a launcher, which
-reads no JSON, that a door may be wanted now. Owns the file that tells verbs of the door: its URL, which the
-door itself writes, or why there is none, which the launcher writes. Standard library only: the launcher stays
-small.
+reads no JSON, that a door may be wanted now. Owns the file that tells verbs of the door: its URL and the key
+of its web page, which the door itself writes, or why there is none, which the launcher writes. Standard
+library only: the launcher stays small.
 
 Knows nothing of: the door's settings, when a process is started again (`restart_policy`).
 """
@@ -129,6 +129,12 @@ def read_door_url(directory: str) -> str:
     """Return the URL of the door that listens here; empty if there is none."""
     door = read_door_status(directory)
     return door.url if door else ""
+
+
+def read_page_key(directory: str) -> str:
+    """Return the key of the web page of the door that listens here; empty if there is none."""
+    key = _read(paths.door_file(directory)).get("key", "")
+    return key if isinstance(key, str) and key.isascii() and key.isprintable() else ""
 
 
 def write_door_problem(directory: str, status: int, words: str, *, retried: bool) -> None:

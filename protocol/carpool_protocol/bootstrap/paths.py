@@ -270,7 +270,7 @@ def node_join_file(directory: str) -> str:
 
 
 def door_file(directory: str) -> str:
-    """The file in which the HTTP door writes its URL while it listens."""
+    """The file in which the HTTP door writes its URL and the key of its web page while it listens."""
     return directory + "/http.json"
 
 

@@ -1,6 +1,7 @@
 """The door's core between a client and a broker that a test plays. Each step ends with the core's check."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from carpool.http.core.access import AccessRules
@@ -12,11 +13,13 @@ from carpool.http.core.effects import (
     HoldRequest,
     HttpRequest,
     HttpRules,
+    ReadLog,
     RequestsHeld,
     Respond,
     SendToBroker,
     WriteEvents,
 )
+from carpool.http.core.web_page import WebFile
 from carpool_protocol.carrier.streams import (
     CONTROL,
     ControlMessage,
@@ -39,9 +42,14 @@ class DoorCoreRig:
     """One core. `told` holds what it says to the broker since the last look: (stream, message or word, X)."""
 
     def __init__(
-        self, rules: HttpRules | None = None, gate: AccessRules | None = None, *, linked: bool = True
+        self,
+        rules: HttpRules | None = None,
+        gate: AccessRules | None = None,
+        *,
+        linked: bool = True,
+        web_files: Mapping[str, WebFile] | None = None,
     ) -> None:
-        self.core = HttpCore(rules or HttpRules(), gate or AccessRules())
+        self.core = HttpCore(rules or HttpRules(), gate or AccessRules(), web_files=web_files)
         self.now = 100.0
         self.told: list[tuple[int, Json | ControlMessage, int]] = []
         self.answers: dict[int, Respond] = {}
@@ -50,6 +58,7 @@ class DoorCoreRig:
         self.held: dict[int, bytes] = {}
         """Bodies of the HTTP requests that are held for the next door."""
         self.all_held = False
+        self.logs: list[ReadLog] = []
         if linked:
             self.take(self.core.broker_connected(self.now))
 
@@ -82,6 +91,8 @@ class DoorCoreRig:
                     self.held[x] = body
                 case RequestsHeld():
                     self.all_held = True
+                case ReadLog():
+                    self.logs.append(effect)
         self.core.check()
 
     # --- the client ---

@@ -31,6 +31,8 @@ class RecordingHandler:
         self.now = 0.0
         self.body_budget = BodyBudget()
         self.strangers = False
+        self.reading: list[tuple[int, bool]] = []
+        """The clients that have stopped (False) or begun to read again (True)."""
 
     def principal_of(self, connection: HttpConnection, headers: dict[str, str]) -> str:
         return headers.get("x-principal", "")
@@ -45,9 +47,11 @@ class RecordingHandler:
     def request_received(self, connection: HttpConnection, request: HttpRequest) -> int:
         self.requests.append(request)
         x = len(self.requests)
-        if request.path == "/stream":
+        if request.path == "/watched":
+            connection.watch_reading(x)
+        if request.path in {"/stream", "/watched"}:
             connection.begin_stream(())
-        if request.path in {"/stream", "/hold"}:
+        if request.path in {"/stream", "/watched", "/hold"}:
             self.held[x] = connection
         else:
             connection.respond(200, b"%d" % len(request.body), "text/plain")
@@ -55,6 +59,12 @@ class RecordingHandler:
 
     def client_gone(self, x: int) -> None:
         self.gone_.append(x)
+
+    def client_blocked(self, x: int) -> None:
+        self.reading.append((x, False))
+
+    def client_has_room(self, x: int) -> None:
+        self.reading.append((x, True))
 
     def connection_closed(self, connection: HttpConnection) -> None:
         self.connections.remove(connection)
@@ -383,5 +393,26 @@ def test_a_connection_that_ended_is_freed_at_once() -> None:
             await until(lambda: gone() is None)
         finally:
             gc.enable()
+
+    played(play)
+
+
+@behaviour("web:frozen")
+def test_the_handler_hears_when_a_watched_client_stops_reading_and_when_it_reads_again() -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
+        await client.send(b"GET /watched HTTP/1.1\r\nHost: x\r\n\r\n")
+        await client.until(b"\r\n\r\n")
+        connection = taker.held[1]
+        for _ in range(10_000):  # what the system keeps is bounded, on both sides
+            if taker.reading:
+                break
+            connection.write(b"x" * 4096)
+            await asyncio.sleep(0)
+        assert taker.reading == [(1, False)]
+        reading = asyncio.ensure_future(client.rest())
+        await until(lambda: len(taker.reading) > 1)
+        assert taker.reading[-1] == (1, True)
+        connection.close_after_write()
+        await reading
 
     played(play)

@@ -134,3 +134,9 @@ def test_another_users_process_comes_in_only_where_tokens_are_asked_for(
 
 def test_our_own_process_comes_in_without_a_token(tmp_path: Path) -> None:
     assert visited(tmp_path, [AccessRules()]) == [IN]
+
+
+def test_it_is_known_whether_the_system_tells_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert peer_owner.can_tell_owners() is (sys.platform == "linux")
+    monkeypatch.setattr(peer_owner, "_SOCK_DIAG", 999)  # as in a sandbox
+    assert not peer_owner.can_tell_owners()

@@ -148,7 +148,7 @@ def test_why_a_door_is_not_open_is_told_until_it_listens(
         write_door_problem(directory, status, words, retried=retried)
         assert read_door_status(directory) == HttpDoorStatus("", problem, retried)
     assert read_door_url(directory) == ""
-    write_url(directory, "http://x/mcp")
+    write_url(directory, "http://x/mcp", "key")
     assert read_door_status(directory) == HttpDoorStatus("http://x/mcp", "", False)
     remove_door_file(directory)
     assert read_door_status(directory) is None

@@ -1,4 +1,4 @@
-"""Rules of access: `Host`, `Origin`, bearer tokens, and the rights of operators.
+"""Rules of access: `Host`, `Origin`, bearer tokens, the key of the web page, and the rights of operators.
 
 MCP, basic/transports, "Security warning": a page in somebody's browser must not reach a door on loopback, so
 `Host` has to be a name of this machine and `Origin`, where there is one, a page from here. With what a page
@@ -6,7 +6,7 @@ only embeds (a picture, a frame) a browser sends no `Origin`; then `Sec-Fetch-Si
 Headers, W3C, 2.3) tells where that page is from. Tokens are known by their SHA-256 only, and compared in
 constant time.
 
-Knows nothing of: sessions, bodies, where the settings came from.
+Knows nothing of: sessions, bodies, where the settings came from. Decision on the key: docs/decisions/0053.
 """
 
 import hashlib
@@ -23,6 +23,8 @@ ANY_PRINCIPAL: Final = ""
 """The only principal of a door without tokens."""
 NO_PRINCIPAL: Final = "\0"
 """The principal of requests without a valid token where one is needed. No token has this name."""
+PAGE_PRINCIPAL: Final = "carpool web"
+"""The principal of requests with the key of the web page, also in the audit. No token has this name."""
 _LOOPBACK_NAMES: Final = frozenset({"localhost"})
 _MAX_KNOWN: Final = 1024
 _FROM_HERE: Final = frozenset({"same-origin", "none"})
@@ -40,6 +42,9 @@ class AccessRules:
     when all have expired. `profiles`: of principals that have one, whatever the URL.
     `operators`: the rights of principals that are operators; they are no agents.
     `own_bridges`: the values of `bridge_mark.HEADER` that bridges of this carpool send.
+    `page_key`: the SHA-256 of the key that `carpool web` prints; it has the full right of an operator.
+    `knows_owners`: the system tells whose a connection is, so without tokens only processes of this user
+    come in.
     """
 
     def __init__(
@@ -52,17 +57,23 @@ class AccessRules:
         operators: Mapping[str, OperatorRight] | None = None,
         needs_token: bool = False,
         own_bridges: Container[str] = (),
+        page_key: bytes = b"",
+        knows_owners: bool = False,
     ) -> None:
         self._hosts = {each.lower() for each in hosts}
         self._origins = {each.lower().rstrip("/") for each in origins}
         self._tokens = {
-            name: bytes.fromhex(each[len(HASH_PREFIX) :]) for name, each in (tokens or {}).items()
+            name: bytes.fromhex(each[len(HASH_PREFIX) :])
+            for name, each in (tokens or {}).items()
+            if name != PAGE_PRINCIPAL  # a token of that name is not let in
         }
         self.is_open = not self._tokens and not needs_token
         """True if no token is needed."""
         self._profiles = dict(profiles or {})
         self._operators = dict(operators or {})
         self._own_bridges = own_bridges
+        self._page_key = page_key
+        self._knows_owners = knows_owners
         self._good_hosts: set[str] = set()
         """Values that were found valid: agents send the same ones again."""
 
@@ -111,12 +122,14 @@ class AccessRules:
         """Return the principal of this token; None if the token is unknown, or missing where
         one is needed.
         """
-        if self.is_open:
-            return ANY_PRINCIPAL
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer":
-            return None
+            return ANY_PRINCIPAL if self.is_open else None
         digest = hashlib.sha256(token.strip().encode()).digest()
+        if self._page_key and hmac.compare_digest(digest, self._page_key):
+            return PAGE_PRINCIPAL
+        if self.is_open:
+            return ANY_PRINCIPAL
         found = None
         for name, known in self._tokens.items():  # all of them: time must not tell which is near
             if hmac.compare_digest(digest, known):
@@ -125,6 +138,8 @@ class AccessRules:
 
     def access_key(self, principal: str) -> bytes | None:
         """Return the key to what this principal may reach; None if it may reach nothing."""
+        if principal == PAGE_PRINCIPAL:
+            return self._page_key or None
         if self.is_open:
             return None if principal else b""
         key = self._tokens.get(principal)
@@ -138,10 +153,26 @@ class AccessRules:
         return self._profiles.get(principal, "")
 
     def operator_right(self, principal: str) -> OperatorRight:
-        """Return what this principal may do as an operator; empty if it is none. Without tokens nobody is an
-        operator over HTTP: a page of this machine in a browser could act for its user.
+        """Return what this principal may do as an operator; empty if it is none. Without tokens and the key
+        nobody acts over HTTP: a page of this machine in a browser could act for its user.
         """
-        return self._operators.get(principal, "")
+        return "full" if principal == PAGE_PRINCIPAL else self._operators.get(principal, "")
+
+    def browser_right(self, principal: str, headers: Mapping[str, str]) -> OperatorRight:
+        """Return the right of a request without token and key: a page of this very door, in a browser of the
+        user that the door is for, may read. `Sec-Fetch-Site` is a header that no page can write.
+        """
+        is_own_page = headers.get("sec-fetch-site", "").lower() == "same-origin"
+        is_users = self.is_open and principal == ANY_PRINCIPAL and self._knows_owners
+        return "read" if is_own_page and is_users else ""
+
+
+def is_page_visit(headers: Mapping[str, str]) -> bool:
+    """True if a browser opens a page of its own for this, as when the user follows a link: the page where the
+    link was does not see what comes.
+    """
+    is_new_page = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return is_new_page and "origin" not in headers
 
 
 def host_name(value: str) -> str:

@@ -10,12 +10,13 @@ Which era a POST is of: that of its body where `params._meta` names a version, e
 Knows nothing of: sockets, frames, how answers become streams (`routing`).
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote
 
 from carpool.bridge_mark import HEADER
 from carpool.http.core import own_requests
-from carpool.http.core.access import NO_PRINCIPAL, AccessRules
+from carpool.http.core.access import NO_PRINCIPAL, AccessRules, is_page_visit
 from carpool.http.core.body import (
     BATCH_VERSION,
     HANDSHAKE_VERSIONS,
@@ -46,6 +47,7 @@ from carpool.http.core.effects import (
 from carpool.http.core.event_streams import EventStreams
 from carpool.http.core.headers import VERSION_HEADER, accepts, is_json, standard_mismatch
 from carpool.http.core.kept_messages import GREETING, READY, REPEATABLE, KeepBudget
+from carpool.http.core.live_streams import LIVE_PATH, LiveStreams
 from carpool.http.core.operator_requests import OPERATOR_PATH, OperatorRequests
 from carpool.http.core.pages import AWAY, Pages
 from carpool.http.core.pending import PATIENCE_S, RETURN_S
@@ -55,6 +57,7 @@ from carpool.http.core.sse_2024 import SseTransport
 from carpool.http.core.streams import BrokerStream, Endpoint
 from carpool.http.core.tool_calls import HeaderCheckedCalls
 from carpool.http.core.trace_header import TRACE_HEADER, with_trace_header
+from carpool.http.core.web_page import WebFile, WebPage
 from carpool_protocol.wire.tool_name_resolver import (
     MAX_NAME_CHARS,
     MIN_NAME_CHARS,
@@ -92,10 +95,11 @@ class HttpCore:
         heir_s: float = 0.0,
         *,
         patience_s: float = PATIENCE_S,
+        web_files: Mapping[str, WebFile] | None = None,
     ) -> None:
         """`first`: no door before this one gave an HTTP request so high a number. `heir_s`: so long after the
         broker is there it may know sessions of such a door. `patience_s`: so long requests wait for the first
-        broker.
+        broker. `web_files`: those of the web page.
         """
         self._patience_s = patience_s
         self._sessions_end = False
@@ -114,6 +118,8 @@ class HttpCore:
         self._calls = HeaderCheckedCalls(self._table, self._quotas)
         self._pages = Pages(self._table)
         self._operator_requests = OperatorRequests(self._table)
+        self._live = LiveStreams(self._table)
+        self._web_page = WebPage(web_files or {})
         self._sse_transport = SseTransport(self._table, self._quotas)
         self._linked = False
         self._return_by: float | None = None
@@ -142,6 +148,7 @@ class HttpCore:
             self._linked, self._return_by = False, now + RETURN_S
             self._heir_until = now  # what that broker knew of other doors, the next one does not
             self._table.broker_lost(now)
+            self._live.broker_lost()
         return self._take_effects()
 
     def broker_given_up(self, now: float) -> list[Effect]:
@@ -205,7 +212,12 @@ class HttpCore:
         """Set who may come in from now on. Requests and sessions of others are ended."""
         before, self.gate = self.gate, gate
         self._quotas.share_sessions(gate.agent_principals)
-        self._table.end_principals(lambda who: gate.access_key(who) == before.access_key(who), now)
+
+        def stays(who: str) -> bool:
+            return gate.access_key(who) == before.access_key(who)
+
+        self._table.end_principals(stays, now)
+        self._live.end_principals(stays)
         return self._take_effects()
 
     def early_refusal(self, path: str, headers: dict[str, str]) -> Respond | None:
@@ -215,7 +227,23 @@ class HttpCore:
 
     def client_gone(self, x: int, now: float) -> list[Effect]:
         """The client of a request disconnected before its answer was complete."""
-        self._table.client_gone(x, now)
+        if not self._live.client_gone(x):
+            self._table.client_gone(x, now)
+        return self._take_effects()
+
+    def client_blocked(self, x: int) -> list[Effect]:
+        """The client of a watched stream leaves events unread."""
+        self._live.client_blocked(x)
+        return self._take_effects()
+
+    def client_has_room(self, x: int) -> list[Effect]:
+        """The client of a watched stream has read all events."""
+        self._live.client_has_room(x)
+        return self._take_effects()
+
+    def log_read(self, x: int, records: Sequence[Mapping[str, Any]] | None) -> list[Effect]:
+        """A log was read for a request. None: there is no such log."""
+        self._out.append(self._operator_requests.log_read(x, records))
         return self._take_effects()
 
     def tick(self, now: float) -> list[Effect]:
@@ -224,6 +252,7 @@ class HttpCore:
             return self.broker_given_up(now)
         self._table.tick(now)
         self._calls.tick(now)
+        self._live.tick(now, linked=self._linked)
         return self._take_effects()
 
     def request_received(self, x: int, request: HttpRequest, now: float) -> list[Effect]:
@@ -236,6 +265,7 @@ class HttpCore:
     def check(self) -> None:
         """Assert every invariant."""
         self._table.check()
+        self._live.check()
 
     def _take_effects(self) -> list[Effect]:
         out = self._out[:]
@@ -249,7 +279,8 @@ class HttpCore:
         if not self.gate.host_allowed(headers.get("host")):
             text = "this door does not answer to that Host; see `http.hosts` in `carpool docs settings`"
             return refusal(x, 421, INVALID_REQUEST, text)
-        if not self.gate.origin_allowed(headers.get("origin"), headers.get("sec-fetch-site")):
+        is_from_here = self.gate.origin_allowed(headers.get("origin"), headers.get("sec-fetch-site"))
+        if not is_from_here and not (self._is_web_file(path) and is_page_visit(headers)):
             text = "pages of that Origin may not ask here; see `http.origins` in `carpool docs settings`"
             return refusal(x, 403, INVALID_REQUEST, text)
         if self.gate.is_own_bridge(headers.get(HEADER)):
@@ -262,7 +293,7 @@ class HttpCore:
             )
             return refusal(x, 403, INVALID_REQUEST, text)
         principal = self.gate.principal(headers.get("authorization"))
-        if principal is None and path != HEALTH:
+        if principal is None and path != HEALTH and not self._is_web_file(path):
             text = (
                 "a bearer token is needed that this door knows and that has not expired; `carpool token add "
                 "NAME` makes one"
@@ -275,14 +306,22 @@ class HttpCore:
         principal = self._principal_or_refusal(x, path, request.headers)
         if isinstance(principal, Respond):
             return principal
+        if self._is_web_file(path):
+            return self._web_page.answer(x, request)
         if path in {HEALTH, METRICS}:
             return self._page_about_all(x, request, principal, now)
         right = self.gate.operator_right(principal)
         if path.startswith(OPERATOR_PATH):
+            right = right or self.gate.browser_right(principal, request.headers)
+            if path == LIVE_PATH and right:
+                return self._live.watch(x, request, principal, right, now, linked=self._linked)
             return self._operator_requests.answer(x, request, principal, right, now, linked=self._linked)
         if right:
             return refusal(x, 403, INVALID_REQUEST, _FOR_OPERATORS)
         return self._route_of_agent(x, request, principal, now)
+
+    def _is_web_file(self, path: str) -> bool:
+        return path != self.rules.path and self._web_page.has(path)
 
     def _route_of_agent(self, x: int, request: HttpRequest, principal: str, now: float) -> Respond | None:
         path = request.path

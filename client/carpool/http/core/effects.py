@@ -52,6 +52,8 @@ class BeginEvents(Struct, frozen=True):
 
     x: int
     headers: tuple[tuple[str, str], ...] = ()
+    is_watched: bool = False
+    """The core is to be told when the client leaves events unread, and when it has room again."""
 
 
 class WriteEvents(Struct, frozen=True, gc=False):
@@ -84,7 +86,17 @@ class RequestsHeld(Struct, frozen=True):
     """Every request that was sent before the hold has reached the broker."""
 
 
-Effect = Respond | BeginEvents | WriteEvents | EndEvents | SendToBroker | HoldRequest | RequestsHeld
+class ReadLog(Struct, frozen=True):
+    """Read the last records of a log, and give them to `HttpCore.log_read`."""
+
+    x: int
+    log: str
+    """The name of the log, as a client wrote it."""
+    count: int
+
+
+ClientEffect = Respond | BeginEvents | WriteEvents | EndEvents | HoldRequest | ReadLog
+Effect = ClientEffect | SendToBroker | RequestsHeld
 
 
 def refusal(x: int, status: int, code: int, text: str, ident: bytes = b"null", **headers: str) -> Respond:

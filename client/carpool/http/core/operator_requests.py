@@ -2,13 +2,14 @@
 
 Owns the table of verbs: for each the HTTP method, the right that it needs, the form of its request, and the
 broker's control method that answers it. Verbs that change something are POST requests with a body of JSON: a
-page in a browser cannot send one to another origin without being asked for permission first.
+page in a browser cannot send one to another origin without being asked for permission first. Logs need the
+full right, because servers may write to them what agents sent; the door reads them itself.
 
-Knows nothing of: tokens (`access`), what a verb does (the broker's `admin`).
+Knows nothing of: tokens (`access`), what a verb does (the broker's `admin`), files.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 from urllib.parse import parse_qsl
 
@@ -17,11 +18,14 @@ from msgspec import Struct
 
 from carpool.http.core import own_requests
 from carpool.http.core.body import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, UNREADABLE
-from carpool.http.core.effects import HttpRequest, Respond, refusal
+from carpool.http.core.effects import HttpRequest, ReadLog, Respond, refusal
 from carpool.http.core.headers import is_json
 from carpool.http.core.pages import AWAY
 from carpool.http.core.routing import ExchangeTable
+from carpool.http.core.web_page import SAFE_HEADERS
+from carpool.readings.call_steps import story_steps
 from carpool_protocol.config.schema.model import OperatorRight
+from carpool_protocol.ids import call_named
 
 OPERATOR_PATH: Final = "/operator/"
 READ_S: Final = 10.0
@@ -29,6 +33,11 @@ ACT_S: Final = 320.0
 """Longer than the broker waits for a server to stop or start (`admin.pool_commands`)."""
 SUPERVISOR_S: Final = 5.0
 MAX_NAMES: Final = 1000
+
+
+MAX_LOG_LINES: Final = 500
+MAX_LOG_CHARS: Final = 4000
+"""A line of a log is cut at this length."""
 
 
 class NoParams(Struct, forbid_unknown_fields=True):
@@ -43,8 +52,33 @@ class CallsFilter(Struct, forbid_unknown_fields=True):
     state: Literal["", "waiting", "running", "asking"] = ""
 
 
+class RecentAfter(Struct, forbid_unknown_fields=True):
+    """The query of `/operator/recent_calls`: the `newest` of an earlier answer."""
+
+    after: int = 0
+
+
+class OneServer(Struct, forbid_unknown_fields=True):
+    """The query of `/operator/why`."""
+
+    server: str
+
+
+class OneTool(Struct, forbid_unknown_fields=True):
+    """The query of `/operator/tools`. Empty: all tools, without their definitions."""
+
+    name: str = ""
+
+
+class LogLines(Struct, forbid_unknown_fields=True):
+    """The query of `/operator/logs`: the name of a log (`server-NAME` or a process), and how many lines."""
+
+    log: str
+    lines: int = 100
+
+
 class OneCall(Struct, forbid_unknown_fields=True):
-    """The body of `/operator/cancel`."""
+    """The body of `/operator/cancel`, and the query of `/operator/story`."""
 
     call: str
 
@@ -74,7 +108,12 @@ class _Verb(NamedTuple):
     changes: bool
     form: type[Struct]
     method: str
+    """Empty: the door answers by itself."""
     params: Callable[[Any], dict[str, Any]]
+    is_secret: bool = False
+    """True: it needs the full right although it changes nothing."""
+    shown: Callable[[Any, Any], Any] = lambda _form, result: result
+    """Makes what is shown from the form and the broker's result."""
 
 
 def _within(_: NoParams) -> dict[str, Any]:
@@ -91,10 +130,38 @@ def _pause(*, paused: bool) -> _Verb:
     return _Verb(True, SomeServers, "carpool/pause", lambda form: {"servers": form.servers, "paused": paused})
 
 
+def _story_shown(form: OneCall, result: Any) -> Any:
+    """Return the story with its steps in words, oldest first."""
+    call = call_named(form.call)
+    if call is None or not isinstance(result, dict):
+        return result
+    steps = sorted(story_steps(result, call), key=lambda step: step.at)
+    return {**result, "steps": [step._asdict() for step in steps]}
+
+
+def _tools_shown(form: OneTool, result: Any) -> Any:
+    """Return the tools. Only one that was named has its definition: together they may have megabytes."""
+    if form.name or not isinstance(result, dict):
+        return result
+    return {"tools": [{**each, "definition": None} for each in result.get("tools", ())]}
+
+
 VERBS: Final[dict[str, _Verb]] = {
     "status": _Verb(False, NoParams, "carpool/status", _within),
     "counters": _Verb(False, NoParams, "carpool/counters", _within),
     "calls": _Verb(False, CallsFilter, "carpool/calls", msgspec.structs.asdict),
+    "recent_calls": _Verb(False, RecentAfter, "carpool/recent_calls", msgspec.structs.asdict),
+    "story": _Verb(False, OneCall, "carpool/story", msgspec.structs.asdict, shown=_story_shown),
+    "why": _Verb(False, OneServer, "carpool/why", msgspec.structs.asdict),
+    "profiles": _Verb(False, NoParams, "carpool/profiles", msgspec.structs.asdict),
+    "tools": _Verb(
+        False,
+        OneTool,
+        "carpool/tools",
+        lambda form: {"name": form.name or None, "offline": True},
+        shown=_tools_shown,
+    ),
+    "logs": _Verb(False, LogLines, "", msgspec.structs.asdict, is_secret=True),
     "cancel": _Verb(True, OneCall, "carpool/cancel", msgspec.structs.asdict),
     "disconnect": _Verb(True, OneSession, "carpool/disconnect", msgspec.structs.asdict),
     "pause": _pause(paused=True),
@@ -105,13 +172,16 @@ VERBS: Final[dict[str, _Verb]] = {
 }
 """Every verb by its name in the path."""
 
+_HEADERS: Final = (*SAFE_HEADERS, ("Cache-Control", "no-store"))
 _NEEDS_OPERATOR: Final = (
-    "this needs an operator's token; `carpool token add NAME --operator full` makes one, and "
-    "`carpool docs operating` says where it goes"
+    "this needs an operator's token or the key of the web page: `carpool web` prints the key, `carpool token "
+    "add NAME --operator full` makes a token, and `carpool docs operating` says where it goes"
 )
 _NEEDS_FULL: Final = (
-    "this token may read and not change anything; `carpool token add NAME --operator full` makes one that may"
+    "this may read, but change nothing and read no logs; the key that `carpool web` prints may, and so may a "
+    "token that `carpool token add NAME --operator full` makes"
 )
+_NO_LOG: Final = "there is no such log here: a server that has never been started has none"
 _UNKNOWN: Final = "there is no such verb; those are: " + ", ".join(sorted(VERBS))
 _UNKNOWN_OUTCOME: Final = (
     "carpool's broker died or did not answer in time; what was asked may have been done: look before you ask "
@@ -144,7 +214,7 @@ class OperatorRequests:
         allowed = "POST" if verb.changes else "GET"
         if request.method != allowed:
             return refusal(x, 405, INVALID_REQUEST, f"{allowed} only", Allow=allowed)
-        if verb.changes and right != "full":
+        if (verb.changes or verb.is_secret) and right != "full":
             return refusal(x, 403, INVALID_REQUEST, _NEEDS_FULL)
         if verb.changes and not is_json(request.headers.get("content-type")):
             return refusal(x, 415, INVALID_REQUEST, "Unsupported Media Type: POST application/json")
@@ -152,22 +222,32 @@ class OperatorRequests:
             form = _read(request, verb)
         except ValueError as error:
             return refusal(x, 400, INVALID_PARAMS, str(error))
+        if isinstance(form, LogLines):
+            self._table.out.append(ReadLog(x, form.log, max(1, min(form.lines, MAX_LOG_LINES))))
+            return None
         if not linked:
             return refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1")
-        self._ask(x, principal, verb, verb.params(form), now)
+        self._ask(x, principal, verb, form, now)
         return None
 
-    def _ask(self, x: int, principal: str, verb: _Verb, params: dict[str, Any], now: float) -> None:
+    def log_read(self, x: int, records: Sequence[Mapping[str, Any]] | None) -> Respond:
+        """Return the answer with these records; None: there is no such log."""
+        if records is None:
+            return refusal(x, 404, INVALID_PARAMS, _NO_LOG)
+        lines = [{**each, "message": str(each["message"])[:MAX_LOG_CHARS]} for each in records]
+        return Respond(x, 200, msgspec.json.encode({"lines": lines}), _HEADERS)
+
+    def _ask(self, x: int, principal: str, verb: _Verb, form: Any, now: float) -> None:
         def found(answer: Any, now: float) -> None:
             if answer is not None:
-                self._table.out.append(_page(x, answer))
+                self._table.out.append(_page(x, answer, lambda result: verb.shown(form, result)))
             elif verb.changes:
                 self._table.out.append(refusal(x, 504, INTERNAL_ERROR, _UNKNOWN_OUTCOME))
             else:
                 self._table.out.append(refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1"))
 
         stream = self._table.shared_stream("control", (principal, "", "", "", 0), now)
-        dialogue = own_requests.ask_broker(verb.method, params)
+        dialogue = own_requests.ask_broker(verb.method, verb.params(form))
         limit_s = ACT_S if verb.changes else READ_S
         self._table.start_own_request(
             x, stream, dialogue, found, now, is_repeatable=not verb.changes, limit_s=limit_s
@@ -181,7 +261,7 @@ def _read(request: HttpRequest, verb: _Verb) -> Struct:
             form = msgspec.json.decode(request.body or b"{}", type=verb.form)
         else:
             query = dict(parse_qsl(request.query, keep_blank_values=True, max_num_fields=100))
-            form = msgspec.convert(query, verb.form)
+            form = msgspec.convert(query, verb.form, strict=False)  # a query has texts only
     except (*UNREADABLE, ValueError) as error:
         raise ValueError(f"the request is not as this verb needs it: {_problem(error, verb.form)}") from None
     if isinstance(form, SomeOrAllServers) and form.all is (form.servers is not None):
@@ -216,14 +296,13 @@ def _described(field: msgspec.structs.FieldInfo) -> str:
     return f"`{field.name}` ({values})" if values else f"`{field.name}`"
 
 
-def _page(x: int, answer: dict[str, Any]) -> Respond:
-    """Return the broker's result, or its error as it is."""
-    headers = (("Cache-Control", "no-store"),)
+def _page(x: int, answer: dict[str, Any], shown: Callable[[Any], Any]) -> Respond:
+    """Return the broker's result as it is shown, or its error as it is."""
     error = answer.get("error")
     if error is None:
-        return Respond(x, 200, msgspec.json.encode(answer.get("result")), headers)
+        return Respond(x, 200, msgspec.json.encode(shown(answer.get("result"))), _HEADERS)
     body = msgspec.json.encode({"jsonrpc": "2.0", "id": None, "error": error})
-    return Respond(x, _status_of(error), body, headers)
+    return Respond(x, _status_of(error), body, _HEADERS)
 
 
 def _status_of(error: Any) -> int:

@@ -7,7 +7,7 @@ Knows nothing of: streams, clients, time.
 """
 
 from collections.abc import Generator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,10 @@ from carpool.http.core.headers import Annotated, annotated_arguments
 MAX_PAGES: Final = 1000
 SUPERVISOR_S: Final = 0.5
 """`/health` lets the broker wait so long for the supervisor: less than it waits for the broker itself."""
+LIVE_SUPERVISOR_S: Final = 1.0
+"""The web page lets the broker wait so long for the supervisor."""
+LIVE_CALLS: Final = 200
+"""So many open calls are asked for at most, for the web page."""
 _ENVELOPE: Final = {
     VERSION_KEY: STATELESS_VERSIONS[-1],
     CAPABILITIES_KEY: {},
@@ -102,6 +106,31 @@ def metrics() -> Generator[bytes, bytes, tuple[dict[str, Any], dict[str, Any]] |
         return None
     status = _result((yield _request("carpool/status", {"within_s": SUPERVISOR_S})))
     return None if status is None else (counters, status)
+
+
+class LiveAnswers(NamedTuple):
+    """The broker's answers of one moment, for the web page."""
+
+    status: dict[str, Any]
+    counters: dict[str, Any]
+    calls: list[dict[str, Any]]
+    recent: dict[str, Any]
+
+
+def live(after: int) -> Generator[bytes, bytes, LiveAnswers | None]:
+    """The answers that the web page is made of, on a control stream. `after`: the number of the newest recent
+    call that is known.
+    """
+    within = {"within_s": LIVE_SUPERVISOR_S}
+    status = _result((yield _request("carpool/status", within)))
+    counters = _result((yield _request("carpool/counters", within)))
+    calls = _result((yield _request("carpool/calls", {"limit": LIVE_CALLS})))
+    recent = _result((yield _request("carpool/recent_calls", {"after": after})))
+    if status is None or counters is None or calls is None:
+        return None
+    if recent is None:  # a broker of an earlier version keeps none
+        recent = {"calls": [], "newest": after, "left_out": 0}
+    return LiveAnswers(status, counters, calls["calls"], recent)
 
 
 def ask_broker(method: str, params: dict[str, Any]) -> Generator[bytes, bytes, dict[str, Any] | None]:

@@ -20,7 +20,7 @@ BODY = RawJson(b'{"content":[]}')
 FAILED = RawJson(b'{"content":[],"isError":true}')
 
 
-class WatchedRig(TwoServersRig):
+class WatchedCallsRig(TwoServersRig):
     """Servers `a` and `b`, and somebody watches the calls that end."""
 
     def __init__(self, *, watched: bool = True) -> None:
@@ -56,7 +56,7 @@ class WatchedRig(TwoServersRig):
 
 @behaviour("web:waterfall")
 def test_a_watched_call_is_told_with_the_times_of_its_parts() -> None:
-    rig = WatchedRig()
+    rig = WatchedCallsRig()
     sent = rig.ask()
     assert sent.timed
     assert not sent.traced, "its server gets it as it came"
@@ -72,7 +72,7 @@ def test_a_watched_call_is_told_with_the_times_of_its_parts() -> None:
 
 @behaviour("web:frozen")
 def test_no_call_is_timed_or_kept_while_nobody_watches() -> None:
-    rig = WatchedRig(watched=False)
+    rig = WatchedCallsRig(watched=False)
     sent = rig.ask()
     assert not sent.timed
     rig.end(sent.call)
@@ -81,7 +81,7 @@ def test_no_call_is_timed_or_kept_while_nobody_watches() -> None:
 
 @behaviour("web:frozen")
 def test_the_record_ends_some_seconds_after_the_last_watcher_has_asked() -> None:
-    rig = WatchedRig()
+    rig = WatchedCallsRig()
     first = rig.ask()
     rig.now += WATCH_S - 1
     rig.feed(ev.RecentCallsWatched())
@@ -95,7 +95,7 @@ def test_the_record_ends_some_seconds_after_the_last_watcher_has_asked() -> None
 
 
 def test_numbers_of_rows_grow_also_after_the_record_has_ended() -> None:
-    rig = WatchedRig()
+    rig = WatchedCallsRig()
     rig.end(rig.ask().call)
     newest = rig.watching.newest
     rig.now += WATCH_S
@@ -109,7 +109,7 @@ def test_numbers_of_rows_grow_also_after_the_record_has_ended() -> None:
 
 @behaviour("web:frozen")
 def test_only_some_calls_of_a_second_are_timed_and_the_others_are_counted() -> None:
-    rig = WatchedRig()
+    rig = WatchedCallsRig()
     for _ in range(TIMED_PER_S + 5):
         rig.end(rig.ask().call)
     assert len([each for each in rig.sent if each.timed]) == TIMED_PER_S
@@ -120,7 +120,7 @@ def test_only_some_calls_of_a_second_are_timed_and_the_others_are_counted() -> N
 
 @behaviour("web:waterfall")
 def test_failures_are_kept_also_where_no_further_call_is_timed() -> None:
-    rig = WatchedRig()
+    rig = WatchedCallsRig()
     for _ in range(TIMED_PER_S):
         rig.end(rig.ask().call)
     rig.end(rig.ask().call, FAILED)
@@ -135,7 +135,7 @@ def test_failures_are_kept_also_where_no_further_call_is_timed() -> None:
 
 
 def test_a_bounded_number_of_calls_is_kept() -> None:
-    rig = WatchedRig()
+    rig = WatchedCallsRig()
     for _ in range(MAX_KEPT // TIMED_PER_S + 2):
         rig.feed(ev.RecentCallsWatched())
         for _ in range(TIMED_PER_S):
@@ -147,7 +147,7 @@ def test_a_bounded_number_of_calls_is_kept() -> None:
 
 
 def test_a_call_that_was_never_sent_has_no_time_at_a_server() -> None:
-    rig = WatchedRig()
+    rig = WatchedCallsRig()
     request = RawJson(b"99")
     rig.feed(ev.CallRequested(ONE, request, "none__x", RawJson(b"{}"), ABSENT, ABSENT, "tools/call", ""))
     (row,) = rig.rows

@@ -1,5 +1,6 @@
 """Requests of operators at the door's core: the right of each token, and what the broker is asked."""
 
+import hashlib
 import json
 from typing import Any
 
@@ -256,3 +257,100 @@ def test_operators_do_not_divide_the_sessions_of_agents() -> None:
     assert (everyone.principals, everyone.agent_principals) == (4, 2)
     alone = AccessRules(tokens={"full": hash_of("x")}, operators={"full": "full"})
     assert (alone.agent_principals, alone.is_open) == (1, False)
+
+
+KEY = "key-of-the-page"
+KEYED = AccessRules(page_key=hashlib.sha256(KEY.encode()).digest(), knows_owners=True)
+OWN_PAGE = {"sec_fetch_site": "same-origin"}
+
+
+@behaviour("web:access")
+@pytest.mark.parametrize("verb", ACTS)
+def test_acts_of_the_page_need_its_key(verb: str) -> None:
+    door = DoorCoreRig(gate=KEYED)
+    x = send(door, verb, **OWN_PAGE)
+    assert door.status(x) == 403
+    assert "`carpool web`" in door.body(x)["error"]["message"]
+    assert door.status(send(door, verb, "another key", **OWN_PAGE)) == 403
+    assert not door.told
+    send(door, verb, KEY, **OWN_PAGE)
+    _, word = door.word()
+    assert isinstance(word, OpenStream)
+    assert word.principal == "carpool web", "the audit names it"
+
+
+@behaviour("web:access")
+@pytest.mark.parametrize("headers", [{}, {"sec_fetch_site": "none"}, {"sec_fetch_site": "same-site"}])
+def test_without_the_key_only_a_page_of_the_door_itself_may_read(headers: dict[str, str]) -> None:
+    door = DoorCoreRig(gate=KEYED)
+    assert door.status(send(door, "status", **headers)) == 403
+    x = send(door, "status", **OWN_PAGE, origin="http://localhost:3000")
+    assert x not in door.answers, "a browser never sends both; another program of the user may"
+    door.told.clear()
+    assert send(door, "status", **OWN_PAGE) not in door.answers
+
+
+@behaviour("web:access")
+def test_where_the_system_does_not_tell_whose_a_connection_is_the_page_needs_the_key() -> None:
+    door = DoorCoreRig(gate=AccessRules(page_key=hashlib.sha256(KEY.encode()).digest()))
+    assert door.status(send(door, "status", **OWN_PAGE)) == 403
+    assert send(door, "status", KEY) not in door.answers
+
+
+@behaviour("web:access")
+def test_with_tokens_a_page_without_one_may_not_read() -> None:
+    gate = AccessRules(tokens=TOKENS, knows_owners=True, page_key=hashlib.sha256(KEY.encode()).digest())
+    door = DoorCoreRig(gate=gate)
+    assert door.status(send(door, "status", **OWN_PAGE)) == 401
+    assert send(door, "status", KEY, **OWN_PAGE) not in door.answers
+
+
+@behaviour("web:access")
+def test_the_key_of_the_page_is_no_agents() -> None:
+    door = DoorCoreRig(gate=KEYED)
+    x = door.post(request(1, "initialize"), "/mcp", authorization=f"Bearer {KEY}")
+    assert door.status(x) == 403
+    named = AccessRules(tokens={"carpool web": hash_of("t")}, page_key=b"k" * 32, needs_token=True)
+    assert named.principal("Bearer t") is None, "no token has the name of the page"
+
+
+@behaviour("web:access")
+def test_logs_need_the_full_right() -> None:
+    door = rig()
+    x = send(door, "logs?log=server-a", "reader")
+    assert door.status(x) == 403
+    x = send(door, "logs?log=server-a&lines=99999", "full")
+    (wanted,) = door.logs
+    assert (wanted.x, wanted.log, wanted.count) == (x, "server-a", 500)
+    door.take(door.core.log_read(x, [{"at": "t", "message": "y" * 9000}]))
+    (line,) = door.body(x)["lines"]
+    assert len(line["message"]) == 4000
+    x = send(door, "logs?log=..%2Fsecret", "full")
+    door.take(door.core.log_read(x, None))
+    assert door.status(x) == 404
+    keyless = DoorCoreRig(gate=KEYED)
+    assert keyless.status(send(keyless, "logs?log=broker", **OWN_PAGE)) == 403
+
+
+def test_tools_are_listed_without_definitions_until_one_is_named() -> None:
+    door = rig()
+    found = {"tools": [{"name": "a__x", "definition": {"inputSchema": {}}}]}
+    x = send(door, "tools", "reader")
+    s, message, exchange = asked(door)
+    assert message["params"] == {"name": None, "offline": True}
+    door.answer(s, exchange, 1, **found)
+    assert door.body(x)["tools"] == [{"name": "a__x", "definition": None}]
+    x = send(door, "tools?name=a__x", "reader")
+    s, message, exchange = door.heard()
+    assert message["params"]["name"] == "a__x"
+    door.answer(s, exchange, 1, **found)
+    assert door.body(x) == found
+
+
+def test_a_story_is_told_in_words() -> None:
+    door = rig()
+    x = send(door, "story?call=c7", "reader")
+    s, _, exchange = asked(door)
+    arrived = {"at": 2.0, "event": {"type": "CallRequested", "session": "s2"}, "effects": []}
+    door.answer(s, exchange, 1, call="c7", run="", broker=[arrived], supervisor=[], pids={})
+    assert door.body(x)["steps"] == [{"at": 2.0, "where": "broker", "text": "came from s2"}]

@@ -1,0 +1,56 @@
+"""The verb `web`: the address of the web page of the HTTP door, with the key that may act.
+
+Owns the words. Refuses to know: what the page shows, how the door makes the key.
+"""
+
+import webbrowser
+from urllib.parse import urlsplit
+
+import click
+
+from carpool import launcher_lock
+from carpool.cli.main import json_option
+from carpool.control.place import runtime_place
+from carpool.launcher.http_door import read_door_status, read_page_key
+from carpool.terminal.verb_output import EXIT_NO_BROKER, fail, print_json
+
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - it is replaced by the address of loopback
+_NO_DOOR = (
+    'no HTTP door is open here, and the page is served by it: write `"http": {}` into your configuration, or '
+    "start carpool with `carpool up --http 127.0.0.1:8808`"
+)
+
+
+@click.command()
+@click.option("--open", "opens", is_flag=True, help="Open it in a browser, without the key.")
+@json_option
+def web(*, opens: bool, as_json: bool) -> None:
+    """Print the address of the web page, with the key that may act.
+
+    Whoever has the key may do what you may do with `carpool stop` and `carpool logs`, until the HTTP door
+    starts again. `--open` leaves it out, because others can read the command line of a browser.
+    """
+    place = runtime_place()
+    if launcher_lock.holder(place.directory) is None:
+        fail("no carpool runs here; `carpool up --detach` starts it", EXIT_NO_BROKER)
+    door = read_door_status(place.directory)
+    if door is None or not door.url:
+        fail(_NO_DOOR if door is None else f"the HTTP door is not open: {door.problem}")
+    key = read_page_key(place.directory)
+    if not key:
+        fail("this HTTP door is of an earlier carpool and has no page; run `carpool restart --all`")
+    page = page_address(door.url)
+    if as_json:
+        print_json({"url": f"{page}#key={key}", "page": page, "key": key})
+    else:
+        click.echo(f"{page}#key={key}")
+    if opens and not webbrowser.open(page):
+        fail("no browser could be opened; open the address yourself")
+
+
+def page_address(url: str) -> str:
+    """Return the address of the page from the URL at which the door speaks MCP."""
+    parts = urlsplit(url)
+    host = _EVERYWHERE.get(parts.hostname or "")
+    place = parts.netloc if host is None else f"{host}:{parts.port}"
+    return f"{parts.scheme}://{place}{'/web/' if parts.path in {'', '/'} else '/'}"

@@ -1,0 +1,169 @@
+"""The stream of states for those who watch the web page: `GET /operator/live`.
+
+Owns who watches, when the broker is asked, and which state each watcher gets. The broker is asked once a
+second for all watchers together, and only while one of them has read everything that it was sent: no
+watchers, or only frozen ones, cost nothing. A watcher gets the newest state when it has room, and never an
+older one that it has missed.
+
+Invariants: at most one request to the broker is open; at most one state of each watcher is unread; there are
+at most `MAX_WATCHERS`. Knows nothing of: tokens, what a state holds (`live_state`), sockets, when a
+connection that does not read is cut (`connection`).
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from carpool.http.core import own_requests
+from carpool.http.core.body import INTERNAL_ERROR, INVALID_REQUEST
+from carpool.http.core.effects import (
+    BeginEvents,
+    EndEvents,
+    HttpRequest,
+    Respond,
+    WriteEvents,
+    event_bytes,
+    refusal,
+)
+from carpool.http.core.live_state import LiveState
+from carpool.http.core.routing import ExchangeTable
+from carpool.http.core.web_page import SAFE_HEADERS
+from carpool_protocol.config.schema.model import OperatorRight
+
+LIVE_PATH: Final = "/operator/live"
+READING_S: Final = 5.0
+"""The broker is given up after this long, and asked again."""
+MAX_WATCHERS: Final = 64
+MAX_OF_PRINCIPAL: Final = 32
+"""Watchers with the same token."""
+AWAY_EVENT: Final = event_bytes(b"{}", name=b"away")
+"""Says that the broker does not answer."""
+_HEADERS: Final = (*SAFE_HEADERS, ("X-Accel-Buffering", "no"))
+
+
+class _Watcher:
+    """One client that watches."""
+
+    __slots__ = ("is_blocked", "principal", "seen")
+
+    def __init__(self, principal: str) -> None:
+        self.principal = principal
+        self.is_blocked = False
+        """True while it leaves something unread."""
+        self.seen = 0
+        """The number of the last state that it was sent."""
+
+
+class LiveStreams:
+    """All watchers of one door."""
+
+    def __init__(self, table: ExchangeTable) -> None:
+        self._table = table
+        self._watchers: dict[int, _Watcher] = {}
+        self._state: LiveState | None = None
+        """None while nobody watches."""
+        self._event = b""
+        """The newest event; empty before the first one."""
+        self._number = 0
+        """The number of states so far."""
+        self._is_reading = False
+
+    def watch(
+        self,
+        x: int,
+        request: HttpRequest,
+        principal: str,
+        right: OperatorRight,
+        now: float,
+        *,
+        linked: bool,
+    ) -> Respond | None:
+        """Begin a stream. `right`: what the client may do; that it may read was checked."""
+        if request.method != "GET":
+            return refusal(x, 405, INVALID_REQUEST, "GET only", Allow="GET")
+        of_principal = Counter(each.principal for each in self._watchers.values())[principal]
+        if len(self._watchers) >= MAX_WATCHERS or of_principal >= MAX_OF_PRINCIPAL:
+            text = f"{of_principal} pages of this token and {len(self._watchers)} of all watch: close some"
+            return refusal(x, 503, INTERNAL_ERROR, text, Retry_After="5")
+        self._watchers[x] = watcher = _Watcher(principal)
+        hello = event_bytes(msgspec.json.encode({"right": right}), name=b"hello")
+        self._table.out += [BeginEvents(x, _HEADERS, is_watched=True), WriteEvents(x, hello)]
+        if self._state is None:
+            self._state = LiveState()
+        if self._event:
+            self._write(x, watcher)
+        self._read(now, linked=linked)
+        return None
+
+    def client_gone(self, x: int) -> bool:
+        """The client of an HTTP request disconnected. Returns True if it was a watcher."""
+        return self._watchers.pop(x, None) is not None
+
+    def client_blocked(self, x: int) -> None:
+        """A watcher leaves something unread."""
+        if (watcher := self._watchers.get(x)) is not None:
+            watcher.is_blocked = True
+
+    def client_has_room(self, x: int) -> None:
+        """A watcher has read everything. It gets the newest state, if it has not had that."""
+        if (watcher := self._watchers.get(x)) is not None:
+            watcher.is_blocked = False
+            self._write(x, watcher)
+
+    def broker_lost(self) -> None:
+        """The broker is gone: watchers are told, and the next one's recent calls have other numbers."""
+        if self._state is not None:
+            self._state.forget_recent()
+            self._publish(AWAY_EVENT)
+
+    def end_principals(self, stays: Callable[[str], bool]) -> None:
+        """End the streams of principals that may no longer come in."""
+        for x, watcher in list(self._watchers.items()):
+            if not stays(watcher.principal):
+                del self._watchers[x]
+                self._table.out.append(EndEvents(x))
+
+    def tick(self, now: float, *, linked: bool) -> None:
+        """Ask the broker, if somebody reads; to be called about every second."""
+        if self._watchers:
+            self._read(now, linked=linked)
+        elif not self._is_reading:
+            self._state, self._event = None, b""
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert len(self._watchers) <= MAX_WATCHERS
+        assert all(each.seen <= self._number for each in self._watchers.values())
+
+    def _read(self, now: float, *, linked: bool) -> None:
+        if self._is_reading or all(each.is_blocked for each in self._watchers.values()):
+            return
+        if not linked:
+            self._publish(AWAY_EVENT)
+            return
+        state = self._state
+        assert state is not None
+
+        def found(answers: Any, _now: float) -> None:
+            self._is_reading = False
+            self._publish(AWAY_EVENT if answers is None else event_bytes(state.add(answers), name=b"state"))
+
+        self._is_reading = True
+        stream = self._table.shared_stream("control", ("", "", "", "", 0), now)
+        dialogue = own_requests.live(state.newest)
+        x = self._table.next_number()
+        self._table.start_own_request(x, stream, dialogue, found, now, is_repeatable=False, limit_s=READING_S)
+
+    def _publish(self, event: bytes) -> None:
+        """Make this the newest event, and send it to those who have room."""
+        self._event = event
+        self._number += 1
+        for x, watcher in self._watchers.items():
+            self._write(x, watcher)
+
+    def _write(self, x: int, watcher: _Watcher) -> None:
+        if not watcher.is_blocked and watcher.seen < self._number:
+            watcher.seen = self._number
+            self._table.out.append(WriteEvents(x, self._event))

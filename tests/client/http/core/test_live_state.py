@@ -1,0 +1,61 @@
+"""What the web page shows of one moment: its bounds, and that it is one line of JSON."""
+
+import json
+from typing import Any
+
+import msgspec
+
+from carpool.http.core.live_state import MAX_RECENT, MAX_ROWS, LiveState
+from carpool.http.core.own_requests import LiveAnswers
+from tests.behaviours import behaviour
+from tests.kit.top_readings import counted, session, status_of
+
+
+def counters() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(msgspec.json.encode(counted("r", 1.0, {})))
+    return found
+
+
+@behaviour("web:frozen")
+def test_what_a_state_holds_is_bounded() -> None:
+    state = LiveState()
+    status = status_of()
+    status["sessions"] = [session(f"s{number}") for number in range(MAX_ROWS + 7)]
+    status["servers"]["git"]["last_error"] = "x" * 100_000
+    calls = [{"call": f"c{number}"} for number in range(MAX_RECENT + 50)]
+    found = LiveAnswers(status, counters(), [], {"calls": calls, "newest": 9, "left_out": 3})
+    shown = json.loads(state.add(found))
+    agents = shown["tables"]["agents"]
+    assert (len(agents["rows"]), agents["left_out"]) == (MAX_ROWS, 7)
+    assert len(shown["recent"]) == MAX_RECENT
+    assert shown["recent_left_out"] == 3
+    assert len(shown["servers"]["git"]["last_error"]) == 2000
+
+
+@behaviour("web:sealed")
+def test_a_state_is_one_line_whatever_servers_say() -> None:
+    state = LiveState()
+    status = status_of()
+    hostile = "</script>\r\nevent: state\ndata: {}\n\n\u2028"
+    status["servers"]["git"]["last_error"] = hostile
+    status["sessions"][0]["agent"] = hostile
+    line = state.add(LiveAnswers(status, counters(), [], {"calls": [], "newest": 0, "left_out": 0}))
+    assert b"\n" not in line
+    assert b"\r" not in line
+    assert json.loads(line)["servers"]["git"]["last_error"] == hostile
+
+
+@behaviour("web:same")
+def test_problems_are_told_with_their_place() -> None:
+    status = status_of()
+    status["config"] = {"file": "f", "problem": "line 3: no comma"}
+    status["audit"] = {"problem": "the disk is full"}
+    status["broker"] = {"restarts": 2, "version": "1", "uptime_s": 1.0}
+    shown = json.loads(
+        LiveState().add(LiveAnswers(status, counters(), [], {"calls": [], "newest": 0, "left_out": 0}))
+    )
+    assert shown["problems"] == [
+        "configuration: line 3: no comma",
+        "audit: the disk is full",
+        "broker: 2 have died since carpool came up",
+    ]

@@ -483,7 +483,7 @@ function drawPools() {
 function instanceChip(each) {
   const odd = !["serving", "idle", "busy", "ready"].includes(each.state);
   const title = `pid ${each.pid}, ${each.state}, ${each.in_flight} open${each.holder ? `, leased to ${each.holder}` : ""}`;
-  return el("span", { class: `instance${each.in_flight ? " busy" : odd ? " odd" : ""}`, title: shown(title) }, `#${each.id}${each.in_flight ? ` ${each.in_flight}` : ""}${each.holder ? " ⚿" : ""}`);
+  return el("span", { class: `instance${each.in_flight ? " busy" : odd ? " odd" : ""}`, title: shown(title) }, `#${each.id}${each.in_flight ? ` ${each.in_flight}` : ""}${each.holder ? " held" : ""}`);
 }
 
 function drawRecent(place, name, calls, { narrow = false } = {}) {

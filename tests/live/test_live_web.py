@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import os
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from tests.behaviours import behaviour
 from tests.kit.hostile_catalogs import HOSTILE
 from tests.kit.line_agent import LIMIT_S, WAIT_S
 from tests.kit.live import Daemon, Make, kit, observer
+from tests.kit.private_daemon import until as until_now
 from tests.live.conftest import shared_daemon
 from tests.live.test_live_hostile_catalogs import recorded
 from tests.live.test_live_http import HttpReply, ask, door
@@ -187,6 +190,20 @@ async def test_the_verb_prints_the_address_with_the_key_of_this_start(daemon: Ma
         mode = (one.directory / "http.json").stat().st_mode
         assert mode & 0o777 == 0o600
         assert told["key"] not in (await one.carpool("status", "--json"))[1]
+
+
+@behaviour("web:access")
+async def test_a_key_ends_with_its_door(daemon: Make) -> None:
+    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    _, pid = door(one)
+    old = key(one)
+    assert ask(root(one), "GET", "/operator/status", **old).status == 200
+    os.kill(pid, signal.SIGKILL)
+    until_now(
+        lambda: read_page_key(str(one.directory)) not in {"", old["Authorization"].split()[1]}, "another key"
+    )
+    assert ask(root(one), "GET", "/operator/status", **old).status == 403
+    assert ask(root(one), "GET", "/operator/status", **key(one)).status == 200
 
 
 @behaviour("web:verb")

@@ -14,7 +14,10 @@ from carpool_broker.core.model import events as ev
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, RawJson
 from carpool_protocol.link.messages import Call, CallAnswered, CallFailed, CallTimed
 from tests.behaviours import behaviour
+from tests.broker.core.hooks.test_hook_points import AFTER, BEFORE, hooked, run_of, say
 from tests.broker.core.test_broker import ONE, TwoServersRig
+from tests.broker.recovery_rig import called
+from tests.kit.effects import of_kind
 
 BODY = RawJson(b'{"content":[]}')
 FAILED = RawJson(b'{"content":[],"isError":true}')
@@ -152,3 +155,22 @@ def test_a_call_that_was_never_sent_has_no_time_at_a_server() -> None:
     rig.feed(ev.CallRequested(ONE, request, "none__x", RawJson(b"{}"), ABSENT, ABSENT, "tools/call", ""))
     (row,) = rig.rows
     assert (row.outcome, row.server_s, row.back_s) == ("unknown_tool", None, None)
+
+
+@behaviour("web:waterfall")
+def test_the_time_with_hooks_before_and_after_is_told() -> None:
+    rig = hooked(BEFORE, AFTER)
+    rig.feed(ev.RecentCallsWatched())
+    before = run_of(rig.feed(called()))
+    rig.now += 2
+    (call,) = of_kind(say(rig, before), Call)
+    rig.now += 0.5
+    rig.feed(CallTimed(call.call, "", 0.5, InstanceId(1), 0.0))
+    after = run_of(rig.answer(call.call))
+    rig.now += 1
+    say(rig, after)
+    found = rig.core.call_table.recent
+    assert found is not None
+    (row,) = found.rows
+    assert (row.waiting_s, row.hooks_s, row.server_s, row.back_s) == (0.0, 2.0, 0.5, 1.0)
+    assert row.total_s == 3.5

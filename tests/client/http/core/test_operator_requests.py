@@ -352,5 +352,5 @@ def test_a_story_is_told_in_words() -> None:
     x = send(door, "story?call=c7", "reader")
     s, _, exchange = asked(door)
     arrived = {"at": 2.0, "event": {"type": "CallRequested", "session": "s2"}, "effects": []}
-    door.answer(s, exchange, 1, call="c7", run="", broker=[arrived], supervisor=[], pids={})
+    door.answer(s, exchange, 1, call="c7", run="", broker=[arrived], supervisor=[], pids={}, nodes={})
     assert door.body(x)["steps"] == [{"at": 2.0, "where": "broker", "text": "came from s2"}]

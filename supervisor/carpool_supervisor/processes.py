@@ -66,8 +66,8 @@ class Processes:
             ready,
             node_socket,
             on_opened=self._session_opened,
-            on_failed=self._report_spawn_failure,
-            on_ended=self._ended,
+            on_failed=self._session_refused,
+            on_ended=self._session_ended,
         )
         self._spawner_gone = trio.Event()
         self._is_spawner_away = False
@@ -148,6 +148,12 @@ class Processes:
     def _session_opened(self, instance: InstanceId, node: str, number: int) -> None:
         self._feed((events.InstanceSpawned(instance, 0, node, number),))
         self._instance_ios.greet(instance)
+
+    def _session_refused(self, instance: InstanceId, text: str, passing: bool) -> None:
+        self._feed((events.SpawnFailed(instance, f"got no session: {text}", random.random(), passing),))  # noqa: S311
+
+    def _session_ended(self, instance: InstanceId, text: str) -> None:
+        self._ended(instance, f"lost its session: {text}" if text else "ended with its session")
 
     def _spawn_failed(self, instance: InstanceId, text: str, passing: bool) -> None:
         text = self._instance_ios.masked(instance, text)

@@ -91,7 +91,7 @@ def test_a_call_that_crossed_before_a_long_cut_is_lost_and_maybe_has_run() -> No
     cluster.run(0.3)
     cut_for(cluster, LOST_S + 2.0)
     cluster.run(8.0)
-    assert cluster.book.outcomes == {"instance_died": 1}
+    assert cluster.book.outcomes == {"node_lost": 1}
     assert set(cluster.book.ran.values()) == {1}
     assert not there.agents, "the session of the lost node is still at the broker"
     quiesce_cluster(cluster)

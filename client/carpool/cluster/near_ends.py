@@ -7,7 +7,6 @@ Knows nothing of: nodes, links, MCP.
 """
 
 import asyncio
-import contextlib
 import os
 import resource
 from collections import deque
@@ -112,9 +111,6 @@ class PipesEnd:
         self._is_over = True
         self._stop_reading()
         self._loop.remove_writer(self._stdout)
-        if text:
-            with contextlib.suppress(OSError):
-                os.write(self._stderr, f"the session at the other node ended: {text}\n".encode())
         for fd in (self._stdin, self._stdout, self._stderr):
             os.close(fd)
         if tell:

@@ -377,6 +377,13 @@ _KINDS: Final = (
         "how to correct it.",
     ),
     FaultKind(
+        "node_away",
+        "unavailable",
+        5321,
+        "The server runs at another node of the cluster, and no node takes calls for it now.",
+        "Try again in a moment. If the error stays, ask the user to look at `carpool cluster status`.",
+    ),
+    FaultKind(
         "state_lost",
         "unavailable",
         5311,
@@ -406,6 +413,14 @@ _KINDS: Final = (
         5401,
         "The server's process ended while the call was open.",
         "Check what the call has changed before you repeat it; `carpool logs SERVER` shows its last output.",
+    ),
+    FaultKind(
+        "node_lost",
+        "lost",
+        5412,
+        "The server runs at another node of the cluster, and the session there ended while the call was "
+        "open.",
+        "Check what the call has changed before you repeat it; `carpool cluster status` shows the nodes.",
     ),
     FaultKind(
         "timed_out",

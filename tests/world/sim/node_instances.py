@@ -150,7 +150,7 @@ class NodeInstance(SimInstance):
         """The node's process has none."""
         if self.alive:
             self.alive = False
-            text = f"could not be started: {text}"
+            text = f"got no session: {text}"
             self.host.feed(ev.SpawnFailed(self.id, text, self.host.rng.random(), True))
 
     def exited(self, text: str) -> None:

@@ -204,6 +204,7 @@ class LocalSessions(Generic[P]):
         def ended(text: str) -> None:
             if name.number < 0 and text:
                 self._log(f"a session of node {name.node} ended: {text}", "info")
+                text = f"node {self._core.name}: {text}"
             self._core.close(name, text)
             self._end(name, text, has_ended=True)
             self._flush_soon()
@@ -225,7 +226,7 @@ class LocalSessions(Generic[P]):
         key = self._instances.pop(name, None)
         if key is not None:
             del self._asked[key]
-            key[0].tell({"ended": key[1], "text": text or "ended"})
+            key[0].tell({"ended": key[1], "text": text})
 
     def check(self) -> None:
         """Assert the invariants: each session of an instance is known from both sides."""

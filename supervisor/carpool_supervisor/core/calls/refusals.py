@@ -52,6 +52,8 @@ def start_refusal(pool: Pool, now: float) -> tuple[str, str, float | None]:
     """The reason why nothing starts now: (fault, detail, retry_after_s). A model is not told to wait for a
     program that is not installed.
     """
+    if pool.is_remote:
+        return ("node_away", last_error(pool), pool.retry_after_s(now))
     if pool.restart.hopeless:
         return ("cannot_start", last_error(pool), None)
     if not pool.policy.open_s:
@@ -130,6 +132,8 @@ def wait_expired_text(pool: Pool, now: float) -> str:
     text = f"The limit is {pool.policy.wait_s:g} s."
     if pool.paused:
         return text
+    if pool.is_remote and pool.last_error:
+        return f"{text} {last_error(pool)}"
     if _lacks_room(pool, now):
         return (
             f"{text} It may have up to {pool.max_instances} instances and has {pool.active_count()}: the"
@@ -173,6 +177,11 @@ def ended_text(pool: Pool, *, closing: bool, worn: str = "") -> str:
         why = "an operator stopped it"
     limit = f"{pool.policy.drain_s:g} s (drain_s)"
     return f"It was ended by carpool, because {why}; it was given {limit} to finish its open calls."
+
+
+def loss_fault(pool: Pool) -> str:
+    """The fault of calls that were open on an instance which has ended by itself."""
+    return "node_lost" if pool.is_remote else "instance_died"
 
 
 def died_text(pool: Pool, how: str, stderr: str) -> str:

@@ -19,7 +19,13 @@ from carpool_protocol.link.messages import Catalog, NodeSession
 from carpool_supervisor.core.calls import ask_evidence
 from carpool_supervisor.core.calls.dispatcher import Dispatcher
 from carpool_supervisor.core.calls.leases import Leases
-from carpool_supervisor.core.calls.refusals import died_text, ended_text, left_out_text, telling_stderr_line
+from carpool_supervisor.core.calls.refusals import (
+    died_text,
+    ended_text,
+    left_out_text,
+    loss_fault,
+    telling_stderr_line,
+)
 from carpool_supervisor.core.calls.task_holds import MAX_HELD_S
 from carpool_supervisor.core.model.effects import (
     AnyEffect,
@@ -236,7 +242,8 @@ class Instances:
         instance.transition(LifecycleEvent.CONDEMN)
         self.phase_timers.arm(instance.id, now, TERM_GRACE_S)
         self._emit(SignalGroup(instance.id, "TERM"))
-        self._dispatcher.instance_lost(instance, (), "instance_died", died_text(instance.pool, text, ""), now)
+        fault = loss_fault(instance.pool)
+        self._dispatcher.instance_lost(instance, (), fault, died_text(instance.pool, text, ""), now)
 
     def stdout_closed(self, instance: Instance, now: float) -> None:
         """Its stdout is closed, so no answer can come. Usually it is just ending, and its exit
@@ -303,7 +310,7 @@ class Instances:
         if unused:
             self._leases.mark_unused(instance.id)
         self._remove(instance)
-        self._dispatcher.instance_lost(instance, event.unwritten, "instance_died", text, now)
+        self._dispatcher.instance_lost(instance, event.unwritten, loss_fault(pool), text, now)
         forgiven = self.era_greetings.instance_ended(
             instance, by_itself=instance.failure is None and not asked
         )

@@ -131,7 +131,7 @@ def test_the_end_of_an_instance_ends_its_session_at_the_other_node() -> None:
     carry(a, b)
     a.sessions.end_instance(supervisor, 7)
     carry(a, b)
-    assert supervisor.told[1:] == [{"ended": 7, "text": "ended"}]
+    assert supervisor.told[1:] == [{"ended": 7, "text": ""}]
     assert b.ends.made[0].why == [""]
     assert (len(a.sessions), len(b.sessions)) == (0, 0)
 
@@ -178,5 +178,5 @@ def test_an_end_at_the_broker_that_is_gone_is_told_to_the_supervisor_of_the_agen
     carry(a, b)
     b.ends.made[0].events.ended("the broker has gone away")
     carry(a, b)
-    assert supervisor.told[1:] == [{"ended": 7, "text": "the broker has gone away"}]
-    assert a.ends.made[0].why == ["the broker has gone away"]
+    assert supervisor.told[1:] == [{"ended": 7, "text": "node b: the broker has gone away"}]
+    assert a.ends.made[0].why == ["node b: the broker has gone away"]

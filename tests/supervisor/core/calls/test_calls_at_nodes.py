@@ -60,3 +60,23 @@ def test_a_call_on_a_process_of_this_machine_has_no_node() -> None:
     effects = rig.greet(ONE)
     assert not [each for each in effects if isinstance(each, CallAtNode)]
     assert rig.core.instances.node_sessions() == {}
+
+
+def test_a_call_that_was_open_at_another_node_is_lost_there_and_not_by_a_process() -> None:
+    rig = at_alpha()
+    rig.feed(ev.InstanceGreeted(ONE, catalog_of(rig.key)))
+    rig.exit(ONE, why="lost its session: it was not heard for 20 s")
+    found = rig.failed[1]
+    assert (found.fault, found.delivered) == ("node_lost", "maybe")
+    assert found.text.startswith("It lost its session: it was not heard for 20 s;")
+
+
+def test_a_call_that_no_node_takes_is_refused_with_the_reason() -> None:
+    rig = SupervisorRig(
+        replace(SPEC, policy=Policy(sharing="session", spares=0, give_up_after=1)), broker=True
+    )
+    rig.call(1)
+    rig.feed(ev.SpawnFailed(ONE, "got no session: the nodes with git are draining: alpha", 0.0, True))
+    found = rig.failed[1]
+    assert (found.fault, found.delivered) == ("node_away", "no")
+    assert found.text == "Its last error: got no session: the nodes with git are draining: alpha."

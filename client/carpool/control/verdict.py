@@ -23,7 +23,13 @@ def with_verdict(facts: Facts) -> dict[str, Any]:
 
 def is_well(facts: Facts) -> bool:
     """True if all is well. A carpool that serves although something fails is healthy, and not well."""
-    return with_verdict(facts).get("reason") == "ok"
+    return with_verdict(facts).get("reason") == "ok" and not is_cluster_away(facts)
+
+
+def is_cluster_away(facts: Facts) -> bool:
+    """True if this machine is a node, and its link to the cluster does not work. Everything local does."""
+    cluster = facts.get("cluster")
+    return cluster is not None and not cluster["is_up"]
 
 
 def is_door_closed(facts: Facts) -> bool:

@@ -27,7 +27,7 @@ from carpool_protocol.bootstrap import paths, trusted_places
 from carpool_protocol.bootstrap.paths import project_around
 from carpool_protocol.files import private_files
 from carpool_protocol.files.log_rotation import rotate
-from carpool_protocol.runtime.node_join import NodeJoin, write_join
+from carpool_protocol.runtime.node_join import NodeJoin, node_pid, read_join, write_join
 from carpool_protocol.runtime.variables_pipe import pipe_with, read_pipe
 
 START_S = 60.0
@@ -87,6 +87,7 @@ def up(arguments: list[str]) -> int:
         ready_fd, ends_idle = int(values.get("--ready-fd", "-1")), "--ends-idle" in values
         return _stay(place, config, ready_fd, http, _handed_variables(values), ends_idle=ends_idle)
     http = http or os.environ.get("CARPOOL_HTTP", "")
+    earlier = (read_join(place.directory), node_pid(place.directory))
     if why := _why_no_address(http) or _join_cluster(place.directory, values):
         _say(why)
         return EXIT_USAGE
@@ -105,7 +106,19 @@ def up(arguments: list[str]) -> int:
         if text:
             _say(text)
         return code
-    return _detach(place, config, http)
+    return _detach(place, config, http, earlier if values.keys() & {"--cluster", "--node"} else None)
+
+
+def _report_node(directory: str, earlier: NodeJoin, earlier_pid: int) -> int:
+    """Say if the node has joined its cluster. Returns the exit code. `earlier`: what was asked for before."""
+    from carpool.launcher.node_outcome import wait_for_node  # here: the launcher stays without it
+
+    outcome = wait_for_node(directory, earlier_pid if read_join(directory) != earlier else 0)
+    if not outcome.has_joined:
+        _say(outcome.text)
+        return EXIT_FAILED
+    sys.stdout.write(f"{outcome.text}\n")
+    return EXIT_OK
 
 
 def _join_cluster(directory: str, values: dict[str, str]) -> str:
@@ -133,8 +146,10 @@ def _why_no_address(http: str) -> str:
     return ""
 
 
-def _detach(place: RuntimePlace, config: str, http: str) -> int:
-    """Run `carpool up --detach`. Returns the exit code."""
+def _detach(place: RuntimePlace, config: str, http: str, earlier: tuple[NodeJoin, int] | None) -> int:
+    """Run `carpool up --detach`. Returns the exit code. `earlier`: the cluster and the node's process from
+    before; None: no cluster is asked for.
+    """
     code, text = bring_up(place, config, http=http, explicit=True)
     if code != EXIT_OK:
         _say(text)
@@ -144,7 +159,7 @@ def _detach(place: RuntimePlace, config: str, http: str) -> int:
         _say(said)
     if not text and not why:
         sys.stdout.write(f"carpool is up in {place.directory}{f', MCP is spoken at {url}' if url else ''}\n")
-    return code
+    return code if code != EXIT_OK or earlier is None else _report_node(place.directory, *earlier)
 
 
 def _door_outcome(directory: str, http: str) -> tuple[str, str, int]:

@@ -6,7 +6,7 @@ Owns the words. Refuses to know: when all is well (`control.verdict`), where the
 from collections.abc import Mapping
 from typing import Any
 
-from carpool.control.verdict import is_door_closed
+from carpool.control.verdict import is_cluster_away, is_door_closed
 from carpool.terminal import display
 
 Facts = Mapping[str, Any]
@@ -17,6 +17,8 @@ def health_line(facts: Facts) -> str:
     match facts.get("reason"):
         case "ok" if is_door_closed(facts):
             return "serving agents on the socket; the HTTP door is not open"
+        case "ok" if is_cluster_away(facts):
+            return "serving; this node does not reach its cluster"
         case "ok":
             return "all is well"
         case "servers_failing":

@@ -23,7 +23,7 @@ from carpool_protocol.config.foreign.formats import (
 from carpool_protocol.config.foreign.translate import SERVERS, Translated, translate
 from carpool_protocol.config.reading.hooks import HOOKS, read_hooks
 from carpool_protocol.config.reading.merge import least_instances
-from carpool_protocol.config.reading.profiles import PROFILES, check_tokens, read_profiles
+from carpool_protocol.config.reading.profiles import PROFILES, check_profile_names, read_profiles
 from carpool_protocol.config.reading.workspaces import WORKSPACES, read_workspaces
 from carpool_protocol.config.schema.expand import BadTemplate, read_template
 from carpool_protocol.config.schema.model import (
@@ -218,7 +218,8 @@ class _ConfigReader:
         workspaces = read_workspaces(self, written, servers, cap, SERVERS)
         profiles = read_profiles(self, {} if self.project else value.get(PROFILES, {}))
         http = HttpConfig(**_under("http", fields))
-        check_tokens(self, http, profiles)
+        cluster = ClusterConfig(**_under("cluster", fields))
+        check_profile_names(self, http, cluster, profiles)
         # Hooks of other programs have another meaning and are not run.
         hooks = read_hooks(self, [] if self.project or self.lenient else value.get(HOOKS, []), profiles)
         if self.problems:
@@ -234,7 +235,7 @@ class _ConfigReader:
             audit=audit,
             trace=TraceConfig(**_under("trace", fields)),
             http=http,
-            cluster=ClusterConfig(**_under("cluster", fields)),
+            cluster=cluster,
             workspaces=workspaces,
             profiles=profiles,
             hooks=hooks,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from carpool_protocol.config.reading.workspaces import SectionReader
-from carpool_protocol.config.schema.model import HttpConfig, ProfileConfig
+from carpool_protocol.config.schema.model import ClusterConfig, HttpConfig, ProfileConfig
 from carpool_protocol.config.schema.setting import with_defaults
 from carpool_protocol.config.schema.settings_profile import PROFILE_SETTINGS
 from carpool_protocol.config.schema.value_types import kind_of
@@ -22,13 +22,17 @@ PROFILES: Final = "profiles"
 _KEYS: Final = {each.key: each for each in PROFILE_SETTINGS}
 
 
-def check_tokens(reading: SectionReader, http: HttpConfig, profiles: Mapping[str, ProfileConfig]) -> None:
-    """Check that the profile of each token exists; otherwise its owner could call nothing."""
-    for name, token in http.tokens.items():
-        if token.profile and token.profile not in profiles:
-            meant = did_you_mean(token.profile, profiles)
+def check_profile_names(
+    reading: SectionReader, http: HttpConfig, cluster: ClusterConfig, profiles: Mapping[str, ProfileConfig]
+) -> None:
+    """Check that the profiles of tokens and of other nodes exist; otherwise these could call nothing."""
+    named: dict[KeyPath, str] = {("cluster", "profile"): cluster.profile}
+    named |= {("http", "tokens", name, "profile"): token.profile for name, token in http.tokens.items()}
+    for path, profile in named.items():
+        if profile and profile not in profiles:
+            meant = did_you_mean(profile, profiles)
             why = "there is no profile of that name" + (f"; did you mean {meant}?" if meant else "")
-            reading.add_problem(("http", "tokens", name, "profile"), why)
+            reading.add_problem(path, why)
 
 
 def read_profiles(reading: SectionReader, value: JsonValue) -> dict[str, ProfileConfig]:

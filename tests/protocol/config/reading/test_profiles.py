@@ -63,6 +63,13 @@ def test_what_is_wrong_with_a_profile_is_said_at_its_place(written: Any, said: s
     assert found.startswith(said), found
 
 
+def test_the_profile_of_other_nodes_is_one_that_there_is() -> None:
+    text = '{"cluster": {"url": "new", "profile": "gest"}, "profiles": {"guest": {}}}'
+    (problem,) = read_config(text, "f").problems
+    assert "cluster.profile: there is no profile of that name; did you mean guest?" in problem.render()
+    assert read_config(text.replace("gest", "guest"), "f").config is not None
+
+
 HASH = "sha256:" + 64 * "0"
 
 

@@ -143,7 +143,7 @@ def test_a_server_that_asks_for_a_certificate_gets_that_of_the_node(tmp_path: Pa
         refused(NatsAccess(url, ca=ca), "certificate required")
 
 
-@pytest.mark.parametrize("damage", ["missing", "no certificate", "key of another"])
+@pytest.mark.parametrize("damage", ["missing", "no certificate", "key of another", "open key"])
 def test_a_file_for_tls_that_cannot_be_used_is_named(tmp_path: Path, damage: str) -> None:
     issuer = Issuer(tmp_path)
     own, other = issuer.issue("alpha"), issuer.issue("beta")
@@ -154,6 +154,10 @@ def test_a_file_for_tls_that_cannot_be_used_is_named(tmp_path: Path, damage: str
         refused(NatsAccess(url, ca=str(tmp_path / "none")), "No such file")
     elif damage == "no certificate":
         refused(NatsAccess(url, ca=str(junk)), "holds no certificates")
+    elif damage == "open key":
+        key = own.with_suffix(".key")
+        key.chmod(0o644)
+        refused(NatsAccess(url, certificate=str(own), certificate_key=str(key)), "others can read the key")
     else:
         refused(
             NatsAccess(url, certificate=str(own), certificate_key=str(other.with_suffix(".key"))), "no pair"

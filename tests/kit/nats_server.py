@@ -114,6 +114,7 @@ class Issuer:
                 serialization.NoEncryption(),
             )
         )
+        path.with_suffix(".key").chmod(0o600)
         return path
 
     def _build(

@@ -75,9 +75,10 @@ class CounterTable:
             return of.rows[key]
         if of is self._other or self._rows >= MAX_ROWS or len(of.rows) >= MAX_ROWS_OF_AGENT:
             rows = self._other.rows
-            key = (key[0], OTHER)
+            some_node = (OTHER,) if at_node else ()
+            key = (key[0], OTHER, *some_node)
             if key not in rows and len(rows) >= MAX_OTHER_ROWS:
-                key = (OTHER, OTHER)
+                key = (OTHER, OTHER, *some_node)
             return rows.setdefault(key, CallCounters())
         self._rows += 1
         found = of.rows[key] = CallCounters()
@@ -92,8 +93,7 @@ class CounterTable:
         for each in (*self.agents.values(), self._other):
             for (server, tool, *at_node), counters in each.rows.items():
                 open_calls = in_flight.get(counters, 0), resumed.get(counters, 0)
-                node = OTHER if each is self._other else "".join(at_node)
-                yield CounterRow(each.agent, server, tool, counters.counts(*open_calls), node)
+                yield CounterRow(each.agent, server, tool, counters.counts(*open_calls), "".join(at_node))
 
     @property
     def ended(self) -> int:
@@ -106,7 +106,7 @@ class CounterTable:
         sizes = [len(each.rows) for each in self.agents.values()]
         assert sum(sizes) == self._rows <= MAX_ROWS
         assert all(size <= MAX_ROWS_OF_AGENT for size in sizes)
-        assert len(self._other.rows) <= MAX_OTHER_ROWS + 1
+        assert len(self._other.rows) <= MAX_OTHER_ROWS + 2
         assert sum(self._names.values()) == len(self.agents) <= MAX_ROWS
         assert all(count <= MAX_NAMES + 1 for count in self._names.values())
         for each in (*self.agents.values(), self._other):

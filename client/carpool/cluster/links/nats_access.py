@@ -110,11 +110,13 @@ def _read_secret(path: str) -> str:
             data = file.read(MAX_FILE_BYTES)
     except OSError as error:
         raise LinkError(_unreadable("the credentials", path, error)) from None
-    if mode & 0o077:
-        raise LinkError(
-            f"others can read the credentials in {path}: run `chmod 600` on it, and have new ones made"
-        )
+    _refuse_open(mode, "the credentials", path)
     return data.decode("utf-8", "replace")
+
+
+def _refuse_open(mode: int, what: str, path: str) -> None:
+    if mode & 0o077:
+        raise LinkError(f"others can read {what} in {path}: run `chmod 600` on it, and have new ones made")
 
 
 def _tls_context(access: NatsAccess) -> ssl.SSLContext:
@@ -127,6 +129,7 @@ def _tls_context(access: NatsAccess) -> ssl.SSLContext:
     if access.certificate:
         key = access.certificate_key or access.certificate
         try:
+            _refuse_open(os.stat(key).st_mode, "the key of this node", key)
             # A key with a passphrase fails, rather than ask for it on a terminal.
             context.load_cert_chain(access.certificate, key, password="")
         except ssl.SSLError:

@@ -44,6 +44,19 @@ def test_a_hostile_server_with_endless_tools_gets_one_row_for_the_rest() -> None
     assert rows["y", "git", "log"] == 1, "another agent has its own row all the same"
 
 
+@behaviour("counters:nodes")
+def test_rows_for_the_rest_tell_calls_here_from_those_at_other_nodes() -> None:
+    table = CounterTable()
+    for number in range(2 * MAX_ROWS_OF_AGENT):
+        count(table, tool=f"tool {number}")
+    of = table.agent_counters("x", "", "", "shim")
+    table.row(of, "git", "log", "alpha").rest.answers += 1
+    table.check()
+    nodes = {(row.server, row.tool): row.node for row in table.snapshot({}, {}) if row.node}
+    assert nodes == {("git", OTHER): OTHER}
+    assert any(row.tool == OTHER and not row.node for row in table.snapshot({}, {}))
+
+
 @behaviour("counters:bounded")
 def test_one_holder_with_endless_names_takes_no_rows_of_others() -> None:
     table = CounterTable()

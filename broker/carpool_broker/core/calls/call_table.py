@@ -317,7 +317,7 @@ class CallTable:
 
     def watch_recent(self, now: float) -> None:
         """Keep the calls that end from now on, until `recent_calls.WATCH_S` after the last watcher asked."""
-        if self.recent is None:
+        if self.recent is None or self.recent.until <= now:
             self.recent = WatchedCalls(now)
         self.recent.until = now + WATCH_S
 

@@ -100,11 +100,12 @@ class WatchedCalls:
     """The calls that have ended while somebody watched."""
 
     def __init__(self, now: float) -> None:
+        self._since = now
         self.until = now + WATCH_S
         """Nothing is kept from this time on, unless a watcher asks again."""
         self.rows: deque[RecentCall] = deque(maxlen=MAX_KEPT)
         self.left_out = 0
-        """Calls that ended and are not in `rows`, because there were too many."""
+        """Calls that came and ended while somebody watched and are not in `rows`: there were too many."""
         self._number = int(
             now * 1000
         )  # greater than those of an earlier record, which kept fewer in a second
@@ -145,7 +146,7 @@ class WatchedCalls:
             outcome = "tool_error"
         is_failure = outcome not in ANSWERED and outcome != "cancelled"
         if times is None and not (is_failure and self._may_keep.take(now)):
-            self.left_out += 1
+            self.left_out += open_call.since >= self._since
             return
         self._number += 1
         self.rows.append(_row(self._number, open_call, times, (outcome, len(body)), now))

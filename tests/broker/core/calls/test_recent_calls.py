@@ -63,13 +63,13 @@ def test_a_watched_call_is_told_with_the_times_of_its_parts() -> None:
     sent = rig.ask()
     assert sent.timed
     assert not sent.traced, "its server gets it as it came"
-    rig.now += 5
+    rig.now += 4
     rig.feed(ev.RecentCallsWatched())
     rig.end(sent.call, timed=True)
     (row,) = rig.rows
     assert (row.call, row.server, row.tool, row.outcome, row.instance) == ("c1", "a", "x", "ok", 7)
-    assert (row.waiting_s, row.hooks_s, row.queue_s, row.server_s, row.back_s) == (0.0, 0.0, 1.0, 2.0, 2.0)
-    assert row.total_s == 5.0
+    assert (row.waiting_s, row.hooks_s, row.queue_s, row.server_s, row.back_s) == (0.0, 0.0, 1.0, 2.0, 1.0)
+    assert row.total_s == 4.0
     assert row.bytes_out == len(BODY)
 
 
@@ -95,6 +95,23 @@ def test_the_record_ends_some_seconds_after_the_last_watcher_has_asked() -> None
     rig.end(second.call)
     assert rig.core.call_table.recent is None
     assert not rig.ask().timed
+
+
+def test_a_watcher_that_comes_after_the_record_has_expired_gets_no_old_call() -> None:
+    rig = WatchedCallsRig()
+    rig.end(rig.ask().call)
+    rig.now += WATCH_S
+    rig.feed(ev.RecentCallsWatched())
+    assert rig.rows == []
+
+
+def test_a_call_that_came_before_anybody_watched_counts_as_no_call_too_many() -> None:
+    rig = WatchedCallsRig(watched=False)
+    before = rig.ask()
+    rig.now += 1
+    rig.feed(ev.RecentCallsWatched())
+    rig.end(before.call)
+    assert (rig.rows, rig.watching.left_out) == ([], 0)
 
 
 def test_numbers_of_rows_grow_also_after_the_record_has_ended() -> None:

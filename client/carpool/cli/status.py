@@ -30,7 +30,6 @@ from carpool.cli.status_filter import (
     filtered_processes,
     unknown_name,
 )
-from carpool.cluster.node_facts import cluster_section, read_facts
 from carpool.control.control_client import ControlClientError
 from carpool.control.place import runtime_place
 from carpool.control.verdict import is_well, with_verdict
@@ -39,6 +38,7 @@ from carpool.readings.health_line import health_line
 from carpool.terminal import display
 from carpool.terminal.table import Colour
 from carpool.terminal.verb_output import EXIT_NO_BROKER, fail, print_json
+from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.release import RELEASE
 
 NOTHING: Facts = {
@@ -102,7 +102,7 @@ def status(
         directory = runtime_place().directory
         status = broker_request_or_fail(door, "carpool/status", {"within_s": SUPERVISOR_S}, BROKER_S)
         facts = with_door(status, read_door_status(directory))
-        facts["cluster"] = cluster_section(read_facts(directory))
+        facts["cluster"] = _cluster(directory)
     if unknown := unknown_name(facts, wanted):
         fail(unknown)
     if as_json:
@@ -432,6 +432,16 @@ def _door_line(door: Facts | None) -> str:
         "it is tried again by itself" if door["retried"] else "it is tried again when the file has changed"
     )
     return f"the HTTP door is not open: {display.printable(door['problem'])} ({again})"
+
+
+def _cluster(directory: str) -> Facts | None:
+    """Return the section about the cluster; None if this machine is in none."""
+    if not os.path.lexists(paths.node_file(directory)):
+        return None
+    # Here: what is known of nodes takes time to import, and most machines are in no cluster.
+    from carpool.cluster.node_facts import cluster_section, read_facts
+
+    return cluster_section(read_facts(directory))
 
 
 def cluster_line(cluster: Facts | None) -> str:

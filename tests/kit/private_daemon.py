@@ -120,7 +120,7 @@ class PrivateDaemon:
                 os.kill(pid, signal.SIGTERM)
                 until(lambda: self.launcher != pid, "the launcher ends")
             until(lambda: not self.left(), "no process is left")
-            assert not list(self.directory.glob("*.sock"))
+            assert not list(self.directory.glob("*.sock")), list(self.directory.glob("*.sock"))
         finally:
             for pid, _ in self.left():
                 os.kill(pid, signal.SIGKILL)

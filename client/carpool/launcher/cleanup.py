@@ -108,6 +108,7 @@ class Leftovers:
         for path in (
             paths.agents_socket(self._directory),
             paths.link_socket(self._directory),
+            paths.node_socket(self._directory),
             paths.door_file(self._directory),
         ):
             with contextlib.suppress(FileNotFoundError):

@@ -13,7 +13,7 @@ import trio
 
 from tests.behaviours import behaviour
 from tests.kit.cluster import cluster_of, curve_settings, until_offered, until_says
-from tests.kit.line_agent import Json, LineAgent
+from tests.kit.line_agent import Json, LineAgent, fault_of
 from tests.kit.live import Daemon, Make, kit
 from tests.kit.sdks import AGENTS, ASKABLE, entry, require_peers, steps_of, tour
 
@@ -250,6 +250,8 @@ async def test_a_node_that_leaves_takes_its_servers_with_it() -> None:
             assert cluster["alpha"].run("cluster", "leave").returncode == 0
             await until_offered(cluster, "beta", "echo", there=False)
             assert await servers_in(agent) == set()
+            refused = fault_of(await agent.call("echo__echo", {"text": "x"}))
+            assert (refused["code"], refused["delivered"]) == ("node_away", "no")
             assert cluster["alpha"].run("cluster", "status").returncode == 1
             async with cluster["alpha"].shim() as near:
                 assert await near.text("echo__echo", {"text": "x"}) == "x"
@@ -275,6 +277,9 @@ async def test_nodes_with_keys_reach_each_other_and_a_stranger_reaches_nobody(da
         key = nodes["gamma"].carpool_json("cluster", "key")["public_key"]
         await logged(nodes["alpha"], key)
         assert "echo" not in (await nodes["gamma"].status())["servers"]
+        assert nodes["alpha"].run("cluster", "leave").returncode == 0
+        await nodes["beta"].until(lambda facts: "echo" not in facts["servers"], "beta has lost the server")
+        assert "not heard" not in nodes["beta"].log("node"), "it had to find that out by itself"
 
 
 async def logged(one: Daemon, text: str) -> None:

@@ -29,6 +29,8 @@ PUBLISH_S: Final = 5.0
 """The offer is published again after this time."""
 SETTLE_S: Final = 3.0
 """The time in which a process that was started again hears the other nodes."""
+_FAREWELL_S: Final = 2.0
+"""The longest time to take the offer back at the end."""
 _DRAINING: Final = "the node is draining"
 
 
@@ -57,6 +59,7 @@ class OfferExchange:
         self._down_since: float | None = None
         """Since when the link does not work."""
         self.is_draining = False
+        self._is_leaving = False
         self.changed = asyncio.Event()
         """Set when the servers of other nodes have changed."""
         self._soon: set[asyncio.Task[None]] = set()
@@ -77,6 +80,15 @@ class OfferExchange:
         self._soon.add(task)
         task.add_done_callback(self._soon.discard)
 
+    async def withdraw(self) -> None:
+        """Take the offer back: this node leaves, and the others hear of it at once."""
+        self._is_leaving = True
+        if not self._link.stores_offers:
+            self._core.set_offer(b"")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL_S):
+                await self._link.leave()
+
     async def _publish_once(self) -> None:
         offered, kept = await self._own.read()
         whole = NodeOffer(
@@ -91,6 +103,8 @@ class OfferExchange:
             kept_local=kept,
         )
         offer, data = fitting_offer(whole)
+        if self._is_leaving:
+            return
         if not self._link.stores_offers:
             self._core.set_offer(data)
         elif self._link.is_up:

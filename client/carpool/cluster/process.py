@@ -53,8 +53,6 @@ from carpool_protocol.runtime.wallclock import unix_s
 
 LOOK_S: Final = 2.0
 """How often the configuration file is looked at."""
-_FAREWELL_S: Final = 2.0
-"""The longest time to take the offer back at the end."""
 _LAST_FRAMES_S: Final = 0.05
 """The time in which the link sends the ends of sessions."""
 
@@ -178,9 +176,7 @@ class NodeProcess:
         self._stopped.set()
 
     async def _leave(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FAREWELL_S):
-                await self._link.leave()
+        await self._offers.withdraw()
         self._sessions.close()
         self._flush()
         await asyncio.sleep(_LAST_FRAMES_S)

@@ -676,6 +676,8 @@ class PoolChanged(Message, frozen=True, tag=34):
     """In mode `session`: an agent loses something if its instance ends. False for servers of other nodes that
     agents share there.
     """
+    is_remote: bool = False
+    """Its instances are sessions at other nodes."""
 
 
 class OperationEnded(Message, frozen=True, tag=35):

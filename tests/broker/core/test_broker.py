@@ -158,6 +158,14 @@ def test_a_server_whose_breaker_is_open_is_away_and_a_call_hears_how_long_it_sti
     assert names(rig.lists()[-1]) == ["b__y"]
 
 
+def test_a_call_that_no_other_node_takes_is_refused_in_words_about_nodes() -> None:
+    rig = TwoServersRig()
+    rig.ready()
+    rig.feed(PoolChanged(PoolKey("a:1"), "breaker_open", "Its last error: x.", 2.0, is_remote=True))
+    _, refused = rig.call("a__x")
+    assert code(refused) == "node_away"
+
+
 @behaviour("silence:breaker-on-demand")
 def test_a_list_or_greeting_makes_the_supervisor_try_a_server_whose_breaker_is_not_closed() -> None:
     states: tuple[PoolState, ...] = ("breaker_open", "half_open")

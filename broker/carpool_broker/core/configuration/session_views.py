@@ -31,6 +31,7 @@ from carpool_protocol.link.messages import DiscoverCatalog, PoolChanged
 from carpool_protocol.wire.tool_name_resolver import may_be_of
 
 MAX_FAILURES: Final = 256
+MAX_AT_NODES: Final = 10_000
 """Servers of which the last failure is kept."""
 FAILING_STATES: Final = frozenset({"given_up", "stopped", "backing_off", "breaker_open", "half_open"})
 """The states in which no request waits for a pool's catalog."""
@@ -77,6 +78,8 @@ class SessionViews:
         """Why a server failed when it last ran, until it serves again: also after its pool is gone, as that
         of a project is once its agents have left.
         """
+        self._at_nodes: dict[ServerName, None] = {}
+        """Servers that other nodes offer, or offered: one that is gone may come back."""
         self.sources = EffectiveSources(registry, self.states)
         self.retry_at: dict[PoolKey, float] = {}
         """The time at which a failing pool may start again."""
@@ -87,9 +90,18 @@ class SessionViews:
         """The supervisor told the state of a pool."""
         self.states[state.key] = state
         self._note_failure(state)
+        self._note_node(state)
         self.retry_at.pop(state.key, None)
         if state.retry_after_s is not None:
             self.retry_at[state.key] = now + state.retry_after_s
+
+    def _note_node(self, state: PoolChanged) -> None:
+        server = ServerName(state.key.partition(":")[0])
+        self._at_nodes.pop(server, None)
+        if state.is_remote:
+            self._at_nodes[server] = None
+            if len(self._at_nodes) > MAX_AT_NODES:
+                del self._at_nodes[next(iter(self._at_nodes))]
 
     def _note_failure(self, state: PoolChanged) -> None:
         server = ServerName(state.key.partition(":")[0])
@@ -105,7 +117,9 @@ class SessionViews:
         """Return the fault, the detail and `retry_after_s` for a pool in this failing state."""
         if state.cannot_start and state.state != "stopped":
             return "cannot_start", state.reason, None
-        fault = "breaker_open" if state.state == "half_open" else state.state
+        fault: str = "breaker_open" if state.state == "half_open" else state.state
+        if state.is_remote and state.state != "stopped":
+            fault = "node_away"
         at = self.retry_at.get(state.key)
         return fault, state.reason, None if at is None else max(at - now, 0.1)
 
@@ -173,6 +187,8 @@ class SessionViews:
         if (barred := scope.barred_server(name)) is not None:
             return barred, "not_permitted", denied_by_profile(scope)
         if former := [each for each, _ in scope.former if each in scope.name_prefixes.servers_of(name)]:
+            if former[0] in self._at_nodes:
+                return former[0], "node_away", f"No node that is reached offers {former[0]}."
             return former[0], "", f"The server {former[0]} is not in the configuration any more."
         meant = [
             (len(server), server, state, f"{why}.")

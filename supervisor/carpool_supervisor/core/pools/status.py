@@ -73,7 +73,15 @@ def pool_changes(pool: Pool, now: float) -> Iterator[OperationEnded | Catalog | 
         pool.announced_error = error
         cannot_start = pool.restart.hopeless and state != "serving"
         pool.announced = PoolChanged(
-            pool.key, state, reason, retry_after_s, pool.mode, cannot_start, pool.both_eras, pool.keeps_state
+            pool.key,
+            state,
+            reason,
+            retry_after_s,
+            pool.mode,
+            cannot_start,
+            pool.both_eras,
+            pool.keeps_state,
+            pool.is_remote,
         )
         yield pool.announced
 

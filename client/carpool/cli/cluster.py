@@ -101,7 +101,7 @@ def _status(*, as_json: bool) -> None:
     click.echo(display.printable(f"cluster {facts.cluster} at {facts.url}{state}"))
     if facts.problem:
         click.echo(display.printable(f"its link says: {facts.problem}"))
-    rows = [_row(own, "this one", own.load, None), *map(_row_of_other, facts.nodes)]
+    rows = [_row(own, "this one", "-", None), *map(_row_of_other, facts.nodes)]
     rows += [_silent_row(each.node, each.for_s) for each in facts.silent]
     click.echo()
     heads = ("NODE", "STATE", "SESSIONS", "LOAD", "CALLS", "LATENCY", "LABELS", "RELEASE", "SERVERS")
@@ -119,7 +119,7 @@ def _row_of_other(node: OtherNode) -> list[object]:
     return _row(node.offer, state_of(node), node.sessions, node.latency_s)
 
 
-def _row(offer: NodeOffer, state: str, sessions: int, latency_s: float | None) -> list[object]:
+def _row(offer: NodeOffer, state: str, sessions: int | str, latency_s: float | None) -> list[object]:
     is_good = state in {"reached", "this one"} and not offer.is_draining
     is_told = offer.is_draining and state != "draining"
     return [

@@ -57,18 +57,27 @@ def cluster_problems(
     if not facts.is_up and facts.down_s >= DOWN_S:
         why = f" ({facts.problem})" if facts.problem else ""
         text = f"The cluster at {facts.url} has not been reached for {facts.down_s:.0f} s{why}."
-        yield ClusterProblem("cluster-unreachable", text, _REACH)
+        yield ClusterProblem("cluster-unreachable", text, _reach(facts.url))
     elif facts.is_up and facts.problem:
         text = f"The cluster at {facts.url} says: {facts.problem}."
-        yield ClusterProblem("cluster-unreachable", text, _REACH)
+        yield ClusterProblem("cluster-unreachable", text, _reach(facts.url))
     if facts.is_up:
         yield from _of_nodes(facts, installed)
 
 
-_REACH: Final = (
-    "Look whether the NATS server runs and takes this node's user (`cluster.url`, `cluster.credentials`). "
-    "carpool tries again by itself; `carpool logs --daemon` has what it tried."
-)
+_AGAIN: Final = "carpool tries again by itself; `carpool logs --daemon` has what it tried."
+
+
+def _reach(url: str) -> str:
+    if url.startswith(("nats://", "tls://")):
+        return (
+            "Look whether the NATS server runs and takes this node's user (`cluster.url`, "
+            f"`cluster.credentials`). {_AGAIN}"
+        )
+    return (
+        "Compare the addresses and keys in `cluster.peers` with what `carpool cluster key` says at each "
+        f"node. {_AGAIN}"
+    )
 
 
 def _missing(file: MissingFile) -> ClusterProblem:

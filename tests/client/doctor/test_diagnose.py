@@ -111,7 +111,16 @@ def test_a_machine_in_order_has_no_problem() -> None:
             "Make room there, or set V",
         ),
         ({"cluster_files": (MissingFile("cluster.ca", "/ca"),)}, "cluster-file-missing", "`cluster.ca`"),
-        ({"node": replace(NODE, is_up=False, down_s=60.0)}, "cluster-unreachable", "cluster.url"),
+        (
+            {"node": replace(NODE, is_up=False, down_s=60.0, url="nats://h")},
+            "cluster-unreachable",
+            "cluster.url",
+        ),
+        (
+            {"node": replace(NODE, problem="it refuses the key", url="tcp://h:1")},
+            "cluster-unreachable",
+            "carpool cluster key",
+        ),
         ({"node": replace(NODE, has_namesake=True)}, "node-name-twice", "cluster.node"),
         ({"node": replace(NODE, silent=[SilentNode("gamma", 60.0)])}, "node-silent", "cluster.peers"),
         ({"node": replace(NODE, nodes=[other(release="0.9")])}, "node-version", "one version"),

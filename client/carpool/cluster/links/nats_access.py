@@ -9,6 +9,7 @@ Knows nothing of: subjects, frames, when a connection is tried again (docs/decis
 
 import os
 import re
+import socket
 import ssl
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -175,6 +176,8 @@ def sentence(error: Exception) -> str:
             f"the NATS server forbids this node a subject ({text}): its user needs the rights of the node "
             "`cluster.node` (`carpool docs cluster`)"
         )
+    if isinstance(error, socket.gaierror):
+        return f"the host of `cluster.url` is not known ({error.strerror}): check its name"
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens at the NATS server's address (`cluster.url`)"
     if isinstance(error, TimeoutError):

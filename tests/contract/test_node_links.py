@@ -304,6 +304,35 @@ def test_strangers_at_the_port_of_a_node_are_told_of_once_and_disturb_nobody(sai
     asyncio.run(run())
 
 
+STRANGERS = 2500
+"""More than the monitor of a socket holds events that nobody has taken."""
+_KEYLESS = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+"""The greeting of a ZeroMQ socket without a key (ZMTP 3.0)."""
+
+
+@behaviour("cluster:hostile")
+def test_thousands_of_handshakes_without_a_key_do_not_stop_the_frames_of_a_node() -> None:
+    async def stranger(port: int) -> None:
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(2):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(_KEYLESS)
+                await reader.read()
+                writer.close()
+
+    async def run() -> None:
+        async with two_ends("curve") as (alpha, beta):
+            assert isinstance(alpha.link, ZmqNodeLink)
+            port = int(alpha.link._address.rpartition(":")[2])
+            for _ in range(STRANGERS // 50):
+                await asyncio.gather(*(stranger(port) for _ in range(50)))
+            beta.link.send("alpha", b"still here")
+            await until(lambda: ("beta", b"still here") in alpha.frames)
+            assert sum("without a key" in each for each in alpha.reports) == 1
+
+    asyncio.run(run())
+
+
 @behaviour("cluster:hostile")
 def test_a_message_above_the_limit_ends_its_connection_and_later_frames_pass() -> None:
     async def run() -> None:

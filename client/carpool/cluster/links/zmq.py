@@ -292,7 +292,13 @@ async def _next_handshake(heard: zmq.asyncio.Socket) -> int:
 
 
 async def _tell_of_strangers(heard: zmq.asyncio.Socket, events: LinkEvents) -> None:
-    """Report once that something without a key has tried to connect. Of unknown keys the admission tells."""
-    while await _next_handshake(heard) != zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-        pass
-    events.report(_STRANGER, "warning")
+    """Report once that something without a key has tried to connect. Of unknown keys the admission tells.
+
+    It reads for ever: ZeroMQ stops all traffic of the node when nobody takes the events of its monitor.
+    """
+    is_told = False
+    while True:
+        event = await _next_handshake(heard)
+        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and not is_told:
+            is_told = True
+            events.report(_STRANGER, "warning")

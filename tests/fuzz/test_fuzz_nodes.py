@@ -22,7 +22,7 @@ from tests.kit.hostile import NAMES as ALL_NAMES
 HOSTILE: Final = "gamma"
 NAMES: Final = tuple(name for name in ALL_NAMES if "\ud83d" not in name)
 """msgpack and JSON carry no lone surrogate."""
-NUMBERS: Final = (-1, 0, 1, 2, 3, 1 << 31, 1 << 63, -(1 << 63))
+NUMBERS: Final = (-1, 0, 1, 2, 3, 1 << 31, 1 << 63, -(1 << 63), (1 << 64) - 1)
 
 
 def record(rng: Random) -> Any:
@@ -36,6 +36,14 @@ def record(rng: Random) -> Any:
             [4, session, rng.choice(("", "x" * 5000, *NAMES))],
             [5, offer(rng)],
             [6, rng.choice((True, False))],
+            [
+                7,
+                rng.choice(NUMBERS),
+                rng.choice(("ping", "story", "drain", *NAMES)),
+                session,
+                rng.choice(NUMBERS),
+            ],
+            [8, rng.choice(NUMBERS), b"{}"],
             garbage(rng),
         )
     )

@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from carpool.cluster.core.frames import Number
 from carpool_protocol.bootstrap import peer_credentials
 
 _READ_BYTES: Final = 1 << 16
@@ -27,17 +28,17 @@ _FDS: Final = 3
 class SessionRequest(msgspec.Struct):
     """One line of a supervisor."""
 
-    open: int = 0
+    open: Number = 0
     """The instance that the session stands for."""
     node: str = ""
     server: str = ""
-    end: int = 0
+    end: Number = 0
     """The instance whose session is to end."""
     act: Literal["", "drain", "undrain", "leave", "story"] = ""
     """What a verb asks for (`requests`), of `node`."""
-    session: int = 0
+    session: Number = 0
     """For `story`: the number of the session at the other node."""
-    call: int = 0
+    call: Number = 0
     """For `story`: the JSON-RPC id of the call on it."""
 
 
@@ -108,7 +109,7 @@ class SupervisorConnection:
     def _line_received(self, line: bytes) -> None:
         try:
             request = _requests.decode(line)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             return
         fds: tuple[int, ...] = ()
         if request.open:

@@ -7,10 +7,10 @@ changes.
 Knows nothing of: order, loss, time, what a session's bytes mean.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 CHANNEL_VERSION: Final = 1
 """Part of each frame. A frame of another version is dropped, and the node is reported once."""
@@ -20,6 +20,10 @@ FRAME_BYTES: Final = 512 * 1024
 """A frame takes no further record beyond this size. NATS takes 1 MB by default."""
 RECORD_OVERHEAD_BYTES: Final = 64
 """More than a record takes beside its bytes or its text."""
+MAX_NUMBER: Final = 2**53 - 1
+"""The greatest number in a frame. With either sign it fits into msgpack and into JSON."""
+Number = Annotated[int, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+"""A number of another node or process: one beyond the limits makes the whole message unreadable."""
 
 
 class ChannelRecord(Struct, frozen=True, array_like=True, tag_field="t"):
@@ -33,28 +37,28 @@ class ChannelRecord(Struct, frozen=True, array_like=True, tag_field="t"):
 class OpenRecord(ChannelRecord, frozen=True, tag=1):
     """Open a session at your broker for this server."""
 
-    session: int
+    session: Number
     server: str
 
 
 class BytesRecord(ChannelRecord, frozen=True, tag=2):
     """The next bytes of a session: lines of MCP, cut anywhere."""
 
-    session: int
+    session: Number
     data: bytes
 
 
 class CreditRecord(ChannelRecord, frozen=True, tag=3):
     """The receiver of a session's bytes has passed so many on: as many may follow."""
 
-    session: int
-    size_bytes: int
+    session: Number
+    size_bytes: Number
 
 
 class CloseRecord(ChannelRecord, frozen=True, tag=4):
     """The session is over at the sender's end. It sends nothing more for it and takes nothing."""
 
-    session: int
+    session: Number
     text: str
     """Why, for people. Empty: its agent or its server is gone, in the ordinary way."""
 
@@ -70,19 +74,19 @@ class RequestRecord(ChannelRecord, frozen=True, tag=7):
     know.
     """
 
-    number: int
+    number: Number
     """The sender's number of it; the answer has the same."""
     kind: str
-    session: int = 0
+    session: Number = 0
     """For `story`: the session of the call."""
-    call: int = 0
+    call: Number = 0
     """For `story`: the JSON-RPC id of the call on that session."""
 
 
 class AnswerRecord(ChannelRecord, frozen=True, tag=8):
     """The answer to a request."""
 
-    number: int
+    number: Number
     body: bytes
     """A `node_requests.NodeAnswer` as JSON."""
 
@@ -94,13 +98,13 @@ class ChannelFrame(Struct, frozen=True, array_like=True):
     """One message of a link."""
 
     version: int
-    source: int
+    source: Number
     """The id of the sender's end of the channel."""
-    target: int
+    target: Number
     """The id of the receiver's end as the sender knows it; 0: it does not know one."""
-    number: int
+    number: Number
     """The number of this frame among those with records, from 1; 0: it has no records."""
-    acknowledged: int
+    acknowledged: Number
     """The number of the last frame that the sender has received."""
     missing: bool
     """The sender has received a later frame than the one after `acknowledged`: send again."""

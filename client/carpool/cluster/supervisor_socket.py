@@ -22,7 +22,10 @@ from carpool_protocol.bootstrap import peer_credentials
 
 _READ_BYTES: Final = 1 << 16
 _MAX_FDS: Final = 250
+"""The most descriptors of one message, and the most that wait for their lines."""
 _FDS: Final = 3
+MAX_LINE_BYTES: Final = 64 * 1024
+"""A longer line, or more descriptors without a line, ends the connection."""
 
 
 class SessionRequest(msgspec.Struct):
@@ -102,7 +105,7 @@ class SupervisorConnection:
         *lines, self._inbox = (self._inbox + data).split(b"\n")
         for line in lines:
             self._line_received(line)
-        if not data:
+        if not data or len(self._inbox) > MAX_LINE_BYTES or len(self._fds) > _MAX_FDS:
             self.close()
             self._on_closed(self)
 
@@ -128,6 +131,7 @@ class SupervisorConnection:
             self._loop.remove_writer(self._sock.fileno())
             self._sock.close()
             _close_all(self._fds)
+            self._fds = []
 
 
 class SupervisorSocket:

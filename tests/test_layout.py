@@ -26,7 +26,6 @@ LAYOUT: Final = {
 
 ELSEWHERE: Final[dict[str, dict[str, str]]] = {
     "It holds values only: what they mean shows where a core handles them.": {
-        "client/cluster/core/frames.py": "client/cluster/core/test_channel.py",
         "broker/core/model/agent_effects.py": "broker/core/test_broker.py",
         "broker/core/model/agent_events.py": "broker/core/test_broker.py",
         "broker/core/model/answers.py": "broker/core/test_broker.py",
@@ -145,7 +144,6 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "client/cluster/process.py": "live/test_live_cluster.py",
         "client/cluster/other_nodes.py": "live/test_live_cluster_operators.py",
         "client/cluster/verb_requests.py": "live/test_live_cluster_operators.py",
-        "client/cluster/supervisor_socket.py": "live/test_live_cluster.py",
         "supervisor/spawn/node_sessions.py": "live/test_live_cluster.py",
         "broker/__main__.py": "live/test_live_start_failures.py",
         "broker/hooks/hook_child.py": "broker/hooks/test_runner.py",

@@ -66,7 +66,7 @@ async def test_a_node_that_others_may_not_drain_refuses_and_says_so_and_both_wri
             own: Json = {"act": "drain", "targets": ["beta"], "outcome": "done"}
             assert acts_of(beta) == [{**each, "via": "cli", "principal": ""} for each in (asked, own)]
             assert acts_of(alpha) == [{**asked, "via": "node", "principal": "beta"}]
-            assert "node beta asks this one to drain; refused" in alpha.log("node")
+            assert "node beta: it asks this one to drain, or to end that; refused" in alpha.log("node")
             assert "beta" in alpha.run("audit", "--acts").stdout
 
 

@@ -62,7 +62,8 @@ class OfferExchange:
         self._is_leaving = False
         self.changed = asyncio.Event()
         """Set when the servers of other nodes have changed."""
-        self._soon: set[asyncio.Task[None]] = set()
+        self._is_own_due = asyncio.Event()
+        """Set when the own offer has changed since it was published."""
 
     def refusal(self, server: str) -> str:
         """Return why other nodes get no session at this server; empty: they do."""
@@ -71,14 +72,15 @@ class OfferExchange:
     async def publish(self) -> None:
         """Publish the own offer again and again, until cancelled."""
         while True:
+            self._is_own_due.clear()
             await self._publish_once()
-            await asyncio.sleep(PUBLISH_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PUBLISH_S):
+                    await self._is_own_due.wait()
 
     def publish_soon(self) -> None:
         """Publish the own offer: it has changed, or the link works again."""
-        task = asyncio.create_task(self._publish_once())
-        self._soon.add(task)
-        task.add_done_callback(self._soon.discard)
+        self._is_own_due.set()
 
     async def withdraw(self) -> None:
         """Take the offer back: this node leaves, and the others hear of it at once."""

@@ -217,9 +217,12 @@ class NodeProcess:
     async def _tell_story(self, session: SessionName, call: int) -> NodeAnswer:
         return await tell_story(self._directory, self._sessions.broker_session(session), call)
 
-    def _set_draining(self, is_on: bool) -> None:
-        self._offers.is_draining = is_on
-        self._offers.publish_soon()
+    def _set_draining(self, is_on: bool) -> bool:
+        is_change = is_on != self._offers.is_draining
+        if is_change:
+            self._offers.is_draining = is_on
+            self._offers.publish_soon()
+        return is_change
 
     def _leave_for_good(self) -> None:
         self._exit = EXIT_UNWANTED

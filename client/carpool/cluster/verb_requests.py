@@ -35,10 +35,12 @@ class VerbRequests:
         node: str,
         others: OtherNodes,
         *,
-        set_draining: Callable[[bool], None],
+        set_draining: Callable[[bool], bool],
         leave: Callable[[], None],
     ) -> None:
-        """`node`: this one's name. `leave`: ends the process for good."""
+        """`node`: this one's name. `set_draining` returns True if that is a change. `leave`: ends the process
+        for good.
+        """
         self._directory = directory
         self._node = node
         self._others = others
@@ -85,8 +87,9 @@ class VerbRequests:
 
     def draining_asked(self, effect: DrainingAsked) -> None:
         """Another node has asked this one to drain, or to take sessions again."""
-        if effect.is_allowed:
-            self._set_draining(effect.is_on)
+        if effect.is_allowed and self._set_draining(effect.is_on):
+            what = "drain" if effect.is_on else "take sessions again"
+            log(f"node {effect.node} asks this one to {what}")
         self._record(
             NodeAct(
                 act="drain" if effect.is_on else "undrain",

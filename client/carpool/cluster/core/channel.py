@@ -19,7 +19,14 @@ from typing import Final
 
 from msgspec import Struct
 
-from carpool.cluster.core.frames import CHANNEL_VERSION, FRAME_BYTES, AnyRecord, ChannelFrame, size_of
+from carpool.cluster.core.frames import (
+    CHANNEL_VERSION,
+    FRAME_BYTES,
+    AnyRecord,
+    ChannelFrame,
+    CloseRecord,
+    size_of,
+)
 from carpool.cluster.core.record_queue import RecordQueue
 from carpool.cluster.core.send_window import SendWindow
 
@@ -33,6 +40,8 @@ RESEND_PAUSE_S: Final = 0.1
 """A second request to send again within this time is the first one repeated."""
 STUCK_S: Final = 60.0
 """A node that is heard and acknowledges nothing for this time is lost: what it is sent must not pile up."""
+MAX_CLOSES: Final = 40_000
+"""A node for which the ends of more sessions wait is lost: it opens more than it takes answers to."""
 
 
 class ChannelOpened(Struct, frozen=True):
@@ -97,6 +106,10 @@ class NodeChannel:
     def is_open(self) -> bool:
         """True if both ends know each other."""
         return self._other != 0
+
+    def waiting(self, kind: type[AnyRecord]) -> int:
+        """Return the number of records of a kind that wait to be sent."""
+        return self._waiting.count(kind)
 
     def send(self, record: AnyRecord) -> None:
         """Send a record. It is dropped while the channel is not open: nobody could know of its session."""
@@ -176,6 +189,8 @@ class NodeChannel:
             return self._lose(f"it was not heard for {LOST_S:g} s")
         if self._kept and now >= self._progress_at + STUCK_S:
             return self._lose(f"it is heard, and has taken nothing up for {STUCK_S:g} s")
+        if self.waiting(CloseRecord) > MAX_CLOSES:
+            return self._lose("it opens more sessions than it takes answers to")
         return []
 
     def give_up(self, text: str) -> list[ChannelEvent]:

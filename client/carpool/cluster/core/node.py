@@ -23,7 +23,10 @@ from carpool.cluster.core.frames import (
     decode_frame,
     encode_frame,
 )
+from carpool.cluster.core.minute_counts import MinuteCounts
 from carpool.cluster.core.node_requests import (
+    MAX_ANSWERS,
+    MAX_DRAINS,
     REQUEST_S,
     NodeAnswer,
     NodeRequestKind,
@@ -53,6 +56,8 @@ MAX_REPORTED: Final = 100
 """The most nodes of which the log has what is wrong with them."""
 MAX_REPORTS: Final = 3
 """The most reports on one such node."""
+MAX_TURNS: Final = 20
+"""So often in a minute the log says at most that a node is reached, or is lost."""
 
 
 class DrainingAsked(Struct, frozen=True):
@@ -143,6 +148,8 @@ class NodeCore:
         self._window_bytes = window_bytes
         self._drain_by = frozenset(drain_by)
         self._requests = NodeRequests()
+        self._drains = MinuteCounts(MAX_DRAINS)
+        self._turns = MinuteCounts(MAX_TURNS)
         self._nodes: dict[str, NodeSessions] = {}
         self._offered: dict[str, _Offered] = {}
         self._introduced: dict[str, float] = {}
@@ -262,14 +269,16 @@ class NodeCore:
         if self._requests.finish(node, number) and node in self._nodes:
             self._nodes[node].channel.send(AnswerRecord(number, encode_answer(answer)))
 
-    def _request_received(self, node: str, event: RequestReceived) -> list[NodeEffect]:
+    def _request_received(self, node: str, event: RequestReceived, now: float) -> list[NodeEffect]:
+        if self._nodes[node].channel.waiting(AnswerRecord) >= MAX_ANSWERS:
+            return []
         if not self._requests.accept(node, event.number):
             refusal = NodeAnswer(refused=f"node {self.name} has too many requests of node {node} in work")
             self._nodes[node].channel.send(AnswerRecord(event.number, encode_answer(refusal)))
             return []
         match event.kind:
             case "drain" | "undrain":
-                return self._drain_requested(node, event)
+                return self._drain_requested(node, event, now)
             case "ping" | "story":
                 return [NodeAsked(node, event.number, event.kind, event.session, event.call)]
             case _:
@@ -277,17 +286,19 @@ class NodeCore:
                 self.answer(node, event.number, refusal)
                 return []
 
-    def _drain_requested(self, node: str, event: RequestReceived) -> list[NodeEffect]:
+    def _drain_requested(self, node: str, event: RequestReceived, now: float) -> list[NodeEffect]:
         is_on, is_allowed = event.kind == "drain", may_drain(node, self._drain_by)
-        what = "drain" if is_on else "take sessions again"
+        if not self._drains.allows(node, now):
+            refusal = f"node {node} asks node {self.name} for this too often: wait a minute"
+            self.answer(node, event.number, NodeAnswer(refused=refusal))
+            return self._report(node, "it asks this one to drain too often; refused")
         if is_allowed:
             self.answer(node, event.number, NodeAnswer())
-            told = Report(f"node {node} asks this one to {what}")
-        else:
-            refusal = f"node {self.name} does not let node {node} do that (`cluster.drain_by` there)"
-            self.answer(node, event.number, NodeAnswer(refused=refusal))
-            told = Report(f"node {node} asks this one to {what}; refused (`cluster.drain_by`)", "warning")
-        return [told, DrainingAsked(node, is_on, is_allowed)]
+            return [DrainingAsked(node, is_on, is_allowed=True)]
+        refusal = f"node {self.name} does not let node {node} do that (`cluster.drain_by` there)"
+        self.answer(node, event.number, NodeAnswer(refused=refusal))
+        told = self._report(node, "it asks this one to drain, or to end that; refused (`cluster.drain_by`)")
+        return [*told, DrainingAsked(node, is_on, is_allowed=False)]
 
     def _answer_received(self, node: str, event: AnswerReceived, now: float) -> list[NodeEffect]:
         took_s = self._requests.answered(node, event.number, now)
@@ -427,17 +438,19 @@ class NodeCore:
         for event in events:
             match event:
                 case NodeReached():
-                    effects.append(Report(f"node {node} is reached"))
+                    if self._turns.allows(node, now):
+                        effects.append(Report(f"node {node} is reached"))
                     if self._own_offer:
                         self._nodes[node].channel.send(OfferRecord(self._own_offer))
                 case NodeLost():
-                    effects.append(Report(f"node {node} is lost: {event.text}", "warning"))
+                    if self._turns.allows(node, now):
+                        effects.append(Report(f"node {node} is lost: {event.text}", "warning"))
                     lost = NodeAnswer(refused=f"node {node} was lost before it answered")
                     effects += [
                         NodeAnswered(each, lost, is_received=False) for each in self._requests.node_lost(node)
                     ]
                 case RequestReceived():
-                    effects += self._request_received(node, event)
+                    effects += self._request_received(node, event, now)
                 case AnswerReceived():
                     effects += self._answer_received(node, event, now)
                 case OfferReceived():

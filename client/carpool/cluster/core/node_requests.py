@@ -20,6 +20,10 @@ REQUEST_S: Final = 3.0
 """A request without an answer is given up after this time."""
 MAX_IN_WORK: Final = 8
 """The most requests of one other node that are in work here. Further ones are refused."""
+MAX_ANSWERS: Final = 100
+"""The most answers that wait to be sent to one other node. Requests beyond them are not answered."""
+MAX_DRAINS: Final = 20
+"""The most drains and undrains of one other node in a minute. Further ones are refused."""
 MAX_TEXT: Final = 300
 MAX_STEPS: Final = 200
 

@@ -6,7 +6,7 @@ record of another one by one record. Records of one session stay in order. Only 
 Knows nothing of: frames, what a session is.
 """
 
-from collections import deque
+from collections import Counter, deque
 
 from carpool.cluster.core.frames import AnswerRecord, AnyRecord, OfferRecord, RequestRecord
 
@@ -17,9 +17,14 @@ class RecordQueue:
     def __init__(self) -> None:
         self._lines: dict[int, deque[AnyRecord]] = {}
         """By session; 0: those of no session. The first line is the next one to take from; none is empty."""
+        self._counts: Counter[type[AnyRecord]] = Counter()
 
     def __bool__(self) -> bool:
         return bool(self._lines)
+
+    def count(self, kind: type[AnyRecord]) -> int:
+        """Return the number of records of a kind that wait."""
+        return self._counts[kind]
 
     def put(self, record: AnyRecord) -> None:
         """Add a record at the end of the line of its session."""
@@ -27,7 +32,9 @@ class RecordQueue:
         line = self._lines.setdefault(_line_of(record), deque())
         if is_offer and (older := next((each for each in line if isinstance(each, OfferRecord)), None)):
             line.remove(older)
+            self._counts[OfferRecord] -= 1
         line.append(record)
+        self._counts[type(record)] += 1
 
     @property
     def first(self) -> AnyRecord:
@@ -39,6 +46,7 @@ class RecordQueue:
         number, line = next(iter(self._lines.items()))
         del self._lines[number]
         record = line.popleft()
+        self._counts[type(record)] -= 1
         if line:
             self._lines[number] = line  # at the end
         return record
@@ -46,6 +54,7 @@ class RecordQueue:
     def clear(self) -> None:
         """Drop all records."""
         self._lines.clear()
+        self._counts.clear()
 
 
 def _line_of(record: AnyRecord) -> int:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from carpool.cluster.core.channel import ChannelEvent, ChannelLost, ChannelOpened, NodeChannel
+from carpool.cluster.core.channel import MAX_CLOSES, ChannelEvent, ChannelLost, ChannelOpened, NodeChannel
 from carpool.cluster.core.frames import (
     CHUNK_BYTES,
     AnswerRecord,
@@ -233,7 +233,8 @@ class NodeSessions:
                 return [AnswerReceived(event.number, event.body)]
 
     def _requested(self, session: int, server: str) -> list[OpenAtBroker]:
-        if session >= 0 or session in self._flows:
+        is_flood = self.channel.waiting(CloseRecord) > MAX_CLOSES  # the channel ends with the next tick
+        if session >= 0 or session in self._flows or is_flood:
             return []
         if check_server_name(server) is not None:
             self.channel.send(CloseRecord(session, "there can be no server of that name"))

@@ -2,16 +2,32 @@
 
 import pytest
 
-from carpool.cluster.core.frames import CHANNEL_VERSION
+from carpool.cluster.core.channel import MAX_CLOSES
+from carpool.cluster.core.frames import (
+    CHANNEL_VERSION,
+    AnswerRecord,
+    AnyRecord,
+    ChannelFrame,
+    CloseRecord,
+    OpenRecord,
+    RequestRecord,
+    decode_frame,
+    encode_frame,
+)
+from carpool.cluster.core.minute_counts import MINUTE_S, MinuteCounts
 from carpool.cluster.core.node import (
+    MAX_TURNS,
     DrainingAsked,
     NodeAnswered,
     NodeAsked,
     NodeCore,
     NodeEffect,
     NotReachedError,
+    Report,
 )
 from carpool.cluster.core.node_requests import (
+    MAX_ANSWERS,
+    MAX_DRAINS,
     MAX_IN_WORK,
     MAX_STEPS,
     MAX_TEXT,
@@ -138,6 +154,81 @@ def test_a_request_that_a_node_does_not_know_is_answered() -> None:
     [answered] = world.noted["alpha"]
     assert isinstance(answered, NodeAnswered)
     assert "does not know this request" in answered.answer.refused
+
+
+class Flood:
+    """A hostile node that asks and acknowledges nothing, and what the node alpha makes of it."""
+
+    def __init__(self) -> None:
+        self.core = NodeCore("alpha", "e", iter(range(1, 99)).__next__)
+        self.number = 0
+        self.effects: list[NodeEffect] = []
+        self.core.frame_received("gamma", self._frame(0, 0, []), 0.0)
+        [(_, greeting)] = self.core.take_frames(0.0)
+        self.target = decode_frame(greeting).source
+
+    def _frame(self, target: int, number: int, records: list[AnyRecord]) -> bytes:
+        return encode_frame(
+            ChannelFrame(CHANNEL_VERSION, 7, target, number, 0, missing=False, records=records)
+        )
+
+    def send(self, records: list[AnyRecord], now: float) -> None:
+        """Let these records come, and tell what there is to send."""
+        self.number += 1
+        data = self._frame(self.target, self.number, records)
+        self.effects += self.core.frame_received("gamma", data, now)
+        self.effects += self.core.tick(now)
+        self.core.take_frames(now)
+
+    def waiting(self, kind: type[AnyRecord]) -> int:
+        """The records that wait for the hostile node."""
+        return self.core._nodes["gamma"].channel.waiting(kind)
+
+
+@behaviour("cluster:hostile")
+@pytest.mark.parametrize("kind", ["drain", "ping", "juggle"])
+def test_a_flood_of_requests_leaves_few_lines_few_acts_and_few_answers(kind: str) -> None:
+    flood = Flood()
+    for turn in range(200):
+        kinds = ("drain", "undrain") if kind == "drain" else (kind, kind)
+        flood.send([RequestRecord(100 * turn + each, kinds[each % 2]) for each in range(100)], turn / 100)
+        for asked in flood.effects:
+            if isinstance(asked, NodeAsked):
+                flood.core.answer("gamma", asked.number, NodeAnswer(unix_s=1.0))
+        flood.effects = [each for each in flood.effects if not isinstance(each, NodeAsked)]
+    assert sum(isinstance(each, DrainingAsked) for each in flood.effects) <= MAX_DRAINS
+    assert sum(isinstance(each, Report) for each in flood.effects) <= 3
+    assert flood.waiting(AnswerRecord) <= MAX_ANSWERS + MAX_IN_WORK
+    flood.core.check()
+
+
+@behaviour("cluster:hostile")
+def test_a_node_that_opens_sessions_by_the_thousand_and_takes_no_answer_is_lost() -> None:
+    flood = Flood()
+    for turn in range(3):
+        flood.send(
+            [OpenRecord(MAX_CLOSES * turn + each, "") for each in range(1, MAX_CLOSES + 1)], turn / 100
+        )
+    assert "gamma" not in flood.core._nodes
+    assert any(isinstance(each, Report) and "opens more sessions" in each.text for each in flood.effects)
+
+
+@behaviour("cluster:hostile")
+def test_a_node_that_starts_again_without_end_has_few_lines_in_the_log() -> None:
+    core = NodeCore("alpha", "e", iter(range(1, 9999)).__next__)
+    effects: list[NodeEffect] = []
+    for life in range(1, 1000):
+        frame = ChannelFrame(CHANNEL_VERSION, life, 0, 0, 0, missing=False, records=[])
+        effects += core.frame_received("gamma", encode_frame(frame), life / 100)
+    assert sum(isinstance(each, Report) for each in effects) <= MAX_TURNS
+
+
+def test_drains_are_allowed_again_in_the_next_minute() -> None:
+    counts = MinuteCounts(1)
+    assert counts.allows("beta", 0.0)
+    assert not counts.allows("beta", MINUTE_S - 0.1)
+    assert counts.allows("gamma", MINUTE_S - 0.1), "others are not held up"
+    assert counts.allows("beta", MINUTE_S)
 
 
 @behaviour("cluster:story")

@@ -54,14 +54,16 @@ def crossings(live: Entry, call: int) -> list[Crossing]:
 def aligned(steps: Sequence[StoryStep], crossing: Crossing) -> tuple[list[StoryStep], float]:
     """Return steps by another node's clock in this node's time, and the seconds which that clock is ahead.
 
-    They lie between the hand-over and the end of the call here; clocks that allow this count as equal.
+    They lie between the hand-over and the end of the call here; clocks that allow this count as equal. A step
+    that no clock puts between the two is put at the nearer one.
     """
     if not steps:
         return [], 0.0
     first, last = min(step.at for step in steps), max(step.at for step in steps)
     least_s = float("-inf") if crossing.ended_at is None else last - crossing.ended_at
     ahead_s = min(max(0.0, least_s), first - crossing.handed_at)
-    return [step._replace(at=step.at - ahead_s) for step in steps], ahead_s
+    end = float("inf") if crossing.ended_at is None else max(crossing.ended_at, crossing.handed_at)
+    return [step._replace(at=min(max(step.at - ahead_s, crossing.handed_at), end)) for step in steps], ahead_s
 
 
 def story_steps(live: Entry, call: int) -> Iterator[StoryStep]:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from carpool.cli.story import page
 from carpool.readings.call_steps import Crossing, StoryStep, aligned, crossings, story_steps
 from tests.behaviours import behaviour
 
@@ -131,3 +132,12 @@ def test_steps_of_a_node_with_another_clock_come_between_hand_over_and_end() -> 
         )
         assert 2.0 <= steps[0].at <= steps[1].at <= 3.0
         assert abs(ahead_s - wrong_by_s) <= 0.2
+
+
+@behaviour("cluster:story")
+def test_steps_that_are_further_apart_than_the_call_took_stay_within_the_call() -> None:
+    for ended_at in (3.0, None):
+        steps, _ = aligned(at_node(0.0, 2.5, 1e10), Crossing("alpha", 3, 9, 2.0, ended_at))
+        page("c7", None, steps)
+        assert all(step.at >= 2.0 for step in steps)
+        assert ended_at is None or all(step.at <= ended_at for step in steps)

@@ -74,6 +74,7 @@ class NodeAsked(Struct, frozen=True):
 
     node: str
     number: int
+    """This node's number of the request, which no other one has in its life."""
     kind: NodeRequestKind
     session: SessionName
     """For `story`: the session that the other node says the call ran on."""
@@ -266,37 +267,39 @@ class NodeCore:
 
     def answer(self, node: str, number: int, answer: NodeAnswer) -> None:
         """Answer a request that was reported as `NodeAsked`."""
-        if self._requests.finish(node, number) and node in self._nodes:
-            self._nodes[node].channel.send(AnswerRecord(number, encode_answer(answer)))
+        theirs = self._requests.finish(node, number)
+        if theirs is not None and node in self._nodes:
+            self._nodes[node].channel.send(AnswerRecord(theirs, encode_answer(answer)))
 
     def _request_received(self, node: str, event: RequestReceived, now: float) -> list[NodeEffect]:
         if self._nodes[node].channel.waiting(AnswerRecord) >= MAX_ANSWERS:
             return []
-        if not self._requests.accept(node, event.number):
+        asked = self._requests.accept(node, event.number)
+        if not asked:
             refusal = NodeAnswer(refused=f"node {self.name} has too many requests of node {node} in work")
             self._nodes[node].channel.send(AnswerRecord(event.number, encode_answer(refusal)))
             return []
         match event.kind:
             case "drain" | "undrain":
-                return self._drain_requested(node, event, now)
+                return self._drain_requested(node, event, asked, now)
             case "ping" | "story":
-                return [NodeAsked(node, event.number, event.kind, event.session, event.call)]
+                return [NodeAsked(node, asked, event.kind, event.session, event.call)]
             case _:
                 refusal = NodeAnswer(refused=f"node {self.name} does not know this request")
-                self.answer(node, event.number, refusal)
+                self.answer(node, asked, refusal)
                 return []
 
-    def _drain_requested(self, node: str, event: RequestReceived, now: float) -> list[NodeEffect]:
+    def _drain_requested(self, node: str, event: RequestReceived, asked: int, now: float) -> list[NodeEffect]:
         is_on, is_allowed = event.kind == "drain", may_drain(node, self._drain_by)
         if not self._drains.allows(node, now):
             refusal = f"node {node} asks node {self.name} for this too often: wait a minute"
-            self.answer(node, event.number, NodeAnswer(refused=refusal))
+            self.answer(node, asked, NodeAnswer(refused=refusal))
             return self._report(node, "it asks this one to drain too often; refused")
         if is_allowed:
-            self.answer(node, event.number, NodeAnswer())
+            self.answer(node, asked, NodeAnswer())
             return [DrainingAsked(node, is_on, is_allowed=True)]
         refusal = f"node {self.name} does not let node {node} do that (`cluster.drain_by` there)"
-        self.answer(node, event.number, NodeAnswer(refused=refusal))
+        self.answer(node, asked, NodeAnswer(refused=refusal))
         told = self._report(node, "it asks this one to drain, or to end that; refused (`cluster.drain_by`)")
         return [*told, DrainingAsked(node, is_on, is_allowed=False)]
 

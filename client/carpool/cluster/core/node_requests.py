@@ -26,6 +26,8 @@ MAX_DRAINS: Final = 20
 """The most drains and undrains of one other node in a minute. Further ones are refused."""
 MAX_TEXT: Final = 300
 MAX_STEPS: Final = 200
+MAX_UNIX_S: Final = 1e10
+"""A clock is read up to the year 2286: dates beyond it are no dates of a call."""
 
 
 class NodeStep(Struct, frozen=True, array_like=True):
@@ -60,8 +62,11 @@ class NodeRequests:
     def __init__(self) -> None:
         self._last = 0
         self._open: dict[int, _OpenRequest] = {}
-        self._in_work: dict[str, set[int]] = {}
-        """The numbers of the requests of each other node that wait for an answer of this one."""
+        self._last_asked = 0
+        self._in_work: dict[str, dict[int, int]] = {}
+        """The requests of each other node that wait for an answer of this one: their numbers here, with those
+        of the other node, which begins at 1 again in each life.
+        """
 
     def begin(self, node: str, now: float) -> int:
         """Note a request to a node and return its number."""
@@ -97,21 +102,22 @@ class NodeRequests:
         """Return when `expired` is due."""
         return min((each.sent_at + REQUEST_S for each in self._open.values()), default=float("inf"))
 
-    def accept(self, node: str, number: int) -> bool:
-        """Take a request of another node into work. False: too many of it are."""
-        numbers = self._in_work.setdefault(node, set())
-        if len(numbers) >= MAX_IN_WORK or number in numbers:
-            return False
-        numbers.add(number)
-        return True
+    def accept(self, node: str, number: int) -> int:
+        """Take a request of another node into work and return its number here. 0: too many of it are, or one
+        with this number is.
+        """
+        numbers = self._in_work.setdefault(node, {})
+        if len(numbers) >= MAX_IN_WORK or number in numbers.values():
+            return 0
+        self._last_asked += 1
+        numbers[self._last_asked] = number
+        return self._last_asked
 
-    def finish(self, node: str, number: int) -> bool:
-        """The answer to a request of another node is there. False: that node was lost meanwhile."""
-        numbers = self._in_work.get(node, set())
-        if number not in numbers:
-            return False
-        numbers.discard(number)
-        return True
+    def finish(self, node: str, asked: int) -> int | None:
+        """The answer to a request of another node is there. Returns that node's number of it; None: the node
+        was lost meanwhile. `asked`: as `accept` returned it.
+        """
+        return self._in_work.get(node, {}).pop(asked, None)
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -124,23 +130,31 @@ def may_drain(node: str, drain_by: Collection[str]) -> bool:
 
 
 def encode_answer(answer: NodeAnswer) -> bytes:
-    """Return the bytes of an answer, with texts and steps cut to their limits."""
-    steps = [NodeStep(each.at, each.where[:MAX_TEXT], each.text[:MAX_TEXT]) for each in answer.steps]
-    cut = NodeAnswer(
-        refused=answer.refused[:MAX_TEXT],
-        unix_s=answer.unix_s,
-        call=answer.call[:MAX_TEXT],
-        steps=steps[-MAX_STEPS:],
-    )
-    return msgspec.json.encode(cut)
+    """Return the bytes of an answer, within its limits."""
+    return msgspec.json.encode(_bounded(answer))
 
 
 _decoder = msgspec.json.Decoder(NodeAnswer)
 
 
 def read_answer(body: bytes) -> NodeAnswer:
-    """Read an answer. One that cannot be read refuses."""
+    """Read an answer, within its limits. One that cannot be read refuses."""
     try:
-        return _decoder.decode(body)
+        return _bounded(_decoder.decode(body))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return NodeAnswer(refused="its answer cannot be read")
+
+
+def _bounded(answer: NodeAnswer) -> NodeAnswer:
+    """Return an answer with texts and steps cut to their limits, and without steps at no time."""
+    steps = [
+        NodeStep(each.at, each.where[:MAX_TEXT], each.text[:MAX_TEXT])
+        for each in answer.steps
+        if 0 <= each.at <= MAX_UNIX_S
+    ]
+    return NodeAnswer(
+        refused=answer.refused[:MAX_TEXT],
+        unix_s=min(max(answer.unix_s, 0.0), MAX_UNIX_S),
+        call=answer.call[:MAX_TEXT],
+        steps=steps[-MAX_STEPS:],
+    )

@@ -29,6 +29,8 @@ MAX_SERVERS: Final = 1000
 """The most servers of one node that are read, and that are offered."""
 MAX_WORDS: Final = 100
 """The most labels of a node, and tags of a server, that are read."""
+MAX_COUNT: Final = 1_000_000
+"""More sessions and open calls of a node are not believed."""
 _MAX_S: Final = 365 * 86400.0
 _MAX_REASONS_CHARS: Final = 64 * 1024
 _RELEASE: Final = re.compile(r"[A-Za-z0-9.+_-]{1,40}")
@@ -98,7 +100,8 @@ def read_offer(data: bytes) -> NodeOffer | None:
         epoch=offer.epoch[:64],
         release=offer.release if _RELEASE.fullmatch(offer.release) else "?",
         labels=[each for each in offer.labels[:MAX_WORDS] if check_label(each) is None],
-        load=max(offer.load, 0),
+        load=min(max(offer.load, 0), MAX_COUNT),
+        open_calls=min(max(offer.open_calls, 0), MAX_COUNT),
         servers=[each for each in offer.servers[:MAX_SERVERS] if _is_usable(each)],
         kept_local=reasons if sum(map(len, (*reasons, *reasons.values()))) <= _MAX_REASONS_CHARS else {},
     )

@@ -1,5 +1,6 @@
 """Requests of one node to another: their numbers, their ends, their bounds, and the right to drain."""
 
+import msgspec
 import pytest
 
 from carpool.cluster.core.channel import MAX_CLOSES
@@ -8,7 +9,6 @@ from carpool.cluster.core.frames import (
     AnswerRecord,
     AnyRecord,
     ChannelFrame,
-    CloseRecord,
     OpenRecord,
     RequestRecord,
     decode_frame,
@@ -31,6 +31,7 @@ from carpool.cluster.core.node_requests import (
     MAX_IN_WORK,
     MAX_STEPS,
     MAX_TEXT,
+    MAX_UNIX_S,
     REQUEST_S,
     NodeAnswer,
     NodeRequests,
@@ -64,11 +65,12 @@ def test_a_request_without_an_answer_ends_after_its_time_or_with_its_node() -> N
 
 def test_one_node_has_a_bounded_number_of_requests_in_work() -> None:
     requests = NodeRequests()
-    assert all(requests.accept("beta", number) for number in range(MAX_IN_WORK))
+    asked = [requests.accept("beta", number) for number in range(MAX_IN_WORK)]
+    assert all(asked)
     assert not requests.accept("beta", MAX_IN_WORK)
     assert requests.accept("gamma", MAX_IN_WORK), "others are not held up"
-    assert requests.finish("beta", 0)
-    assert not requests.finish("beta", 0)
+    assert requests.finish("beta", asked[0]) == 0
+    assert requests.finish("beta", asked[0]) is None
     assert requests.accept("beta", MAX_IN_WORK)
     requests.check()
 
@@ -80,6 +82,18 @@ def test_an_answer_is_cut_to_its_limits_and_one_that_cannot_be_read_refuses() ->
     assert (found.steps[-1].at, len(found.steps[-1].text)) == (2 * MAX_STEPS - 1, MAX_TEXT)
     assert read_answer(b"\xff").refused
     assert read_answer(b'{"steps": 3}').refused
+
+
+@behaviour("cluster:hostile")
+def test_an_answer_that_keeps_to_no_limit_is_cut_when_it_is_read() -> None:
+    times = (-1e18, 1e300, *map(float, range(2 * MAX_STEPS)))
+    steps = [[at, "w" * 2 * MAX_TEXT, "x" * 2 * MAX_TEXT] for at in times]
+    told = {"refused": "r" * 2 * MAX_TEXT, "call": "c" * 2 * MAX_TEXT, "unix_s": 1e308, "steps": steps}
+    found = read_answer(msgspec.json.encode(told))
+    assert (len(found.refused), len(found.call), found.unix_s) == (MAX_TEXT, MAX_TEXT, MAX_UNIX_S)
+    assert [each.at for each in found.steps] == list(range(MAX_STEPS, 2 * MAX_STEPS))
+    assert {(len(each.where), len(each.text)) for each in found.steps} == {(MAX_TEXT, MAX_TEXT)}
+    assert read_answer(b'{"unix_s": -1e308}').unix_s == 0.0
 
 
 @behaviour("cluster:drain_by")
@@ -244,3 +258,22 @@ def test_a_story_is_asked_for_by_the_session_of_the_node_that_asks() -> None:
     [answered] = world.noted["alpha"]
     assert isinstance(answered, NodeAnswered)
     assert answered.answer.call == "c4"
+
+
+@behaviour("cluster:story")
+def test_an_answer_to_an_earlier_life_of_a_node_answers_no_request_of_the_next_one() -> None:
+    """Each life of a process numbers its requests from 1."""
+    world = AskedWorld("alpha", "beta")
+    world.cores["alpha"].request("beta", "story", world.now, session=5, call=1)
+    world.run(1.0)
+    world.start("alpha")
+    world.run(3.0)
+    number = world.cores["alpha"].request("beta", "story", world.now, session=9, call=2)
+    world.run(1.0)
+    first, second = (each for each in world.noted["beta"] if isinstance(each, NodeAsked))
+    for asked, call in ((first, "of life 1"), (second, "of life 2")):
+        world.cores["beta"].answer("alpha", asked.number, NodeAnswer(call=call))
+    world.run(1.0)
+    [answered] = world.noted["alpha"]
+    assert isinstance(answered, NodeAnswered)
+    assert (answered.number, answered.answer.call) == (number, "of life 2")

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from carpool.cluster.core.offers import (
+    MAX_COUNT,
     MAX_OFFER_BYTES,
     NodeOffer,
     ServerOffer,
@@ -84,6 +85,13 @@ def test_words_of_another_node_that_a_terminal_obeys_are_not_read() -> None:
     read = read_offer(msgspec.json.encode(told))
     assert read is not None
     assert (read.release, read.labels, read.load, len(read.epoch)) == ("?", ["gpu"], 0, 64)
+
+
+@pytest.mark.parametrize(("told", "read_as"), [(10**30, MAX_COUNT), (-(10**30), 0), (3, 3)])
+def test_counts_that_no_node_has_are_not_believed(told: int, read_as: int) -> None:
+    read = read_offer(b'{"node":"a","epoch":"e","release":"1","load":%d,"open_calls":%d}' % (told, told))
+    assert read is not None
+    assert (read.load, read.open_calls) == (read_as, read_as)
 
 
 def test_an_offer_of_ten_thousand_servers_is_read_and_sent_in_part() -> None:

@@ -10,7 +10,9 @@ import click
 import msgspec
 
 from carpool.cli.main import broker_request_or_fail, fail_at, json_option, open_session
+from carpool.cluster.requests import nodes_of_servers
 from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
+from carpool.control.place import runtime_place
 from carpool.terminal import display
 from carpool.terminal.verb_output import fail, print_json
 from carpool_protocol.config.text.problems import no_such_server
@@ -27,6 +29,8 @@ def why(server: str, as_json: bool) -> None:
         print_json(answer)
     else:
         click.echo(why_page(answer.get("pools") or []))
+        if nodes := nodes_of_servers(runtime_place().directory).get(server):
+            click.echo(display.printable(f"Offered now by: {', '.join(nodes)} (`carpool cluster status`)."))
 
 
 def why_page(pools: list[dict[str, Any]]) -> str:

@@ -18,8 +18,9 @@ from typing import Final
 
 import trio
 
+from carpool_protocol.config.schema.settings_cluster import ANY_NODE
 from carpool_protocol.ids import PoolKey
-from carpool_protocol.link.messages import Era, ExplainSharing, PoolSpec, SharingExplained
+from carpool_protocol.link.messages import Era, ExplainSharing, NodeTarget, PoolSpec, SharingExplained
 from carpool_protocol.runtime.wallclock import wallclock
 from carpool_protocol.wire.content import text_of
 from carpool_supervisor.core.calls.refusals import left_out_text
@@ -169,6 +170,9 @@ def explain_pool(
     if pool is None:
         lines = ["This server has no pool at the moment: it is not configured, or not any more."]
         return SharingExplained(asked.token, lines, "concurrent", verified=False, source="")
+    if spec is not None and spec.target is not None:
+        lines = _explain_node_server(pool.server, spec.target)
+        return SharingExplained(asked.token, lines, pool.verdict.mode, verified=False, source="node")
     lines = explain_sharing(
         pool.server,
         pool.verdict,
@@ -187,3 +191,14 @@ def explain_pool(
     return SharingExplained(
         asked.token, lines, verdict.mode, verified=verdict.verified, source=verdict.source
     )
+
+
+def _explain_node_server(server: str, target: NodeTarget) -> list[str]:
+    """The lines of a server of other nodes, whose instances are shared as those nodes decide."""
+    where = "a node of the cluster that offers it" if target.node == ANY_NODE else f"node {target.node}"
+    there = "that node" if target.node == ANY_NODE else target.node
+    name = f", where it is called {target.server}" if target.server != server else ""
+    return [
+        f"{server} runs at {where}{name}: each agent has a session of its own there.",
+        f"How its instances are shared is decided at {there}: run `carpool why {target.server}` there.",
+    ]

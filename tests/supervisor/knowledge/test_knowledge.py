@@ -9,11 +9,19 @@ from pathlib import Path
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.ids import PoolKey, ServerName
 from carpool_protocol.link import messages
-from carpool_protocol.link.messages import ExplainSharing, Policy, PoolSpec, SetPools, SharingExplained
+from carpool_protocol.link.messages import (
+    ExplainSharing,
+    NodeTarget,
+    Policy,
+    PoolSpec,
+    SetPools,
+    SharingExplained,
+)
 from carpool_supervisor.core.model import effects
 from carpool_supervisor.core.model.events import PoolKnowledgeChanged
 from carpool_supervisor.knowledge import knowledge, sharing_evidence
@@ -230,3 +238,17 @@ async def test_evidence_that_the_core_records_comes_back_to_it(tmp_path: Path) -
         await explained(broker, "web:1", 1)
         shell._perform([effects.RecordEvidence(PoolKey("web:2"), "asked_ambiguously", "elicitation/create")])
         assert [pool.mode for pool in shell.core.pools.values()] == ["serial", "serial"]
+
+
+@pytest.mark.parametrize("node", ["alpha", "*"])
+async def test_a_server_of_another_node_is_explained_by_where_it_runs(tmp_path: Path, node: str) -> None:
+    there = replace(spec("web:1", sharing="session"), target=NodeTarget(node, "www"))
+    async with supervised(tmp_path) as (_, broker):
+        broker.say(SetPools([there]))
+        found = await explained(broker, "web:1", 1)
+    text = "\n".join(found.lines)
+    assert found.source == "node"
+    assert ("node alpha" in text) == (node == "alpha")
+    assert "`carpool why www` there" in text
+    assert '"sharing"' not in text
+    assert "config" not in text

@@ -31,6 +31,8 @@ SETTLE_S: Final = 3.0
 """The time in which a process that was started again hears the other nodes."""
 _FAREWELL_S: Final = 2.0
 """The longest time to take the offer back at the end."""
+WRITE_PAUSE_S: Final = 0.2
+"""The files are not written more often than this, however often other nodes change."""
 _DRAINING: Final = "the node is draining"
 
 
@@ -58,6 +60,8 @@ class OfferExchange:
         self._measured = measured
         self._down_since: float | None = None
         """Since when the link does not work."""
+        self._published: NodeOffer | None = None
+        """The own offer, as it was published last."""
         self.is_draining = False
         self._is_leaving = False
         self.changed = asyncio.Event()
@@ -104,17 +108,19 @@ class OfferExchange:
             servers=offered,
             kept_local=kept,
         )
-        offer, data = fitting_offer(whole)
+        self._published, data = fitting_offer(whole)
         if self._is_leaving:
             return
         if not self._link.stores_offers:
             self._core.set_offer(data)
         elif self._link.is_up:
             await self._link.publish(data)
-        self._write_node_file(offer)
+        self._write_node_file()
 
-    def _write_node_file(self, own: NodeOffer) -> None:
-        """Write what verbs show of the cluster."""
+    def _write_node_file(self) -> None:
+        """Write what verbs show of the cluster, once the own offer is known."""
+        if self._published is None:
+            return
         core, now = self._core, asyncio.get_running_loop().time()
         reached = set(core.reached())
         if self._link.is_up:
@@ -130,7 +136,7 @@ class OfferExchange:
             is_up=self._link.is_up,
             down_s=0.0 if self._down_since is None else round(now - self._down_since, 1),
             problem=self._link.problem,
-            own=own,
+            own=self._published,
             nodes=[self._facts_of(name, offer, reached) for name, offer in core.offers.items()],
             silent=[SilentNode(name, round(for_s, 1)) for name, for_s in core.silent(now).items()],
             has_namesake=core.has_namesake(now),
@@ -160,11 +166,13 @@ class OfferExchange:
                 name: ("*" if name == each.offer.name else each.nodes[0], each.offer)
                 for name, each in self._core.servers(self._own.names).items()
             }
+            self._write_node_file()  # before agents see the servers: verbs say at which nodes these are
             text = node_servers_text(self._settings.node, servers).encode()
             if _content(path) != text:
                 with contextlib.suppress(OSError):
                     private_files.replace(path, text)
             self.changed.clear()
+            await asyncio.sleep(WRITE_PAUSE_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PUBLISH_S):
                     await self.changed.wait()

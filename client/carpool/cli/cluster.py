@@ -9,6 +9,7 @@ Knows nothing of: links, channels, how a node is asked for something (`carpool.c
 import os
 import socket
 from typing import Literal
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -22,6 +23,7 @@ from carpool.cluster.node_facts import NodeFacts, OtherNode, read_facts, state_o
 from carpool.cluster.requests import NodeProcessError, request
 from carpool.cluster.settings import key_file
 from carpool.control.place import runtime_place
+from carpool.http.core.access import is_loopback
 from carpool.terminal import display
 from carpool.terminal.table import Cell
 from carpool.terminal.verb_output import fail, print_json
@@ -32,7 +34,9 @@ _NO_NODE = (
     "this machine is in no cluster: `carpool up --cluster URL` joins one, or `cluster` in the "
     "configuration; if it should be in one, `carpool logs --daemon` says why it is not"
 )
-_JOIN = "`carpool up --cluster {url}` on another machine, or in another runtime directory, joins"
+_JOIN = "`carpool up --cluster {url}` {where} joins"
+_ELSEWHERE = "on another machine, or in another runtime directory,"
+_HERE = "in another runtime directory of this machine (the address is for this machine only)"
 
 
 @click.command()
@@ -112,7 +116,13 @@ def _status(*, as_json: bool) -> None:
     for name, why in sorted(own.kept_local.items()):
         click.echo(display.printable(f"{name} is not offered: {why}"))
     if facts.join:
-        click.echo(display.printable(_JOIN.format(url=facts.join)))
+        click.echo(display.printable(join_line(facts.join)))
+
+
+def join_line(url: str) -> str:
+    """Return how others join at this URL, and from where they can."""
+    is_here = is_loopback(urlsplit(url).hostname or "")
+    return _JOIN.format(url=url, where=_HERE if is_here else _ELSEWHERE)
 
 
 def _row_of_other(node: OtherNode) -> list[object]:

@@ -80,7 +80,6 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "broker/core/requests/initialize.py": "broker/core/test_stateless_agents.py",
         "broker/core/requests/list_freshness.py": "broker/core/test_stateless_agents.py",
         "broker/core/requests/lists.py": "broker/core/test_broker.py",
-        "broker/core/requests/recheck.py": "broker/core/configuration/test_overrides.py",
         "broker/core/requests/notifications.py": "broker/core/subscriptions/test_unplaced.py",
         "broker/core/subscriptions/subscribe.py": "broker/core/subscriptions/test_unplaced.py",
         "broker/core/updates.py": "broker/core/registry/test_long_catalogs.py",

@@ -72,7 +72,7 @@ BROKER_CALLS: Final = (
     LifeRow(
         "hooked: hooks look at it before it is sent",
         "carpool_broker.core.hooks.hook_points.CallHooks._held",
-        "the last hook allows it (`Admission.hooks_passed`), a hook denies it, or hooks run out of time",
+        "the last hook allows it (`Admission.admit_again`), a hook denies it, or hooks run out of time",
         "sent, waiting (first in the queue) or ended",
     ),
     LifeRow(

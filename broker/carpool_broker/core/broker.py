@@ -329,7 +329,8 @@ class BrokerCore:
             case CallRequested() | CallAnswered():  # pragma: no cover
                 pass  # handled in `handle`
             case CallFailed():
-                self.call_table.call_failed(event, now)
+                if not self.requests.recheck.send_again(event, now):
+                    self.call_table.call_failed(event, now)
             case CallTimed():
                 self.call_table.call_timed(event, now)
             case CallAtNode():

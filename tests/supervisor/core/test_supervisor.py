@@ -16,6 +16,7 @@ from carpool_protocol.ids import (
     WireId,
 )
 from carpool_protocol.link.messages import (
+    AnswersWritten,
     Call,
     CallAnswered,
     CallFailed,
@@ -203,6 +204,14 @@ def test_a_call_to_an_unknown_pool_is_refused_as_not_delivered() -> None:
     rig = CoreRig(spec())
     (failed,) = rig.feed(call(1, OTHER))
     assert (failed.fault, failed.delivered) == ("draining", "no")
+
+
+def test_a_call_that_was_refused_runs_in_another_pool_once_the_broker_lets_it_be_forgotten() -> None:
+    rig = serving()
+    rig.feed(call(1, OTHER))
+    assert rig.feed(call(1)) == [], "the record has its end"
+    rig.feed(AnswersWritten([CallId(1)], CallId(1), CallId(1)))
+    assert [type(each) for each in rig.feed(call(1))] == [WriteCall]
 
 
 @behaviour("silence:breaker")

@@ -51,7 +51,7 @@ class HookPoints(Protocol):
     """Runs hooks on calls and their answers."""
 
     def hold_call(self, open_call: OpenCall, now: float) -> bool:
-        """The call is about to be sent. True: hooks get it first, and `Admission.hooks_passed` follows."""
+        """The call is about to be sent. True: hooks get it first, and `Admission.admit_again` follows."""
 
     def hold_answer(self, open_call: OpenCall, answer: CallAnswered, now: float) -> bool:
         """The server has answered. True: hooks get the answer first, and it is given again when they are

@@ -190,6 +190,15 @@ class CallTable:
         self._sent_timers.arm(open_call.call, now, self.backstop_s.get(open_call.key, 1800.0))
         self._emit(call)
 
+    def send_again(self, open_call: OpenCall, now: float) -> None:
+        """Send a call once more, which the supervisor has refused before a server had it."""
+        open_call.is_sent_again = True
+        self._sent_timers.disarm(open_call.call)
+        open_call.stage = "unresolved"
+        # The supervisor takes no call whose end it has in its record.
+        self._emit(self.answers_written([open_call.call]))
+        self.admission.admit_again(open_call, now)
+
     # --- out -------------------------------------------------------------------------------------------
 
     def call_answered(self, answer: CallAnswered, now: float) -> None:

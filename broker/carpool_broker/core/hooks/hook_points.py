@@ -227,7 +227,7 @@ class CallHooks:
             del self._held[open_call.call]
             if self._may_leave(open_call):
                 self._passed[open_call.call] = open_call.asked.rest
-                self._call_table.admission.hooks_passed(open_call, now)
+                self._call_table.admission.admit_again(open_call, now)
             else:
                 self._call_table.admission.send_queued(open_call.session, now)
         else:

@@ -101,8 +101,8 @@ class Admission:
             return TOO_MANY_CALLS
         return "wait"
 
-    def decide_after_hooks(self, open_call: OpenCall) -> Step | Refusal:
-        """Decide the same for a call that hooks have let pass, and that goes before all that wait.
+    def decide_again(self, open_call: OpenCall) -> Step | Refusal:
+        """Decide the same for a call that was in flight, and that goes before all that wait.
 
         Its quota has counted it, and its place in the queue was given: rules 3 and 5 do not apply again.
         """
@@ -159,12 +159,14 @@ class Admission:
             case refusal:
                 self._refuse(open_call, refusal)
 
-    def hooks_passed(self, open_call: OpenCall, now: float) -> None:
-        """Send a call that hooks have let pass, make it the first of its session's queue, or refuse it."""
+    def admit_again(self, open_call: OpenCall, now: float) -> None:
+        """A call is in flight and at no server, because hooks have let it pass or its pool was replaced: send
+        it, make it the first of its session's queue, or refuse it.
+        """
         session = open_call.session
         session.count_in_flight(-1)
         open_call.stage = "unresolved"
-        match self.decide_after_hooks(open_call):
+        match self.decide_again(open_call):
             case "send":
                 self._admitted_calls.send(open_call, now)
                 return

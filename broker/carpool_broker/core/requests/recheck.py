@@ -1,9 +1,9 @@
-"""The second check of calls that were resolved and not sent: may they still go there?
+"""The second check of calls that were resolved, and that no server has: may they still go there?
 
 Owns what ends such a call meanwhile (its server was disabled or has left the session's view, the profile
 keeps back what it is for, a tool is held until the user approves it), and that it goes to the pool that
-serves its session now. Refuses to know: why calls wait (`admission`, `hook_points`), requests that wait for
-a catalog (`dispatch`).
+serves its session now, also if another pool had it in its queue and was replaced. Refuses to know: why calls
+wait (`admission`, `hook_points`), requests that wait for a catalog (`dispatch`).
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ from carpool_broker.core.registry.answer_rewrites import needs_rewrite
 from carpool_broker.core.registry.request_target import HELD_REASONS, denied_by_profile, is_still_allowed
 from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.ids import SessionId
+from carpool_protocol.link.messages import CallFailed
 
 
 class CallRecheck:
@@ -69,6 +70,26 @@ class CallRecheck:
             open_call.edit = needs_rewrite(
                 self._session_views.view_of(session), open_call.key, open_call.version
             )
+        return True
+
+    def send_again(self, failure: CallFailed, now: float) -> bool:
+        """Send a call to the pool that serves its session now, if its pool was replaced before a server had
+        it. Returns False if this failure has another reason, or the call was sent again before.
+        """
+        open_call = self._call_table.calls.get(failure.call)
+        if (
+            open_call is None
+            or (failure.fault, failure.delivered) != ("draining", "no")
+            or open_call.stage != "sent"
+            or open_call.is_sent_again
+            or open_call.task  # it is where it is
+            or open_call.rounds
+        ):
+            return False
+        if self.may_be_sent(open_call):
+            self._call_table.send_again(open_call, now)
+        else:
+            self._call_table.admission.send_queued(open_call.session, now)
         return True
 
     def is_unclear_resource(self, open_call: OpenCall) -> bool:

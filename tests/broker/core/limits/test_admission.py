@@ -143,4 +143,4 @@ def test_the_queue_is_full_by_bytes_as_by_calls() -> None:
 )  # fmt: skip
 def test_after_hooks_neither_the_quota_nor_the_queue_counts_again(condition: str, outcome: str) -> None:
     rig = Rig(condition)
-    assert named(rig.admission.decide_after_hooks(rig.call(LARGE))) == outcome
+    assert named(rig.admission.decide_again(rig.call(LARGE))) == outcome

@@ -398,6 +398,7 @@ class HttpDoorServer:
         if self._is_last:
             for connection in self._waiting.values():
                 connection.close_after_answer()
+            self._perform(self._core.watchers_end())
         if self._settle_s is not None:
             await self._settle(self._settle_s)
         elif self._link is None:

@@ -5,10 +5,12 @@ import json
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import pytest
 
-from carpool.http import left_connections
+from carpool.http import left_connections, server
+from carpool.http.broker_link import BrokerLink
 from carpool.http.core import pending
 from carpool.http.core.access import AccessRules
 from carpool.http.core.core import HttpCore
@@ -27,6 +29,7 @@ POST = (
     % (BOTH.encode(), len(BODY), BODY)
 )
 HEALTH = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+WATCH = b"GET /operator/live HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Site: same-origin\r\n\r\n"
 
 
 class RunningDoor:
@@ -34,7 +37,7 @@ class RunningDoor:
 
     def __init__(self, directory: Path, listener: socket.socket, *earlier: LeftConnection) -> None:
         self.held = asyncio.Event()
-        core = HttpCore(HttpRules(), AccessRules(), patience_s=WAIT_S)
+        core = HttpCore(HttpRules(), AccessRules(knows_owners=True), patience_s=WAIT_S)
         self.server = HttpDoorServer(str(directory), core, HttpLimits(), 9, on_held=self.held.set)
         self.listening = asyncio.Event()
         self._listener = listener
@@ -192,5 +195,29 @@ def test_a_request_that_is_half_read_when_the_door_ends_may_be_finished(tmp_path
         assert left.data.endswith(BODY)
         client.writer.close()
         left_connections.end_connections([left])
+
+    played(tmp_path, play)
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_the_stream_of_a_web_page_ends_properly_and_does_not_keep_the_door(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, follows: bool
+) -> None:
+    monkeypatch.setattr(server, "_GOODBYE_S", 10 * WAIT_S)  # whoever waits for that fails
+
+    async def play(door: RunningDoor, _: socket.socket) -> None:
+        client = await door.client()
+        door.server._broker_connected(create_autospec(BrokerLink, instance=True, is_blocked=False))
+        await client.send(WATCH)
+        await client.until(b"event: hello")
+        if follows:
+            door.server.hand_over(0.0)
+        else:
+            door.server.stop()
+        left = await door.ended()
+        assert [each.data for each in left] == [b""] * follows, "the connection is idle by then"
+        left_connections.end_connections(left)
+        assert (await client.rest()).endswith(b"\r\n0\r\n\r\n")
+        client.writer.close()
 
     played(tmp_path, play)

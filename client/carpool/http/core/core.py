@@ -193,7 +193,13 @@ class HttpCore:
 
     def door_ends(self, now: float) -> list[Effect]:
         """The door ends and another one follows: end what is still open."""
+        self._live.end_all()
         self._table.end_all(now, DOOR_ENDED)
+        return self._take_effects()
+
+    def watchers_end(self) -> list[Effect]:
+        """The door ends and no other one follows: nobody watches any more, while open calls are answered."""
+        self._live.end_all()
         return self._take_effects()
 
     def waits_until(self, path: str, now: float) -> float:

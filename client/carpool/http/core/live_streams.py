@@ -69,6 +69,8 @@ class LiveStreams:
         self._number = 0
         """The number of states so far."""
         self._is_reading = False
+        self._has_ended = False
+        """True once the door ends."""
 
     def watch(
         self,
@@ -83,6 +85,8 @@ class LiveStreams:
         """Begin a stream. `right`: what the client may do; that it may read was checked."""
         if request.method != "GET":
             return refusal(x, 405, INVALID_REQUEST, "GET only", Allow="GET")
+        if self._has_ended:
+            return refusal(x, 503, INTERNAL_ERROR, "the HTTP door ends", Retry_After="1")
         of_principal = Counter(each.principal for each in self._watchers.values())[principal]
         if len(self._watchers) >= MAX_WATCHERS or of_principal >= MAX_OF_PRINCIPAL:
             text = f"{of_principal} pages of this token and {len(self._watchers)} of all watch: close some"
@@ -124,6 +128,11 @@ class LiveStreams:
             if not stays(watcher.principal):
                 del self._watchers[x]
                 self._table.out.append(EndEvents(x))
+
+    def end_all(self) -> None:
+        """The door ends: end all streams, and begin none any more."""
+        self._has_ended = True
+        self.end_principals(lambda _: False)
 
     def tick(self, now: float, *, linked: bool) -> None:
         """Ask the broker, if somebody reads; to be called about every second."""

@@ -233,3 +233,16 @@ def test_only_get_begins_a_stream() -> None:
     rig = WatchedDoorRig()
     x = rig.send("POST", "/operator/live", b"{}", authorization="Bearer full")
     assert rig.status(x) == 405
+
+
+@pytest.mark.parametrize("ends", ["for the next door", "for good"])
+def test_the_streams_of_all_watchers_end_with_the_door_and_none_begins(ends: str) -> None:
+    rig = WatchedDoorRig()
+    watchers = [rig.watch("reader"), rig.watch("full")]
+    assert rig.answer_reading()
+    rig.take(rig.core.door_ends(rig.now) if ends == "for the next door" else rig.core.watchers_end())
+    assert rig.ended == watchers
+    late = rig.watch()
+    assert rig.answers[late].status == 503
+    rig.wait(1.0)
+    assert rig.ended == watchers

@@ -29,6 +29,7 @@ _NO_LONGER: Final = (
     b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_TEXT), _TEXT)
 )
 _READ_BYTES: Final = 1 << 20
+_FULL: Final = "this process may have no more descriptors open (`ulimit -n`)"
 
 
 class LeftConnection(NamedTuple):
@@ -70,19 +71,23 @@ def pack(connections: list[LeftConnection]) -> socket.socket:
 
 def unpack(sock: socket.socket) -> list[LeftConnection]:
     """Return the connections that an earlier door has left, and close the socket. Those that cannot be read
-    end.
+    end, and so do those for which this process may open no more descriptors.
     """
     fds: list[int] = []
+    is_cut = False
     with sock, contextlib.suppress(OSError):
         sock.setblocking(False)
-        while True:
-            data, found, _, _ = socket.recv_fds(sock, 1, _BATCH)
+        while not is_cut:  # what came before it is whole
+            data, found, flags, _ = socket.recv_fds(sock, 1, _BATCH)
             fds += found
             if not data:
                 break
+            is_cut = bool(flags & socket.MSG_CTRUNC)
     for fd in fds:
         os.set_inheritable(fd, False)
     if not fds:
+        if is_cut:
+            warn(f"all connections of the earlier door end: {_FULL}")
         return []
     file, *connections = fds
     try:
@@ -91,12 +96,15 @@ def unpack(sock: socket.socket) -> list[LeftConnection]:
         contents = _Contents(0, [])
     finally:
         os.close(file)
-    if contents.form != _FORM or len(contents.data) != len(connections):
+    lost = len(contents.data) - len(connections)
+    if contents.form == _FORM and is_cut and lost > 0:
+        warn(f"{lost} connections of the earlier door end: {_FULL}")
+    elif contents.form != _FORM or lost:
         warn(f"{len(connections)} connections of the earlier door end: it left them in another form")
         for fd in connections:
             os.close(fd)
         return []
-    return [LeftConnection(fd, data) for fd, data in zip(connections, contents.data, strict=True)]
+    return [LeftConnection(fd, data) for fd, data in zip(connections, contents.data, strict=not is_cut)]
 
 
 def end_connections(connections: list[LeftConnection]) -> None:

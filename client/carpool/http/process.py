@@ -19,6 +19,7 @@ from collections.abc import Set
 from typing import NamedTuple
 
 from carpool.bridge_mark import OwnBridges
+from carpool.http import left_connections
 from carpool.http.core.access import AccessRules, host_name_of, is_loopback, why_without_tokens
 from carpool.http.core.core import HttpCore
 from carpool.http.core.effects import HttpRules
@@ -137,6 +138,8 @@ def listen(settings: HttpConfig, launcher: "LauncherLine", listener: int, connec
     """Listen at the address of these settings, with the descriptors of an earlier door if it had that one.
     -1 stands for none. Raises `UnservableError`.
     """
+    # Before the connections come: descriptors past the limit are closed on their way (unix(7)).
+    raise_descriptor_limit(max(settings.max_connections, left_connections.MOST) + _SPARE_DESCRIPTORS)
     earlier = unpack(socket.socket(fileno=connections)) if connections >= 0 else []
     if listener >= 0:
         sock = socket.socket(fileno=listener)

@@ -2,13 +2,15 @@
 
 import asyncio
 import os
+import resource
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 
 import msgspec
 import pytest
 
+from carpool.http import left_connections
 from carpool.http.connection import HttpConnection
 from carpool.http.left_connections import LeftConnection, end_connections, pack, unpack
 from tests.behaviours import behaviour
@@ -21,6 +23,26 @@ POST = b"POST /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"
 def pair(data: bytes = b"") -> tuple[LeftConnection, socket.socket]:
     ours, theirs = socket.socketpair()
     return LeftConnection(ours.detach(), data), theirs
+
+
+def many_left(count: int, clients: list[socket.socket]) -> socket.socket:
+    """The socket with so many connections, whose bytes are their numbers. `clients` gets the other ends."""
+    pairs = [pair(b"%d" % number) for number in range(count)]
+    clients += [client for _, client in pairs]
+    return pack([each for each, _ in pairs])
+
+
+@contextmanager
+def few_descriptors(count: int) -> Iterator[None]:
+    """Let this process open not many more descriptors than this."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + count, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def open_fds() -> int:
@@ -67,6 +89,29 @@ def test_connections_in_a_form_of_another_version_end() -> None:
     client.settimeout(WAIT_S)
     assert client.recv(1) == b""
     client.close()
+
+
+def test_a_limit_of_descriptors_costs_only_those_past_it_and_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(left_connections, "warn", said.append)
+    clients: list[socket.socket] = []
+    with many_left(200, clients) as ours, few_descriptors(20):
+        found = unpack(ours)
+    assert 0 < len(found) < 200
+    assert [each.data for each in found] == [b"%d" % number for number in range(len(found))]
+    assert said == [
+        f"{200 - len(found)} connections of the earlier door end: "
+        "this process may have no more descriptors open (`ulimit -n`)"
+    ]
+    for each in found:
+        os.close(each.fd)
+    for client in clients[len(found) :]:
+        client.settimeout(WAIT_S)
+        assert client.recv(1) == b""
+    for client in clients:
+        client.close()
 
 
 @behaviour("handover:requests")

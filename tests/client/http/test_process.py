@@ -18,6 +18,7 @@ from carpool.launcher.http_handover import LISTENS, LISTENS_NOT
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.config.schema.model import HttpConfig
 from tests.behaviours import behaviour
+from tests.client.http.test_left_connections import few_descriptors, many_left
 from tests.kit.ports import free_port
 
 WAIT_S = 20.0
@@ -62,6 +63,22 @@ def test_a_door_goes_on_with_the_socket_and_the_connections_of_the_one_before(
         assert found.data == b"waits"
         os.close(found.fd)
         begin.listener.close()
+        client.close()
+
+
+@behaviour("handover:keep-alive")
+def test_a_low_limit_of_descriptors_costs_no_connection(tmp_path: Path) -> None:
+    clients: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connections = many_left(200, clients).detach()
+        wished, given = settings(tmp_path, listener.getsockname()[1]), listener.dup().detach()
+        with few_descriptors(20):
+            begin = listen(wished, LauncherLine(-1), given, connections)
+        assert len(begin.connections) == 200
+        for each in begin.connections:
+            os.close(each.fd)
+        begin.listener.close()
+    for client in clients:
         client.close()
 
 

@@ -21,7 +21,7 @@ from carpool.http.log import warn
 
 MOST: Final = 768
 """Under the soft limit of 1,024 descriptors that most systems have."""
-_FORM: Final = 1
+_FORM: Final = 2
 _BATCH: Final = 128
 _TEXT: Final = b"the HTTP door has another address now; this request was not delivered"
 _NO_LONGER: Final = (
@@ -38,6 +38,8 @@ class LeftConnection(NamedTuple):
     fd: int
     data: bytes
     """The bytes that came on it and are not answered."""
+    owner: str = ""
+    """The principal that it has shown a token of; empty if it has shown none."""
 
 
 class _Contents(msgspec.Struct, array_like=True):
@@ -46,6 +48,8 @@ class _Contents(msgspec.Struct, array_like=True):
     form: int
     data: list[bytes]
     """For each descriptor after the file's, in their order."""
+    owners: list[str]
+    """The same. A name and no token: each request is asked for its own."""
 
 
 def pack(connections: list[LeftConnection]) -> socket.socket:
@@ -55,7 +59,8 @@ def pack(connections: list[LeftConnection]) -> socket.socket:
     try:
         with theirs:
             theirs.setblocking(False)
-            file = _memory_file(msgspec.msgpack.encode(_Contents(_FORM, [each.data for each in connections])))
+            data, owners = [each.data for each in connections], [each.owner for each in connections]
+            file = _memory_file(msgspec.msgpack.encode(_Contents(_FORM, data, owners)))
             fds = [file, *(each.fd for each in connections)]
             for at in range(0, len(fds), _BATCH):
                 socket.send_fds(theirs, [b"\n"], fds[at : at + _BATCH])
@@ -93,18 +98,19 @@ def unpack(sock: socket.socket) -> list[LeftConnection]:
     try:
         contents = msgspec.msgpack.decode(_read(file), type=_Contents)
     except (OSError, msgspec.MsgspecError):
-        contents = _Contents(0, [])
+        contents = _Contents(0, [], [])
     finally:
         os.close(file)
     lost = len(contents.data) - len(connections)
     if contents.form == _FORM and is_cut and lost > 0:
         warn(f"{lost} connections of the earlier door end: {_FULL}")
-    elif contents.form != _FORM or lost:
+    elif contents.form != _FORM or lost or len(contents.owners) != len(contents.data):
         warn(f"{len(connections)} connections of the earlier door end: it left them in another form")
         for fd in connections:
             os.close(fd)
         return []
-    return [LeftConnection(fd, data) for fd, data in zip(connections, contents.data, strict=not is_cut)]
+    rows = zip(connections, contents.data, contents.owners, strict=not is_cut)
+    return [LeftConnection(*row) for row in rows]
 
 
 def end_connections(connections: list[LeftConnection]) -> None:

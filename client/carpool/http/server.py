@@ -134,7 +134,7 @@ class HttpDoorServer:
         return refused
 
     def _why_refused(self, connection: HttpConnection) -> Respond | None:
-        if not self._core.gate.is_open:
+        if not self._core.gate.is_open and connection not in self._owners:
             self._unknown[connection] = None
             if len(self._unknown) > max(1, self._max_connections // _UNKNOWN_PART):
                 self._drop(next(iter(self._unknown)))  # whoever has a token shows it at once
@@ -159,10 +159,13 @@ class HttpDoorServer:
         if principal is None:
             return True
         del self._unknown[connection]
-        self._owners[connection] = principal
-        self._count_of[principal] += 1
+        self._note_owner(connection, principal)
         known = self._max_connections - self._max_connections // _UNKNOWN_PART
         return self._count_of[principal] <= max(1, known // self._core.gate.principals)
+
+    def _note_owner(self, connection: HttpConnection, principal: str) -> None:
+        self._owners[connection] = principal
+        self._count_of[principal] += 1
 
     def _is_let_in(self, connection: HttpConnection) -> bool:
         """Return whether a connection is let in: without tokens only processes of this user are."""
@@ -312,7 +315,7 @@ class HttpDoorServer:
             waiting = self._pending.remove(x)
             found = connection.leave(waiting) if len(left) < left_connections.MOST else None
             if found is not None:
-                left.append(found)
+                left.append(found._replace(owner=self._owners.get(connection, "")))
                 self._waiting.pop(x, None)
             elif waiting is not None:
                 connection.close_after_answer()
@@ -422,12 +425,15 @@ class HttpDoorServer:
 
     async def _continue_connection(self, left: LeftConnection) -> None:
         sock = socket.socket(fileno=left.fd)
+        connection = HttpConnection(self, self._clock)
+        gate = self._core.gate
+        if left.owner and not gate.is_open and gate.access_key(left.owner) is not None:
+            self._note_owner(connection, left.owner)  # the earlier door has let it in
         try:
             sock.setblocking(False)
-            _, connection = await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: HttpConnection(self, self._clock), sock
-            )
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock)
         except OSError:  # it is closed
+            self.connection_closed(connection)
             sock.close()
             return
         connection.continue_from(left.data)

@@ -12,7 +12,7 @@ import pytest
 from carpool.http import left_connections, server
 from carpool.http.broker_link import BrokerLink
 from carpool.http.core import pending
-from carpool.http.core.access import AccessRules
+from carpool.http.core.access import AccessRules, hash_of
 from carpool.http.core.core import HttpCore
 from carpool.http.core.effects import HttpRules
 from carpool.http.core.limits import HttpLimits
@@ -35,9 +35,15 @@ WATCH = b"GET /operator/live HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Site: same
 class RunningDoor:
     """A door without a broker, so that every request waits."""
 
-    def __init__(self, directory: Path, listener: socket.socket, *earlier: LeftConnection) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        listener: socket.socket,
+        *earlier: LeftConnection,
+        gate: AccessRules | None = None,
+    ) -> None:
         self.held = asyncio.Event()
-        core = HttpCore(HttpRules(), AccessRules(knows_owners=True), patience_s=WAIT_S)
+        core = HttpCore(HttpRules(), gate or AccessRules(knows_owners=True), patience_s=WAIT_S)
         self.server = HttpDoorServer(str(directory), core, HttpLimits(), 9, on_held=self.held.set)
         self.listening = asyncio.Event()
         self._listener = listener
@@ -221,3 +227,46 @@ def test_the_stream_of_a_web_page_ends_properly_and_does_not_keep_the_door(
         client.writer.close()
 
     played(tmp_path, play)
+
+
+@behaviour("handover:keep-alive")
+@pytest.mark.parametrize("tokens", [("one", "two"), ("two",)], ids=["the same tokens", "its token is gone"])
+def test_connections_that_have_shown_a_token_stay_admitted_at_the_next_door(
+    tmp_path: Path, tokens: tuple[str, ...]
+) -> None:
+    def gate(*names: str) -> AccessRules:
+        return AccessRules(tokens={name: hash_of(name) for name in names})
+
+    request = HEALTH[:-2] + b"Authorization: Bearer one\r\n\r\n"
+    shown = 3  # of clients that have shown no token 2 connections may be open
+
+    async def run(listener: socket.socket, kept: socket.socket) -> None:
+        first = RunningDoor(tmp_path, listener, gate=gate("one", "two"))
+        await first.listening.wait()
+        clients = []
+        for _number in range(shown):
+            clients.append(Client(*await asyncio.open_connection(*kept.getsockname()[:2])))
+            await clients[-1].send(request)
+            await clients[-1].answer()
+        first.server.hand_over(0.0)
+        left = await first.ended()
+        assert [each.owner for each in left] == ["one"] * shown
+        following = RunningDoor(tmp_path, kept, *left, gate=gate(*tokens))
+        await until(lambda: len(following.server._connections) >= 2)
+        stay = shown if "one" in tokens else 2
+        answered = 0
+        for client in clients:
+            try:
+                await client.send(request)
+                await client.answer()
+                answered += 1
+            except (OSError, EOFError):
+                pass
+        assert answered == stay
+        following.server.stop()
+        await following.ended()
+        for client in clients:
+            client.writer.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, listener.dup() as kept:
+        asyncio.run(run(listener, kept))

@@ -78,7 +78,7 @@ def test_a_socket_that_was_read_before_has_nothing_more() -> None:
 def test_connections_in_a_form_of_another_version_end() -> None:
     left, client = pair()
     file = os.memfd_create("other") if hasattr(os, "memfd_create") else os.open("/dev/null", os.O_RDONLY)
-    os.write(file, msgspec.msgpack.encode([2, ["text"]]))
+    os.write(file, msgspec.msgpack.encode([1, ["text"], [""]]))
     os.lseek(file, 0, os.SEEK_SET)
     theirs, ours = socket.socketpair()
     socket.send_fds(theirs, [b"\n"], [file, left.fd])

@@ -15,7 +15,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from carpool.bridge_mark import OwnBridges
@@ -66,6 +66,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--listen", default="", help="HOST:PORT, above the configuration's")
     parser.add_argument("--lifeline", type=int, default=-1)
     parser.add_argument("--listener", type=int, default=-1, help="the socket of an earlier door")
+    parser.add_argument("--other-listener", type=int, default=-1, help="one that may be it as well")
     parser.add_argument("--connections", type=int, default=-1, help="what an earlier door has left")
     told = parser.parse_args(arguments)
     core_dumps.turn_off()
@@ -75,7 +76,8 @@ def run(arguments: list[str]) -> int:
         settings = settings_of(file, told.listen, LastGoodReadings(paths.last_good_file(told.runtime_dir)))
         if settings is None:
             return EXIT_UNWANTED
-        begin = listen(settings, launcher, told.listener, told.connections)
+        listeners = [fd for fd in (told.listener, told.other_listener) if fd >= 0]
+        begin = listen(settings, launcher, listeners, told.connections)
     except UnservableError as error:
         log_line(str(error), "error")
         return error.code
@@ -134,22 +136,30 @@ class EarlierDoor(NamedTuple):
     """The connections that one has left."""
 
 
-def listen(settings: HttpConfig, launcher: "LauncherLine", listener: int, connections: int) -> EarlierDoor:
-    """Listen at the address of these settings, with the descriptors of an earlier door if it had that one.
-    -1 stands for none. Raises `UnservableError`.
+def listen(
+    settings: HttpConfig, launcher: "LauncherLine", listeners: Sequence[int], connections: int
+) -> EarlierDoor:
+    """Listen at the address of these settings, with the descriptors of an earlier door if one of its
+    `listeners` has that address; the others are closed. `connections`: -1 stands for none. Raises
+    `UnservableError`.
     """
     # Before the connections come: descriptors past the limit are closed on their way (unix(7)).
     raise_descriptor_limit(max(settings.max_connections, left_connections.MOST) + _SPARE_DESCRIPTORS)
     earlier = unpack(socket.socket(fileno=connections)) if connections >= 0 else []
-    if listener >= 0:
-        sock = socket.socket(fileno=listener)
-        sock.setblocking(False)
-        if has_address(sock, settings.host, settings.port):
-            return EarlierDoor(sock, goes_on=True, connections=earlier)
-        sock.close()
+    found = [socket.socket(fileno=fd) for fd in listeners]
+    chosen = next((each for each in found if has_address(each, settings.host, settings.port)), None)
+    for each in found:
+        if each is not chosen:
+            each.close()
+    if chosen is not None:
+        chosen.setblocking(False)
+        if len(found) > 1:  # the launcher is not to keep the others, where nobody would answer
+            launcher.send(LISTENS, chosen.fileno())
+        return EarlierDoor(chosen, goes_on=True, connections=earlier)
+    if found:
         launcher.send(LISTENS_NOT)
     end_connections(earlier)
-    sock = listen_on(settings) if listener < 0 else listen_beside(settings)
+    sock = listen_beside(settings) if found else listen_on(settings)
     launcher.send(LISTENS, sock.fileno())
     return EarlierDoor(sock, goes_on=False, connections=[])
 

@@ -25,16 +25,16 @@ HOLD: Final = "hold"
 HELD: Final = "held"
 """Its answer: all requests that it has sent to the broker have reached it."""
 LISTENS: Final = "listens"
-"""Line of the door with a descriptor: it listens on this socket."""
+"""Line of the door with a descriptor: it listens on this socket, which is new, or which it has chosen."""
 LISTENS_NOT: Final = "listens not"
-"""Line of the door: it does not use the socket that it was given, because its address is another one."""
+"""Line of the door: it uses no socket that it was given, because its address is another one."""
 LEFT: Final = "left"
 """Line of the door with a descriptor: it ends, and these are its connections."""
 OFFER_S: Final = 20.0
 """A launcher that has ended waits this long for the next one."""
 _TAKE_S: Final = 5.0
 """The next launcher waits this long for the descriptors, which are sent as soon as it connects."""
-_MOST: Final = 2
+_MOST: Final = 3
 
 
 class HttpHandover:
@@ -42,16 +42,21 @@ class HttpHandover:
 
     def __init__(self, descriptors: Iterable[int] = ()) -> None:
         """`descriptors` come from an earlier launcher or from a service manager, in any order. Those that are
-        neither of the two sockets are closed.
+        neither of the two sockets are closed. Of two listening sockets (one of a service manager's `.socket`
+        unit, one that it keeps) the next door chooses one by its address.
         """
         self.listener = -1
         """The listening socket."""
+        self.other_listener = -1
+        """Another one, until a door has chosen."""
         self.connections = -1
         """The Unix socket in which the last door has left its connections."""
         for fd in descriptors:
             match _kind(fd):
                 case "listener" if self.listener < 0:
                     self.listener = fd
+                case "listener" if self.other_listener < 0:
+                    self.other_listener = fd
                 case "connections" if self.connections < 0:
                     self.connections = fd
                 case _:
@@ -60,18 +65,23 @@ class HttpHandover:
     @property
     def descriptors(self) -> list[int]:
         """Return the descriptors that are there."""
-        return [fd for fd in (self.listener, self.connections) if fd >= 0]
+        return [fd for fd in (self.listener, self.other_listener, self.connections) if fd >= 0]
 
     @property
     def arguments(self) -> dict[str, int]:
         """Return the options of the door's process that take them."""
-        named = {"--listener": self.listener, "--connections": self.connections}
+        named = {
+            "--listener": self.listener,
+            "--other-listener": self.other_listener,
+            "--connections": self.connections,
+        }
         return {name: fd for name, fd in named.items() if fd >= 0}
 
     def set_listener(self, fd: int) -> None:
-        """Keep this listening socket in place of the one before. -1: no door listens any more."""
+        """Keep this listening socket in place of those before. -1: no door listens any more."""
         _close(self.listener)
-        self.listener = fd
+        _close(self.other_listener)
+        self.listener, self.other_listener = fd, -1
 
     def set_connections(self, fd: int) -> None:
         """Keep what a door has left. -1: the next door has it."""

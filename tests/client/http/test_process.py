@@ -56,13 +56,44 @@ def test_a_door_goes_on_with_the_socket_and_the_connections_of_the_one_before(
         port = listener.getsockname()[1]
         connections, client = left(b"waits")
         wished = settings(tmp_path, 0 if any_port else port)
-        begin = listen(wished, LauncherLine(-1), listener.dup().detach(), connections)
+        begin = listen(wished, LauncherLine(-1), [listener.dup().detach()], connections)
         assert begin.goes_on
         assert begin.listener.getsockname() == listener.getsockname()
         (found,) = begin.connections
         assert found.data == b"waits"
         os.close(found.fd)
         begin.listener.close()
+        client.close()
+
+
+@behaviour("handover:address", "handover:keep-alive")
+@pytest.mark.parametrize("own_is", [0, 1])
+def test_of_two_listening_sockets_the_one_with_the_configured_address_is_chosen(
+    tmp_path: Path, own_is: int
+) -> None:
+    ours, launcher = socket.socketpair()
+    address = ("127.0.0.1", 0)
+    with socket.create_server(address) as own, socket.create_server(address) as other, ours, launcher:
+        connections, client = left(b"waits")
+        port = own.getsockname()[1]
+        given = [other.dup().detach(), other.dup().detach()]
+        os.close(given[own_is])
+        given[own_is] = own.dup().detach()
+        line = LauncherLine(ours.fileno())
+        begin = listen(settings(tmp_path, port), line, given, connections)
+        line.close()
+        assert begin.goes_on
+        assert begin.listener.getsockname()[1] == port
+        assert [each.data for each in begin.connections] == [b"waits"]
+        launcher.settimeout(WAIT_S)
+        told, (fd,), _, _ = socket.recv_fds(launcher, 100, 4)
+        assert told == f"{LISTENS}\n".encode()
+        with socket.socket(fileno=fd) as kept:
+            assert kept.getsockname()[1] == port
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(given[1 - own_is])
+        begin.listener.close()
+        os.close(begin.connections[0].fd)
         client.close()
 
 
@@ -73,7 +104,7 @@ def test_a_low_limit_of_descriptors_costs_no_connection(tmp_path: Path) -> None:
         connections = many_left(200, clients).detach()
         wished, given = settings(tmp_path, listener.getsockname()[1]), listener.dup().detach()
         with few_descriptors(20):
-            begin = listen(wished, LauncherLine(-1), given, connections)
+            begin = listen(wished, LauncherLine(-1), [given], connections)
         assert len(begin.connections) == 200
         for each in begin.connections:
             os.close(each.fd)
@@ -89,7 +120,7 @@ def test_a_door_at_another_address_gives_the_socket_up_and_tells_clients_that_wa
         connections, client = left(b"waits")
         port = free_port()
         line = LauncherLine(ours.fileno())
-        begin = listen(settings(tmp_path, port), line, listener.dup().detach(), connections)
+        begin = listen(settings(tmp_path, port), line, [listener.dup().detach()], connections)
         line.close()
         assert not begin.goes_on
         assert begin.connections == []
@@ -133,7 +164,7 @@ def test_a_port_that_the_launcher_still_holds_is_waited_for(
     closing = threading.Thread(target=close)
     closing.start()
     with socket.create_server(("127.0.0.1", 0)) as other:
-        begin = listen(settings(tmp_path, port), LauncherLine(-1), other.dup().detach(), -1)
+        begin = listen(settings(tmp_path, port), LauncherLine(-1), [other.dup().detach()], -1)
     closing.join()
     assert begin.listener.getsockname()[1] == port
     begin.listener.close()
@@ -148,5 +179,5 @@ def test_an_address_that_cannot_be_bound_is_told_with_its_code(
         wished = settings(tmp_path, held.getsockname()[1])
         values = {name: getattr(wished, name) for name in wished.__struct_fields__}
         with pytest.raises(UnservableError, match="cannot listen") as error:
-            listen(HttpConfig(**{**values, "host": host}), LauncherLine(-1), other.dup().detach(), -1)
+            listen(HttpConfig(**{**values, "host": host}), LauncherLine(-1), [other.dup().detach()], -1)
     assert error.value.code == code

@@ -51,13 +51,21 @@ def test_descriptors_are_told_apart_by_what_they_are(
 ) -> None:
     listener, left = sockets
     strange = [os.open(tmp_path, os.O_RDONLY), socket.socket().detach(), socket.socket(type=2).detach()]
-    second = socket.create_server(("127.0.0.1", 0)).detach()
-    found = HttpHandover([strange[0], left.fileno(), *strange[1:], listener.fileno(), second])
+    second, third = (socket.create_server(("127.0.0.1", 0)).detach() for _ in range(2))
+    found = HttpHandover([strange[0], left.fileno(), *strange[1:], listener.fileno(), second, third])
     assert (found.listener, found.connections) == (listener.detach(), left.detach())
-    assert found.arguments == {"--listener": found.listener, "--connections": found.connections}
-    for fd in (*strange, second):
+    assert found.arguments == {
+        "--listener": found.listener,
+        "--other-listener": second,
+        "--connections": found.connections,
+    }
+    for fd in (*strange, third):
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
+    found.set_listener(os.dup(found.listener))
+    assert found.arguments.keys() == {"--listener", "--connections"}, "a door has chosen"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(second)
     found.close()
     assert (found.descriptors, found.arguments) == ([], {})
 

@@ -305,7 +305,7 @@ class Launcher:
         if line == "ready":
             keep.child.ready = not has_exited
             if keep is self._door and self.handover.connections >= 0:
-                # It has them. One that dies before has not, and the next one finds them in the socket.
+                # It has them. One that dies between reading the socket and this line takes them along.
                 self.handover.set_connections(-1)
                 self._service_manager.forget(CONNECTIONS)
         elif line == "alone":

@@ -79,7 +79,8 @@ BROKER_CALLS: Final = (
         "sent: on the link or beyond",
         "carpool_broker.core.calls.call_table.CallTable.calls",
         "`CallAnswered` or `CallFailed`, a question to its agent, a cancel, or the backstop",
-        "told, gathering or ended",
+        "told, gathering or ended; once waiting or sent again, if its pool was replaced"
+        " (`CallRecheck.send_again`)",
     ),
     LifeRow(
         "gathering: questions of one burst are gathered (stateless era, stage `sent`)",

@@ -235,6 +235,7 @@ class _HttpDoor:
             # A broker that starts with this door takes as long as one after a death.
             patience_s=RETURN_S if begin.goes_on else PATIENCE_S,
             web_files=read_web_files(),
+            cpu_s=time.thread_time,
         )
         descriptors = raise_descriptor_limit(settings.max_connections + _SPARE_DESCRIPTORS)
         most = max(1, min(settings.max_connections, descriptors - _SPARE_DESCRIPTORS))

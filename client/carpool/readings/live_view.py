@@ -16,7 +16,7 @@ from carpool.terminal import display
 from carpool_protocol.counters.call_counts import CallCounts
 from carpool_protocol.counters.histogram import DurationHistogram
 from carpool_protocol.counters.snapshot import CountersSnapshot
-from carpool_protocol.counters.summary import changes, seconds_between
+from carpool_protocol.counters.summary import sum_by
 
 TableName = Literal["servers", "agents", "calls", "tools", "nodes"]
 Facts = Mapping[str, Any]
@@ -28,6 +28,7 @@ STATE: Final = "STATE"
 """The title of the columns with states, which have colours."""
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _NONE: Final = CallCounts()
+_DIMENSIONS: Final = ("server", "tool")
 
 
 class Reading(Struct, frozen=True):
@@ -120,17 +121,19 @@ class LiveView:
     """
 
     def __init__(self) -> None:
-        self._readings: deque[Reading] = deque(maxlen=HISTORY)
-        self._rates: dict[str, deque[float]] = {}
-
-    @property
-    def now(self) -> Reading | None:
+        self.now: Reading | None = None
         """The last reading; None before the first one."""
-        return self._readings[-1] if self._readings else None
+        self._sums: deque[_Sums | None] = deque(maxlen=HISTORY)
+        """Those of the readings that are kept; None: nothing was counted."""
+        self._found: dict[tuple[str, int], _Changes] = {}
+        """The changes up to the last reading that were asked for already."""
+        self._rates: dict[str, deque[float]] = {}
 
     def add(self, reading: Reading) -> None:
         """Take the next reading."""
-        self._readings.append(reading)
+        self.now = reading
+        self._sums.append(None if reading.counters is None else _Sums.of(reading.counters))
+        self._found.clear()
         known = set(reading.status["servers"])
         self._rates = {name: rates for name, rates in self._rates.items() if name in known}
         came = self._changes("server", since=-2)
@@ -296,12 +299,13 @@ class LiveView:
         """Return what was counted between a reading and the last one. `since`: its place among those that
         are kept.
         """
-        if len(self._readings) >= 2:
-            later, earlier = self._readings[-1].counters, self._readings[since].counters
-            if later is not None and earlier is not None:
-                seconds = max(seconds_between(later, earlier), 0.001)
-                return _Changes(changes(later, earlier, dimension), seconds)
-        return _Changes({}, 1.0)
+        key = dimension, since
+        if key not in self._found:
+            later, earlier = (self._sums[-1], self._sums[since]) if len(self._sums) >= 2 else (None, None)
+            self._found[key] = (
+                _Changes({}, 1.0) if later is None or earlier is None else later.after(earlier, dimension)
+            )
+        return self._found[key]
 
 
 class _Changes(NamedTuple):
@@ -313,6 +317,27 @@ class _Changes(NamedTuple):
     def per_s(self, count: int) -> float:
         """Return a rate. A count is negative where an open call has turned out to be of another row."""
         return max(count, 0) / self.seconds
+
+
+class _Sums(NamedTuple):
+    """The sums of one snapshot by each dimension that the tables have: a minute of rows would be too much."""
+
+    run: str
+    age_s: float
+    by: dict[str, dict[str, CallCounts]]
+
+    @classmethod
+    def of(cls, counters: CountersSnapshot) -> "_Sums":
+        """Sum the rows up."""
+        return cls(counters.run, counters.age_s, {name: sum_by(counters.rows, name) for name in _DIMENSIONS})
+
+    def after(self, earlier: "_Sums", dimension: str) -> _Changes:
+        """Return what was counted after an earlier snapshot. If another broker has counted, that is all."""
+        is_same = earlier.run == self.run
+        before = earlier.by[dimension] if is_same else {}
+        seconds = self.age_s - earlier.age_s if is_same else self.age_s
+        counts = {name: sums.minus(before.get(name, _NONE)) for name, sums in self.by[dimension].items()}
+        return _Changes(counts, max(seconds, 0.001))
 
 
 _MAKERS: Final[dict[TableName, Callable[[LiveView], Iterator[TableRow]]]] = {

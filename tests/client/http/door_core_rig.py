@@ -1,7 +1,7 @@
 """The door's core between a client and a broker that a test plays. Each step ends with the core's check."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from carpool.http.core.access import AccessRules
@@ -48,8 +48,11 @@ class DoorCoreRig:
         *,
         linked: bool = True,
         web_files: Mapping[str, WebFile] | None = None,
+        cpu_s: Callable[[], float] | None = None,
     ) -> None:
-        self.core = HttpCore(rules or HttpRules(), gate or AccessRules(), web_files=web_files)
+        self.core = HttpCore(
+            rules or HttpRules(), gate or AccessRules(), web_files=web_files, cpu_s=cpu_s or (lambda: 0.0)
+        )
         self.now = 100.0
         self.told: list[tuple[int, Json | ControlMessage, int]] = []
         self.answers: dict[int, Respond] = {}

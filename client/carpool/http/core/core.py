@@ -10,7 +10,7 @@ Which era a POST is of: that of its body where `params._meta` names a version, e
 Knows nothing of: sockets, frames, how answers become streams (`routing`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote
 
@@ -96,10 +96,11 @@ class HttpCore:
         *,
         patience_s: float = PATIENCE_S,
         web_files: Mapping[str, WebFile] | None = None,
+        cpu_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`first`: no door before this one gave an HTTP request so high a number. `heir_s`: so long after the
         broker is there it may know sessions of such a door. `patience_s`: so long requests wait for the first
-        broker. `web_files`: those of the web page.
+        broker. `web_files`: those of the web page. `cpu_s`: the time that the door has worked so far.
         """
         self._patience_s = patience_s
         self._sessions_end = False
@@ -118,7 +119,7 @@ class HttpCore:
         self._calls = HeaderCheckedCalls(self._table, self._quotas)
         self._pages = Pages(self._table)
         self._operator_requests = OperatorRequests(self._table)
-        self._live = LiveStreams(self._table)
+        self._live = LiveStreams(self._table, cpu_s)
         self._web_page = WebPage(web_files or {})
         self._sse_transport = SseTransport(self._table, self._quotas)
         self._linked = False

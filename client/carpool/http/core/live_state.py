@@ -15,7 +15,6 @@ from carpool.control.verdict import is_well
 from carpool.http.core.own_requests import LiveAnswers
 from carpool.readings.health_line import health_line
 from carpool.readings.live_view import COLUMNS, LiveView, Reading, TableName
-from carpool_protocol.counters.snapshot import CountersSnapshot
 
 MAX_ROWS: Final = 500
 """Rows of a table."""
@@ -49,7 +48,7 @@ class LiveState:
 
     def add(self, found: LiveAnswers) -> bytes:
         """Take the next answers. Returns the state as one line of JSON."""
-        counters = msgspec.convert(found.counters, CountersSnapshot)
+        counters = found.counters
         self._view.add(Reading(found.status, counters if counters.enabled else None, found.calls))
         self._recent += found.recent["calls"]
         self._left_out, self.newest = found.recent["left_out"], found.recent["newest"]

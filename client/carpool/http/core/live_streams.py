@@ -1,9 +1,10 @@
 """The stream of states for those who watch the web page: `GET /operator/live`.
 
-Owns who watches, when the broker is asked, and which state each watcher gets. The broker is asked once a
-second for all watchers together, and only while one of them has read everything that it was sent: no
-watchers, or only frozen ones, cost nothing. A watcher gets the newest state when it has room, and never an
-older one that it has missed.
+Owns who watches, when the broker is asked, and which state each watcher gets. The broker is asked at
+most once a second for all watchers together, however often they come, and only while one of them has read
+everything that it was sent: no watchers, or only frozen ones, cost nothing. Where a reading costs the door
+much, the pause after it is longer, so that watchers take a tenth of the door at most. A watcher gets the
+newest state when it has room, and never an older one that it has missed.
 
 Invariants: at most one request to the broker is open; at most one state of each watcher is unread; there are
 at most `MAX_WATCHERS`. Knows nothing of: tokens, what a state holds (`live_state`), sockets, when a
@@ -12,7 +13,7 @@ connection that does not read is cut (`connection`).
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -33,6 +34,12 @@ from carpool.http.core.web_page import SAFE_HEADERS
 from carpool_protocol.config.schema.model import OperatorRight
 
 LIVE_PATH: Final = "/operator/live"
+EVERY_S: Final = 0.95
+"""Two readings are so far apart at least. A little less than the second between two calls of `tick`, so that
+no call comes just too early.
+"""
+PAUSE_FACTOR: Final = 10.0
+"""The pause after a reading is as many times as long as the door has worked on it, if that is longer."""
 READING_S: Final = 5.0
 """The broker is given up after this long, and asked again."""
 MAX_WATCHERS: Final = 64
@@ -59,8 +66,10 @@ class _Watcher:
 class LiveStreams:
     """All watchers of one door."""
 
-    def __init__(self, table: ExchangeTable) -> None:
+    def __init__(self, table: ExchangeTable, cpu_s: Callable[[], float]) -> None:
+        """`cpu_s`: the time that the door has worked so far."""
         self._table = table
+        self._cpu_s = cpu_s
         self._watchers: dict[int, _Watcher] = {}
         self._state: LiveState | None = None
         """None while nobody watches."""
@@ -71,6 +80,8 @@ class LiveStreams:
         self._is_reading = False
         self._has_ended = False
         """True once the door ends."""
+        self._next_at = float("-inf")
+        """The broker is not asked before this time."""
 
     def watch(
         self,
@@ -135,7 +146,7 @@ class LiveStreams:
         self.end_principals(lambda _: False)
 
     def tick(self, now: float, *, linked: bool) -> None:
-        """Ask the broker, if somebody reads; to be called about every second."""
+        """Ask the broker, if somebody reads and it is time; to be called about every second."""
         if self._watchers:
             self._read(now, linked=linked)
         elif not self._is_reading:
@@ -147,21 +158,28 @@ class LiveStreams:
         assert all(each.seen <= self._number for each in self._watchers.values())
 
     def _read(self, now: float, *, linked: bool) -> None:
-        if self._is_reading or all(each.is_blocked for each in self._watchers.values()):
+        if self._is_reading or now < self._next_at:
             return
+        if all(each.is_blocked for each in self._watchers.values()):
+            return
+        self._next_at = now + EVERY_S
         if not linked:
             self._publish(AWAY_EVENT)
             return
         state = self._state
         assert state is not None
+        after = state.newest
 
-        def found(answers: Any, _now: float) -> None:
+        def found(answers: list[bytes] | None, now: float) -> None:
             self._is_reading = False
-            self._publish(AWAY_EVENT if answers is None else event_bytes(state.add(answers), name=b"state"))
+            began_s = self._cpu_s()
+            read = None if answers is None else own_requests.read_live(answers, after)
+            self._publish(AWAY_EVENT if read is None else event_bytes(state.add(read), name=b"state"))
+            self._next_at = max(self._next_at, now + PAUSE_FACTOR * (self._cpu_s() - began_s))
 
         self._is_reading = True
         stream = self._table.shared_stream("control", ("", "", "", "", 0), now)
-        dialogue = own_requests.live(state.newest)
+        dialogue = own_requests.live(after)
         x = self._table.next_number()
         self._table.start_own_request(x, stream, dialogue, found, now, is_repeatable=False, limit_s=READING_S)
 

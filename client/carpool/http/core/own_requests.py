@@ -10,9 +10,11 @@ from collections.abc import Generator
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from carpool.http.core.body import CAPABILITIES_KEY, STATELESS_VERSIONS, UNREADABLE, VERSION_KEY
 from carpool.http.core.headers import Annotated, annotated_arguments
+from carpool_protocol.counters.snapshot import CountersSnapshot
 
 MAX_PAGES: Final = 1000
 SUPERVISOR_S: Final = 0.5
@@ -27,6 +29,15 @@ _ENVELOPE: Final = {
     "io.modelcontextprotocol/clientInfo": {"name": "carpool-http", "version": "0"},
 }
 INITIALIZED: Final = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+
+
+class _CountersAnswer(Struct):
+    """The answer to `carpool/counters`."""
+
+    result: CountersSnapshot | None = None
+
+
+_decode_counters = msgspec.json.Decoder(_CountersAnswer).decode
 
 
 def list_tools() -> Generator[bytes, bytes, list[Any] | None]:
@@ -112,22 +123,34 @@ class LiveAnswers(NamedTuple):
     """The broker's answers of one moment, for the web page."""
 
     status: dict[str, Any]
-    counters: dict[str, Any]
+    counters: CountersSnapshot
     calls: list[dict[str, Any]]
     recent: dict[str, Any]
 
 
-def live(after: int) -> Generator[bytes, bytes, LiveAnswers | None]:
-    """The answers that the web page is made of, on a control stream. `after`: the number of the newest recent
-    call that is known.
+def live(after: int) -> Generator[bytes, bytes, list[bytes]]:
+    """The answers that the web page is made of, on a control stream, unread: a reader may take long.
+    `after`: the number of the newest recent call that is known.
     """
     within = {"within_s": LIVE_SUPERVISOR_S}
-    status = _result((yield _request("carpool/status", within)))
-    counters = _result((yield _request("carpool/counters", within)))
-    calls = _result((yield _request("carpool/calls", {"limit": LIVE_CALLS})))
-    recent = _result((yield _request("carpool/recent_calls", {"after": after})))
+    return [
+        (yield _request("carpool/status", within)),
+        (yield _request("carpool/counters", within)),
+        (yield _request("carpool/calls", {"limit": LIVE_CALLS})),
+        (yield _request("carpool/recent_calls", {"after": after})),
+    ]
+
+
+def read_live(answers: list[bytes], after: int) -> LiveAnswers | None:
+    """Read the answers of `live`; None if one of them is an error."""
+    status, calls = _result(answers[0]), _result(answers[2])
+    try:
+        counters = _decode_counters(answers[1]).result
+    except UNREADABLE:
+        counters = None
     if status is None or counters is None or calls is None:
         return None
+    recent = _result(answers[3])
     if recent is None:  # a broker of an earlier version keeps none
         recent = {"calls": [], "newest": after, "left_out": 0}
     return LiveAnswers(status, counters, calls["calls"], recent)

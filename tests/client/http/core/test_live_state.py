@@ -3,17 +3,18 @@
 import json
 from typing import Any
 
-import msgspec
+import pytest
 
 from carpool.http.core.live_state import MAX_RECENT, MAX_ROWS, LiveState
 from carpool.http.core.own_requests import LiveAnswers
+from carpool_protocol.counters.snapshot import CountersSnapshot
+from carpool_protocol.counters.summary import sum_by
 from tests.behaviours import behaviour
 from tests.kit.top_readings import counted, session, status_of
 
 
-def counters() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(msgspec.json.encode(counted("r", 1.0, {})))
-    return found
+def counters(age_s: float = 1.0, calls: int = 0) -> CountersSnapshot:
+    return counted("r", age_s, {("git", f"t{number}"): calls for number in range(40)})
 
 
 @behaviour("web:frozen")
@@ -59,3 +60,23 @@ def test_problems_are_told_with_their_place() -> None:
         "audit: the disk is full",
         "broker: 2 have died since carpool came up",
     ]
+
+
+@behaviour("web:frozen")
+def test_the_rows_of_a_reading_are_summed_once_for_each_dimension(monkeypatch: pytest.MonkeyPatch) -> None:
+    summed: list[str] = []
+
+    def noted(rows: Any, dimension: str) -> Any:
+        summed.append(dimension)
+        return sum_by(rows, dimension)
+
+    monkeypatch.setattr("carpool.readings.live_view.sum_by", noted)
+    state = LiveState()
+    shown: dict[str, Any] = {}
+    for second in range(1, 4):
+        summed.clear()
+        recent = {"calls": [], "newest": 0, "left_out": 0}
+        shown = json.loads(state.add(LiveAnswers(status_of(), counters(second, 10 * second), [], recent)))
+        assert sorted(summed) == ["server", "tool"]
+    assert shown["calls_per_s"] == 400.0
+    assert len(shown["tables"]["tools"]["rows"]) == 40

@@ -1,5 +1,6 @@
 """The stream of states: when the broker is asked, which state a watcher gets, and who may watch."""
 
+import itertools
 import json
 from typing import Any
 
@@ -115,6 +116,38 @@ def test_the_broker_is_asked_once_for_all_watchers() -> None:
     assert {len(rig.states(x)) for x in watchers} == {1}
     late = rig.watch()
     assert len(rig.states(late)) == 1, "it gets the newest state at once"
+
+
+@behaviour("web:frozen")
+def test_watchers_that_come_and_go_do_not_have_the_broker_asked_more_often() -> None:
+    rig = WatchedDoorRig()
+    rig.gone(rig.watch())
+    assert rig.answer_reading()
+    for _ in range(20):
+        x = rig.watch()
+        assert len(rig.states(x)) == 1
+        rig.gone(x)
+    assert rig.asked() is None, "no time has passed"
+    rig.wait(1.0)  # nobody watches, so the state is dropped
+    rig.watch()
+    assert rig.answer_reading()
+    rig.wait(0.5)
+    assert rig.asked() is None
+
+
+@behaviour("web:frozen")
+@pytest.mark.parametrize(("cost_s", "quiet_s"), [(0.02, 0), (0.3, 3), (1.0, 10)])
+def test_the_pause_after_a_reading_is_ten_times_as_long_as_the_door_has_worked(
+    cost_s: float, quiet_s: int
+) -> None:
+    rig = WatchedDoorRig(cpu_s=itertools.count(0.0, cost_s).__next__)
+    rig.watch()
+    assert rig.answer_reading()
+    for _ in range(quiet_s - 1):
+        rig.wait(1.0)
+        assert rig.asked() is None
+    rig.wait(1.0)
+    assert rig.answer_reading()
 
 
 @behaviour("web:frozen")

@@ -20,6 +20,7 @@ from carpool.http.core.effects import (
     HoldRequest,
     HttpRequest,
     HttpRules,
+    LogsFound,
     ReadLog,
     RequestsHeld,
     Respond,
@@ -91,7 +92,7 @@ class Doorway:
                 case HoldRequest() | RequestsHeld():
                     raise AssertionError("this door was not told to hold requests")
                 case ReadLog(x):
-                    self.take(self.core.log_read(x, None))
+                    self.take(self.core.log_read(x, LogsFound([], None)))
         self.hear()
 
     def hear(self) -> None:

@@ -160,7 +160,11 @@ async def test_logs_are_read_by_name_and_not_by_path(shared: Daemon) -> None:
 
         lines = (await trio.to_thread.run_sync(read, "server-echo")).json["lines"]
         assert any("serves" in each["message"] for each in lines)
-        for log in ("..%2Fhttp", "%2Fetc%2Fpasswd", "server-none", "audit.jsonl", ""):
+        names = (await trio.to_thread.run_sync(read, "")).json["logs"]
+        assert {"broker", "http", "launcher", "server-echo"} <= {*names}
+        for log in names:
+            assert (await trio.to_thread.run_sync(read, log)).status == 200
+        for log in ("..%2Fhttp", "%2Fetc%2Fpasswd", "server-none", "audit.jsonl"):
             assert (await trio.to_thread.run_sync(read, log)).status == 404
 
 

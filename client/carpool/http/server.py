@@ -32,6 +32,7 @@ from carpool.http.core.effects import (
     EndEvents,
     HoldRequest,
     HttpRequest,
+    LogsFound,
     ReadLog,
     RequestsHeld,
     Respond,
@@ -43,7 +44,7 @@ from carpool.http.core.pages import HEALTH_S
 from carpool.http.core.pending import HOLD_S, PendingRequests
 from carpool.http.left_connections import LeftConnection
 from carpool.http.shares import ProcessShares
-from carpool.logs.log_folder import last_records
+from carpool.logs.log_folder import last_records, log_files
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.files import private_files
 from carpool_protocol.runtime.steady_clock import SteadyClock
@@ -369,9 +370,13 @@ class HttpDoorServer:
             connection.end()
 
     async def _read_log(self, wanted: ReadLog) -> None:
-        records = await asyncio.to_thread(last_records, self._logs, wanted.log, wanted.count)
-        shown = None if records is None else [each.as_json() for each in records]
-        self._perform(self._core.log_read(wanted.x, shown))
+        try:
+            found = await asyncio.to_thread(_read_logs, self._logs, wanted)
+        except Exception as error:  # noqa: BLE001 - its client waits for an answer, whatever is wrong
+            log.warn(f"a log could not be read: {error!r}")
+            self._perform(self._core.log_read_failed(wanted.x))
+        else:
+            self._perform(self._core.log_read(wanted.x, found))
 
     # --- the process ---
 
@@ -466,6 +471,12 @@ class HttpDoorServer:
 
     def _tick(self) -> None:
         self._perform(self._core.tick(self._clock()))
+
+
+def _read_logs(folder: str, wanted: ReadLog) -> LogsFound:
+    """Return the names of all logs, and the records of the one that is wanted."""
+    records = last_records(folder, wanted.log, wanted.count) if wanted.log else []
+    return LogsFound([*log_files(folder)], None if records is None else [each.as_json() for each in records])
 
 
 def raise_descriptor_limit(wished: int) -> int:

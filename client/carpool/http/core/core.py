@@ -10,7 +10,7 @@ Which era a POST is of: that of its body where `params._meta` names a version, e
 Knows nothing of: sockets, frames, how answers become streams (`routing`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote
 
@@ -39,6 +39,7 @@ from carpool.http.core.effects import (
     HoldRequest,
     HttpRequest,
     HttpRules,
+    LogsFound,
     RequestsHeld,
     Respond,
     body_refusal,
@@ -248,9 +249,14 @@ class HttpCore:
         self._live.client_has_room(x)
         return self._take_effects()
 
-    def log_read(self, x: int, records: Sequence[Mapping[str, Any]] | None) -> list[Effect]:
-        """A log was read for a request. None: there is no such log."""
-        self._out.append(self._operator_requests.log_read(x, records))
+    def log_read(self, x: int, found: LogsFound) -> list[Effect]:
+        """A log was read for a request."""
+        self._out.append(self._operator_requests.log_read(x, found))
+        return self._take_effects()
+
+    def log_read_failed(self, x: int) -> list[Effect]:
+        """A log could not be read for a request."""
+        self._out.append(self._operator_requests.log_read_failed(x))
         return self._take_effects()
 
     def tick(self, now: float) -> list[Effect]:

@@ -4,7 +4,8 @@ Every HTTP request has a number `x`, which is also its exchange with the broker 
 out in order; one for an `x` whose client has gone means nothing.
 """
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -87,12 +88,20 @@ class RequestsHeld(Struct, frozen=True):
 
 
 class ReadLog(Struct, frozen=True):
-    """Read the last records of a log, and give them to `HttpCore.log_read`."""
+    """Read the last records of a log, and give them to `HttpCore.log_read` (or `log_read_failed`)."""
 
     x: int
     log: str
-    """The name of the log, as a client wrote it."""
+    """The name of the log, as a client wrote it. Empty: only the names of the logs are wanted."""
     count: int
+
+
+class LogsFound(Struct, frozen=True):
+    """The names of the logs that are there, and the records of the one that was wanted."""
+
+    names: list[str]
+    records: Sequence[Mapping[str, Any]] | None
+    """None: there is no such log."""
 
 
 ClientEffect = Respond | BeginEvents | WriteEvents | EndEvents | HoldRequest | ReadLog

@@ -9,7 +9,7 @@ Knows nothing of: tokens (`access`), what a verb does (the broker's `admin`), fi
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 from urllib.parse import parse_qsl
 
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from carpool.http.core import own_requests
 from carpool.http.core.body import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, UNREADABLE
-from carpool.http.core.effects import HttpRequest, ReadLog, Respond, refusal
+from carpool.http.core.effects import HttpRequest, LogsFound, ReadLog, Respond, refusal
 from carpool.http.core.headers import is_json
 from carpool.http.core.pages import AWAY
 from carpool.http.core.routing import ExchangeTable
@@ -71,9 +71,11 @@ class OneTool(Struct, forbid_unknown_fields=True):
 
 
 class LogLines(Struct, forbid_unknown_fields=True):
-    """The query of `/operator/logs`: the name of a log (`server-NAME` or a process), and how many lines."""
+    """The query of `/operator/logs`: the name of a log, as a list of them has it, and how many lines. Empty:
+    only the list.
+    """
 
-    log: str
+    log: str = ""
     lines: int = 100
 
 
@@ -181,7 +183,11 @@ _NEEDS_FULL: Final = (
     "this may read, but change nothing and read no logs; the key that `carpool web` prints may, and so may a "
     "token that `carpool token add NAME --operator full` makes"
 )
-_NO_LOG: Final = "there is no such log here: a server that has never been started has none"
+_NO_LOG: Final = (
+    "there is no such log here: a server that has never been started has none, and a request without `log` "
+    "answers with the names of those that are there"
+)
+_LOG_UNREAD: Final = "the log could not be read; `carpool logs --daemon` on that machine says why"
 _UNKNOWN: Final = "there is no such verb; those are: " + ", ".join(sorted(VERBS))
 _UNKNOWN_OUTCOME: Final = (
     "carpool's broker died or did not answer in time; what was asked may have been done: look before you ask "
@@ -230,12 +236,16 @@ class OperatorRequests:
         self._ask(x, principal, verb, form, now)
         return None
 
-    def log_read(self, x: int, records: Sequence[Mapping[str, Any]] | None) -> Respond:
-        """Return the answer with these records; None: there is no such log."""
-        if records is None:
+    def log_read(self, x: int, found: LogsFound) -> Respond:
+        """Return the answer: the names of all logs, and the records of the one that was named."""
+        if found.records is None:
             return refusal(x, 404, INVALID_PARAMS, _NO_LOG)
-        lines = [{**each, "message": str(each["message"])[:MAX_LOG_CHARS]} for each in records]
-        return Respond(x, 200, msgspec.json.encode({"lines": lines}), _HEADERS)
+        lines = [{**each, "message": str(each["message"])[:MAX_LOG_CHARS]} for each in found.records]
+        return Respond(x, 200, msgspec.json.encode({"logs": found.names, "lines": lines}), _HEADERS)
+
+    def log_read_failed(self, x: int) -> Respond:
+        """Return the answer where a log could not be read."""
+        return refusal(x, 503, INTERNAL_ERROR, _LOG_UNREAD)
 
     def _ask(self, x: int, principal: str, verb: _Verb, form: Any, now: float) -> None:
         def found(answer: Any, now: float) -> None:

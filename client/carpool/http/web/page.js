@@ -649,19 +649,20 @@ async function readProfiles() {
 
 async function readLog() {
   const chooser = $("log-name");
-  const names = ["broker", "supervisor", "launcher", "http", ...Object.keys(state?.servers ?? {}).map((name) => `server-${name}`)];
-  if ([...chooser.options].map((each) => each.value).join("|") !== names.join("|")) {
-    const chosen = chooser.value;
-    put(chooser, ...names.map((name) => el("option", { value: name }, name)));
-    if (names.includes(chosen)) chooser.value = chosen;
-  }
-  if (!chooser.value) return;
   try {
-    const { lines } = await ask("logs", { log: chooser.value, lines: 200 });
+    let found = await ask("logs", chooser.value ? { log: chooser.value, lines: 200 } : {});
+    const chosen = chooser.value || found.logs.find((name) => name === "broker") || found.logs[0];
+    if ([...chooser.options].map((each) => each.value).join("|") !== found.logs.join("|")) {
+      put(chooser, ...found.logs.map((name) => el("option", { value: name }, name)));
+      if (found.logs.includes(chosen)) chooser.value = chosen;
+    }
+    if (!found.lines.length && chooser.value) found = await ask("logs", { log: chooser.value, lines: 200 });
+    const { lines } = found;
     put($("log"), ...lines.map((line) => el("p", { class: line.level }, `${line.at.slice(11, 23)} ${line.instance ? `#${line.instance} ` : ""}${line.message}`)));
     if (!lines.length) say($("log"), "nothing is logged");
     $("log").scrollTop = $("log").scrollHeight;
   } catch (error) {
+    put(chooser); // the next reading asks for the list
     say($("log"), error.message);
   }
 }

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from carpool.http.core.access import AccessRules, hash_of
+from carpool.http.core.effects import LogsFound
 from carpool.http.core.operator_requests import ACT_S, READ_S, VERBS
 from carpool_protocol.carrier.streams import OpenStream, StreamOpened
 from tests.behaviours import behaviour
@@ -322,12 +323,17 @@ def test_logs_need_the_full_right() -> None:
     x = send(door, "logs?log=server-a&lines=99999", "full")
     (wanted,) = door.logs
     assert (wanted.x, wanted.log, wanted.count) == (x, "server-a", 500)
-    door.take(door.core.log_read(x, [{"at": "t", "message": "y" * 9000}]))
+    door.take(door.core.log_read(x, LogsFound(["server-a"], [{"at": "t", "message": "y" * 9000}])))
+    assert door.body(x)["logs"] == ["server-a"]
     (line,) = door.body(x)["lines"]
     assert len(line["message"]) == 4000
     x = send(door, "logs?log=..%2Fsecret", "full")
-    door.take(door.core.log_read(x, None))
+    door.take(door.core.log_read(x, LogsFound(["server-a"], None)))
     assert door.status(x) == 404
+    x = send(door, "logs", "full")
+    assert door.logs[-1].log == "", "only the names are wanted"
+    door.take(door.core.log_read_failed(x))
+    assert door.status(x) == 503
     keyless = DoorCoreRig(gate=KEYED)
     assert keyless.status(send(keyless, "logs?log=broker", **OWN_PAGE)) == 403
 

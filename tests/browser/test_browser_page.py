@@ -202,6 +202,20 @@ async def test_markup_in_the_name_of_an_agent_is_text(daemon: Make, browser: Hea
 
 
 @behaviour("web:access")
+@pytest.mark.parametrize("fragment", ["key=%E0%A4%A", "key=\u00e9", "key=", "nothing"])
+async def test_a_fragment_that_cannot_be_read_is_said_and_leaves_the_address(
+    daemon: Make, browser: HeadlessBrowser, fragment: str
+) -> None:
+    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    with trio.fail_after(LIMIT_S):
+        await browser.open(f"{await address(one, with_key=False)}#{fragment}")
+        await browser.until("typeof state !== 'undefined' && state !== null")
+        assert await browser.run("location.hash") == "#overview"
+        assert await browser.run("$('said').textContent.startsWith('This ')")
+        assert await browser.run("sessionStorage.length") == 0
+
+
+@behaviour("web:access")
 async def test_without_the_key_the_page_reads_and_offers_no_act(
     daemon: Make, browser: HeadlessBrowser
 ) -> None:

@@ -48,10 +48,14 @@ function el(tag, props = {}, ...children) {
 }
 
 // Characters that change the reading direction, or that no browser shows, are spelled out: a name must read as it is.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]/g;
+// Unicode says of each if it is seen; only U+2800 is a pattern without dots. Ends of lines and tabs stay.
+const UNSEEN = /(?![\n\t])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]/gu;
 
 function shown(value) {
-  return String(value ?? "").replace(UNSEEN, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+  return String(value ?? "").replace(UNSEEN, (char) => {
+    const code = char.codePointAt(0).toString(16);
+    return code.length > 4 ? `\\U${code.padStart(8, "0")}` : `\\u${code.padStart(4, "0")}`;
+  });
 }
 
 const text = (value) => document.createTextNode(shown(value));
@@ -826,7 +830,7 @@ $("ask-yes").addEventListener("click", () => {
 });
 $("login-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  sessionStorage.setItem(KEY, $("key").value.trim());
+  keep($("key").value.trim());
   $("key").value = "";
   watch();
 });
@@ -849,15 +853,22 @@ document.addEventListener("visibilitychange", () => {
   } else watch();
 });
 
+// A fragment that is no part of the page does not stay in the address: it may be a key.
 function takeFragment() {
   const found = location.hash.slice(1);
-  if (found.startsWith("key=")) {
-    sessionStorage.setItem(KEY, decodeURIComponent(found.slice(4)));
-    history.replaceState(null, "", location.pathname); // the key does not stay in the address
-    return true;
-  }
-  return false;
+  if (!found || tabs.some((each) => each.dataset.tab === found)) return false;
+  history.replaceState(null, "", location.pathname);
+  if (found.startsWith("key=")) keep(found.slice(4));
+  else tell("This address leads to no part of the page.");
+  return true;
 }
+
+// Keys and tokens are of visible ASCII; another text could not be sent as a header.
+function keep(key) {
+  if (/^[\x21-\x7e]{1,1000}$/.test(key) && !key.includes("%")) sessionStorage.setItem(KEY, key);
+  else tell("This is no key: copy the whole address that `carpool web` prints.");
+}
+
 addEventListener("hashchange", () => {
   if (takeFragment()) watch();
   else choose(location.hash.slice(1));

@@ -2,6 +2,9 @@
 
 import json
 import re
+import shutil
+import subprocess
+import unicodedata
 from html.parser import HTMLParser
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from carpool.http.core.access import AccessRules, hash_of
 from carpool.http.core.effects import HttpRules
 from carpool.http.web_files import read_web_files
+from carpool.terminal import display
 from carpool_protocol.faults.kinds import KINDS
 from tests.behaviours import behaviour
 from tests.client.http.door_core_rig import DoorCoreRig
@@ -85,6 +89,28 @@ def test_the_script_never_reads_text_as_markup_or_code() -> None:
     script = FILES["page.js"].body.decode()
     for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
         assert word not in script
+
+
+@behaviour("web:sealed")
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed, which runs the script")
+def test_the_page_spells_out_what_is_not_seen() -> None:
+    script = FILES["page.js"].body.decode()
+    begin, end = script.index("const UNSEEN"), script.index("const text =")
+    text = "".join(map(chr, (*range(0xD800), *range(0xE000, 0x110000))))
+    run = f"{script[begin:end]} process.stdout.write(shown(require('fs').readFileSync(0, 'utf8')))"
+    done = subprocess.run(["node", "-e", run], input=text.encode(), capture_output=True, check=True)
+    kept = {*done.stdout.decode()}
+    unseen = {
+        char
+        for char in text
+        if unicodedata.category(char) in {"Cc", "Cf", "Zl", "Zp"} or display._UNSEEN.match(char)
+    }
+    assert kept & unseen == {"\n", "\t"}
+    assert {*"aé日\u00a0\U0001f600"} <= kept
+    one = subprocess.run(
+        ["node", "-e", run], input="a\u202e\U000e0041".encode(), capture_output=True, check=True
+    )
+    assert one.stdout == rb"a\u202e\U000e0041"
 
 
 @behaviour("web:errors")

@@ -258,11 +258,13 @@ class LiveView:
         assert self.now is not None
         totals = self.now.status["totals"]
         saved = totals["memory_saved_bytes"]
-        agents = f"{totals['sessions']} agents, {totals['instances']} server processes"
+        processes = "server process" if totals["instances"] == 1 else "server processes"
+        agents = f"{_count(totals['sessions'], 'agent')}, {totals['instances']} {processes}"
         memory = f"{'saves' if saved >= 0 else 'costs'} {display.size(abs(saved))}"
         if there := totals.get("node_sessions"):
             agents += f" + {there} at nodes"
-        return f"{agents}, {totals['in_flight']} open calls, {self.calls_per_s:.1f} calls/s, {memory}"
+        open_calls = _count(totals["in_flight"], "open call")
+        return f"{agents}, {open_calls}, {self.calls_per_s:.1f} calls/s, {memory}"
 
     @property
     def calls_per_s(self) -> float:
@@ -389,11 +391,12 @@ def _time(times: DurationHistogram, fraction: float) -> tuple[str, float]:
 
 def _server_details(name: str, server: Facts) -> Iterator[str]:
     restarts = server["restarts"]
-    yield f"{name}: {server['state']}, {server['sharing']}, {server['tools']} tools, {restarts} restarts"
+    tools = f"{_count(server['tools'], 'tool')}, {_count(restarts, 'restart')}"
+    yield f"{name}: {server['state']}, {server['sharing']}, {tools}"
     for each in server["instances"]:
         agent = f" ({each['holder_agent']})" if each.get("holder_agent") else ""
         holder = f", leased to {each['holder']}{agent}" if each["holder"] else ""
-        calls = f"{each['state']}: {each['in_flight']} open, {each['calls']} calls"
+        calls = f"{each['state']}: {each['in_flight']} open, {_count(each['calls'], 'call')}"
         memory, cpu = display.size(each["pss_bytes"] or 0), each["cpu_percent"] or 0
         if each.get("node"):
             yield f"#{each['id']} at node {each['node']} {calls}{holder}"
@@ -421,5 +424,23 @@ def _node_details(name: str, cluster: Facts) -> Iterator[str]:
 
 def _facts(about: Facts) -> str:
     """Return the facts about a session or a call that say something."""
-    shown = {name: value for name, value in about.items() if value not in ("", None, {}, [], 0)}
-    return "  ".join(f"{name} {value}" for name, value in shown.items())
+    shown = ((name, _words(value)) for name, value in about.items())
+    return "  ".join(f"{name} {words}" for name, words in shown if words)
+
+
+def _words(value: Any) -> str:
+    """Return a fact as people read it; empty if it says nothing."""
+    if isinstance(value, Mapping):
+        parts = ((name, _words(each)) for name, each in value.items())
+        return ", ".join(f"{name} {words}" for name, words in parts if words)
+    if isinstance(value, list | tuple):
+        return ", ".join(filter(None, map(_words, value)))
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    if isinstance(value, float):
+        return f"{value:.1f}" if value else ""
+    return "" if value in {None, 0} else str(value)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

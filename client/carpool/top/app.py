@@ -9,7 +9,7 @@ Refuses to know: how rows are made (`live_view`), how the broker is asked (`feed
 
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from rich.text import Text
 from textual import work
@@ -22,6 +22,9 @@ from textual.widgets import DataTable, Footer, Input, Static
 from carpool.readings.live_view import COLUMNS, STATE, Column, LiveView, Reading, TableName
 from carpool.terminal import display
 from carpool.top.feed import BrokerFeed, FeedError
+
+_TABLE_KEYS: Final = "s servers  a agents  c calls  t tools  n nodes"
+"""Above the other keys: 80 columns do not hold all in one line."""
 
 
 class ConfirmScreen(ModalScreen[bool]):
@@ -84,11 +87,11 @@ class TopApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = "#rows"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("s", "table('servers')", "servers"),
-        Binding("a", "table('agents')", "agents"),
-        Binding("c", "table('calls')", "calls"),
-        Binding("t", "table('tools')", "tools"),
-        Binding("n", "table('nodes')", "nodes"),
+        Binding("s", "table('servers')", "servers", show=False),
+        Binding("a", "table('agents')", "agents", show=False),
+        Binding("c", "table('calls')", "calls", show=False),
+        Binding("t", "table('tools')", "tools", show=False),
+        Binding("n", "table('nodes')", "nodes", show=False),
         Binding("o", "sort", "order"),
         Binding("O", "reverse", "reverse", show=False),
         Binding("slash", "filter", "filter"),
@@ -171,9 +174,8 @@ class TopApp(App[None]):
         now, cpu_s = time.monotonic(), time.process_time()
         share = (cpu_s - self._cpu_s) / max(now - self._looked_at, 0.001)
         self._looked_at, self._cpu_s = now, cpu_s
-        self._bottom.update(
-            f"this view: {share:.0%} of a core; the broker answered in {reading.took_s * 1000:.0f} ms"
-        )
+        cost = f"view {share:.0%} CPU, broker {reading.took_s * 1000:.0f} ms"
+        self._bottom.update(f"{_TABLE_KEYS}   {cost}")
 
     def redraw(self) -> None:
         """Draw the table and the details anew; the cursor stays on its row."""

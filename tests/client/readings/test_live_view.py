@@ -106,6 +106,24 @@ def test_details_are_about_the_row_and_none_of_what_is_gone() -> None:
     assert LiveView().details("servers", "git") == []
 
 
+@behaviour("top:view")
+def test_details_and_the_head_are_words() -> None:
+    workspace = {"name": "", "root": "/w", "tags": ["a", "b"]}
+    about = session("s1", workspace=workspace, is_x=True, nothing={"name": ""}, idle_s=2.123456)
+    totals = {"sessions": 1, "instances": 1, "in_flight": 1, "memory_saved_bytes": 0}
+    one = server("serving", instance(1, calls=1), tools=1, restarts=1)
+    found = view(reading(1.0, 1, status={**status_of(git=one), "sessions": [about], "totals": totals}))
+    (line,) = found.details("agents", "s1")
+    assert line == (
+        "id s1  agent coder  carrier shim  pid 99  calls 12  "
+        "workspace root /w, tags a, b  is_x yes  idle_s 2.1"
+    )
+    assert found.head().startswith("1 agent, 1 server process, 1 open call, ")
+    first, second = found.details("servers", "git")
+    assert first == "git: serving, concurrent, 1 tool, 1 restart"
+    assert "0 open, 1 call, " in second
+
+
 def test_a_server_that_is_gone_has_no_sparkline_when_it_comes_back() -> None:
     busy, without = reading(1.0, 1), reading(3.0, 90, status=status_of(a=server("serving")))
     found = view(busy, reading(2.0, 90), without, reading(4.0, 90))

@@ -1612,7 +1612,8 @@ _CONFIG: Final = {
         "docs/web.md", "The page explains each error code in the words of the page of errors."
     ),
     "web:verb": Behaviour(
-        "docs/web.md", "`carpool web` prints the address of the page with its key, or says why there is none."
+        "docs/web.md",
+        "`carpool web` prints the page's address with a code that counts once, or says why there is none.",
     ),
     "http:tokens:verbs": Behaviour(
         "docs/http.md",

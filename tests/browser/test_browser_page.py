@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import trio
 
+from carpool.cluster.core.offers import NodeOffer
+from carpool.cluster.node_facts import NodeFacts, OtherNode, SilentNode, write_facts
 from carpool.http.core.access import hash_of
 from carpool_protocol.faults.kinds import KINDS
 from tests.behaviours import behaviour
@@ -126,7 +128,7 @@ async def test_a_server_is_restarted_by_keyboard_after_a_question(
         async with one.agent() as agent:
             await agent.text("echo__echo", {"text": "hi"})
             await shown(browser, one)
-            assert "#key" not in await browser.run("location.href"), "the key does not stay in the address"
+            assert "#code" not in await browser.run("location.href"), "the code does not stay in the address"
             (before,) = [each["pid"] for each in (await status_of(one))["servers"]["echo"]["instances"]]
             await browser.run(clicked("#tab-servers"))
             await browser.until("one('#table-servers button.small')")
@@ -202,7 +204,9 @@ async def test_markup_in_the_name_of_an_agent_is_text(daemon: Make, browser: Hea
 
 
 @behaviour("web:access")
-@pytest.mark.parametrize("fragment", ["key=%E0%A4%A", "key=\u00e9", "key=", "nothing"])
+@pytest.mark.parametrize(
+    "fragment", ["code=%E0%A4%A", "code=\u00e9", "code=", "key=x", "code=once-x", "nothing"]
+)
 async def test_a_fragment_that_cannot_be_read_is_said_and_leaves_the_address(
     daemon: Make, browser: HeadlessBrowser, fragment: str
 ) -> None:
@@ -211,8 +215,37 @@ async def test_a_fragment_that_cannot_be_read_is_said_and_leaves_the_address(
         await browser.open(f"{await address(one, with_key=False)}#{fragment}")
         await browser.until("typeof state !== 'undefined' && state !== null")
         assert await browser.run("location.hash") == "#overview"
-        assert await browser.run("$('said').textContent.startsWith('This ')")
+        assert await browser.run("$('said').textContent.toLowerCase().startsWith('this ')")
         assert await browser.run("sessionStorage.length") == 0
+        if fragment == "code=once-x":
+            (refused,) = browser.complaints
+            assert "403" in refused
+            browser.complaints.clear()
+
+
+@behaviour("web:same", "cluster:status")
+async def test_the_nodes_of_a_cluster_are_on_the_page(daemon: Make, browser: HeadlessBrowser) -> None:
+    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    hostile = "<b>alpha\u202e"
+    facts = NodeFacts(
+        pid=os.getpid(),
+        cluster="garage",
+        is_up=True,
+        own=NodeOffer(node="beta", epoch="1", release="1"),
+        nodes=[OtherNode(offer=NodeOffer(node=hostile, epoch="1", release="1"), is_reached=True, sessions=0)],
+        silent=[SilentNode("gamma", 90.0)],
+    )
+    with trio.fail_after(LIMIT_S):
+        await shown(browser, one)
+        assert await browser.run("$('flow-nodes').textContent") == ""
+        write_facts(str(one.directory), facts)
+        await browser.until("state.cluster !== null")
+        said = await browser.run("$('flow-nodes').innerText")
+        for words in ("Nodes of garage", "beta", "this one", "<b>alpha\\u202e", "reached", "gamma"):
+            assert words in said
+        assert "silent for 90.0 s" in said
+        await browser.run(clicked("#tab-servers"))
+        await browser.until("one('#table-nodes').innerText.includes('gamma')")
 
 
 @behaviour("web:access")

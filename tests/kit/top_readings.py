@@ -63,6 +63,31 @@ def counted(run: str, age_s: float, calls: dict[tuple[str, str], int], errors: i
     return CountersSnapshot(enabled=True, run=run, since="", age_s=age_s, rows=rows)
 
 
+THERE: dict[str, Any] = {
+    "node": "alpha", "state": "reached", "opened": 2, "served": 1, "open_calls": 4, "load": 7,
+    "labels": ["gpu"], "version": "0.1.0", "servers": ["git", "browser"], "latency_s": 0.012,
+    "clock_ahead_s": -0.5,
+}  # fmt: skip
+HERE: dict[str, Any] = {
+    "node": "beta", "state": "this one", "open_calls": 0, "load": 1, "labels": [], "version": "0.1.0",
+    "servers": [],
+}  # fmt: skip
+CLUSTER: dict[str, Any] = {
+    "name": "garage",
+    "node": "beta",
+    "url": "nats://127.0.0.1:4222",
+    "is_up": True,
+    "problem": "",
+    "is_draining": False,
+    "has_namesake": False,
+    "own": HERE,
+    "nodes": [THERE],
+    "silent": [{"node": "gamma", "for_s": 90.0}],
+    "servers": {"git-alpha": ["alpha"]},
+}
+"""The section `cluster` of `carpool status --json`, with another node and a silent one."""
+
+
 def call(name: str, **more: Any) -> dict[str, Any]:
     found = {"call": name, "state": "running", "age_s": 3.2, "server": "git", "tool": "log", "session": "s1"}
     return {**found, "agent": "coder", "instance": 1, "waits_for": "", **more}

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 import trio
 
+from carpool.cluster.node_facts import NodeFacts, SilentNode, write_facts
 from carpool.http.core.access import hash_of
 from carpool.launcher.http_door import read_page_key
 from tests.behaviours import behaviour
@@ -149,6 +150,22 @@ async def test_pages_from_elsewhere_neither_read_nor_act(shared: Daemon, headers
     )
 
 
+@behaviour("web:same", "cluster:status")
+async def test_the_cluster_of_which_the_nodes_process_tells_is_in_the_stream_and_the_status(
+    daemon: Make,
+) -> None:
+    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    facts = NodeFacts(pid=os.getpid(), cluster="garage", is_up=True, silent=[SilentNode("gamma", 9.0)])
+    with trio.fail_after(LIMIT_S), watching(one, key(one)) as watcher:
+        await trio.to_thread.run_sync(watcher.state, lambda state: state["cluster"] is None)
+        write_facts(str(one.directory), facts)
+        state = await trio.to_thread.run_sync(watcher.state, lambda state: state["cluster"])
+        assert state["cluster"]["silent"] == [{"node": "gamma", "for_s": 9.0}]
+        status = ask(root(one), "GET", "/operator/status", **key(one)).json
+        assert status["cluster"] == json.loads((await one.carpool("status", "--json"))[1])["cluster"]
+        assert status["cluster"]["name"] == "garage"
+
+
 @behaviour("web:access")
 async def test_logs_are_read_by_name_and_not_by_path(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
@@ -183,14 +200,20 @@ async def test_with_tokens_the_page_is_behind_an_operators_token(daemon: Make) -
 
 
 @behaviour("web:verb")
-async def test_the_verb_prints_the_address_with_the_key_of_this_start(daemon: Make) -> None:
+async def test_the_verb_prints_the_address_with_a_code_that_counts_once(daemon: Make) -> None:
     one = daemon({"echo": kit("echo")}, http={"port": 0})
     here = root(one)
     with trio.fail_after(LIMIT_S):
         code, out, _ = await one.carpool("web")
-        assert (code, out.strip()) == (0, f"{here}/#key={read_page_key(str(one.directory))}")
+        page, _, once = out.strip().partition("#code=")
+        assert (code, page) == (0, f"{here}/")
         told = json.loads((await one.carpool("web", "--json"))[1])
-        assert told == {"url": out.strip(), "page": f"{here}/", "key": read_page_key(str(one.directory))}
+        assert (told["page"], told["key"]) == (f"{here}/", read_page_key(str(one.directory)))
+        assert told["key"] not in out + told["url"]
+        assert told["url"] != out.strip(), "each time another one"
+        for status in (200, 403):
+            given = ask(here, "POST", "/operator/key", {"code": once}, **OWN_PAGE)
+            assert (given.status, given.json.get("key")) == (status, told["key"] if status == 200 else None)
         mode = (one.directory / "http.json").stat().st_mode
         assert mode & 0o777 == 0o600
         assert told["key"] not in (await one.carpool("status", "--json"))[1]

@@ -1,8 +1,11 @@
-"""The verb `web`: the address of the web page of the HTTP door, with the key that may act.
+"""The verb `web`: the address of the web page of the HTTP door, with a code for the key that may act.
 
-Owns the words. Refuses to know: what the page shows, how the door makes the key.
+Owns the words, and the request for the code. Refuses to know: what the page shows, how the door makes codes
+and the key.
 """
 
+import http.client
+import json
 import webbrowser
 from urllib.parse import urlsplit
 
@@ -15,6 +18,7 @@ from carpool.launcher.http_door import read_door_status, read_page_key
 from carpool.terminal.verb_output import EXIT_NO_BROKER, fail, print_json
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - it is replaced by the address of loopback
+_ANSWER_S = 10.0
 _NO_DOOR = (
     'no HTTP door is open here, and the page is served by it: write `"http": {}` into your configuration, or '
     "start carpool with `carpool up --http 127.0.0.1:8808`"
@@ -22,13 +26,14 @@ _NO_DOOR = (
 
 
 @click.command()
-@click.option("--open", "opens", is_flag=True, help="Open it in a browser, without the key.")
+@click.option("--open", "opens", is_flag=True, help="Open it in a browser, without the code.")
 @json_option
 def web(*, opens: bool, as_json: bool) -> None:
-    """Print the address of the web page, with the key that may act.
+    """Print the address of the web page, with a code for the key that may act.
 
-    Whoever has the key may do what you may do with `carpool stop` and `carpool logs`, until the HTTP door
-    starts again. `--open` leaves it out, because others can read the command line of a browser.
+    The code counts once and for two minutes, so the history of your browser holds nothing of use. Whoever has
+    the key may do what you may do with `carpool stop` and `carpool logs`, until the HTTP door starts again.
+    `--open` leaves the code out, because others can read the command line of a browser.
     """
     place = runtime_place()
     if launcher_lock.holder(place.directory) is None:
@@ -40,12 +45,27 @@ def web(*, opens: bool, as_json: bool) -> None:
     if not key:
         fail("this HTTP door is of an earlier carpool and has no page; run `carpool restart --all`")
     page = page_address(door.url)
+    try:
+        address = f"{page}#code={_new_code(page, key)}"
+    except (OSError, http.client.HTTPException, ValueError, KeyError):
+        fail("the HTTP door makes no code; it may have just started again: say `carpool web` once more")
     if as_json:
-        print_json({"url": f"{page}#key={key}", "page": page, "key": key})
+        print_json({"url": address, "page": page, "key": key})
     else:
-        click.echo(f"{page}#key={key}")
+        click.echo(address)
     if opens and not webbrowser.open(page):
         fail("no browser could be opened; open the address yourself")
+
+
+def _new_code(page: str, key: str) -> str:
+    """Return a new code of the door. Raises `OSError`, `HTTPException`, `ValueError` or `KeyError`."""
+    connection = http.client.HTTPConnection(urlsplit(page).netloc, timeout=_ANSWER_S)
+    try:
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        connection.request("POST", "/operator/code", "{}", headers)
+        return str(json.loads(connection.getresponse().read())["code"])
+    finally:
+        connection.close()
 
 
 def page_address(url: str) -> str:

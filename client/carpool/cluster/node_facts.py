@@ -1,8 +1,8 @@
 """What the node's process of this machine writes down about its cluster, and the reading of it.
 
 Owns the file's form, and the section `cluster` of `carpool status --json`. `carpool cluster status`,
-`status`, `doctor` and `top` read the file, so that they know of the cluster also while the broker does not
-answer.
+`status`, `doctor`, `top` and the HTTP door read the file, so that they know of the cluster also while the
+broker does not answer.
 
 Knows nothing of: how the facts are found, what of them is a problem (`doctor.cluster_problems`).
 """

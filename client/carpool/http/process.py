@@ -19,11 +19,13 @@ from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from carpool.bridge_mark import OwnBridges
+from carpool.cluster.node_facts import cluster_section, read_facts
 from carpool.http import left_connections
 from carpool.http.core.access import AccessRules, host_name_of, is_loopback, why_without_tokens
 from carpool.http.core.core import HttpCore
 from carpool.http.core.effects import HttpRules
 from carpool.http.core.limits import HttpLimits
+from carpool.http.core.page_codes import PageCodes
 from carpool.http.core.pending import PATIENCE_S, RETURN_S
 from carpool.http.left_connections import LeftConnection, end_connections, pack, unpack
 from carpool.http.log import log_line, warn
@@ -236,6 +238,7 @@ class _HttpDoor:
             patience_s=RETURN_S if begin.goes_on else PATIENCE_S,
             web_files=read_web_files(),
             cpu_s=time.thread_time,
+            page_codes=PageCodes(self._key, lambda: secrets.token_urlsafe(32)),
         )
         descriptors = raise_descriptor_limit(settings.max_connections + _SPARE_DESCRIPTORS)
         most = max(1, min(settings.max_connections, descriptors - _SPARE_DESCRIPTORS))
@@ -305,11 +308,12 @@ class _HttpDoor:
                 write_url(self._directory, self._url, self._key)
 
     async def _watch_config(self) -> None:
-        """Watch the configuration. Tokens, hosts and origins change at once; for another address the
-        launcher starts another door.
+        """Watch the configuration, and what the node's process says of the cluster. Tokens, hosts and origins
+        change at once; for another address the launcher starts another door.
         """
         seen = _stamp(self._file.path)
         while True:
+            self._core.set_cluster(cluster_section(read_facts(self._directory)))
             await asyncio.sleep(_LOOK_EVERY_S)
             self._restore_url_file()
             rotate_in_use(self._log)

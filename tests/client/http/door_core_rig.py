@@ -19,6 +19,7 @@ from carpool.http.core.effects import (
     SendToBroker,
     WriteEvents,
 )
+from carpool.http.core.page_codes import PageCodes
 from carpool.http.core.web_page import WebFile
 from carpool_protocol.carrier.streams import (
     CONTROL,
@@ -49,9 +50,14 @@ class DoorCoreRig:
         linked: bool = True,
         web_files: Mapping[str, WebFile] | None = None,
         cpu_s: Callable[[], float] | None = None,
+        page_codes: PageCodes | None = None,
     ) -> None:
         self.core = HttpCore(
-            rules or HttpRules(), gate or AccessRules(), web_files=web_files, cpu_s=cpu_s or (lambda: 0.0)
+            rules or HttpRules(),
+            gate or AccessRules(),
+            web_files=web_files,
+            cpu_s=cpu_s or (lambda: 0.0),
+            page_codes=page_codes,
         )
         self.now = 100.0
         self.told: list[tuple[int, Json | ControlMessage, int]] = []

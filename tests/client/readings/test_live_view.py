@@ -1,12 +1,10 @@
 """The tables of `carpool top`: rows, rates, sparklines, order and details."""
 
-from typing import Any
-
 import pytest
 
 from carpool.readings.live_view import COLUMNS, SPARKLINE_CHARS, LiveView, Reading, TableName, sparkline
 from tests.behaviours import behaviour
-from tests.kit.top_readings import call, counted, instance, reading, server, session, status_of
+from tests.kit.top_readings import CLUSTER, call, counted, instance, reading, server, session, status_of
 
 
 def view(*readings: Reading) -> LiveView:
@@ -149,23 +147,6 @@ def test_a_sparkline_of_any_length_fits_and_ends_with_now(length: int) -> None:
 def test_every_table_fits_80_columns() -> None:
     for columns in COLUMNS.values():
         assert sum(column.width + 1 for column in columns) <= 80
-
-
-THERE: dict[str, Any] = {
-    "node": "alpha", "state": "reached", "opened": 2, "served": 1, "open_calls": 4, "load": 7,
-    "labels": ["gpu"], "version": "0.1.0", "servers": ["git", "browser"], "latency_s": 0.012,
-    "clock_ahead_s": -0.5,
-}  # fmt: skip
-HERE: dict[str, Any] = {
-    "node": "beta", "state": "this one", "open_calls": 0, "load": 1, "labels": [], "version": "0.1.0",
-    "servers": [],
-}  # fmt: skip
-CLUSTER: dict[str, Any] = {
-    "own": HERE,
-    "nodes": [THERE],
-    "silent": [{"node": "gamma", "for_s": 90.0}],
-    "servers": {"git-alpha": ["alpha"]},
-}
 
 
 @behaviour("top:nodes")

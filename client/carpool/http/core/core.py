@@ -50,6 +50,7 @@ from carpool.http.core.headers import VERSION_HEADER, accepts, is_json, standard
 from carpool.http.core.kept_messages import GREETING, READY, REPEATABLE, KeepBudget
 from carpool.http.core.live_streams import LIVE_PATH, LiveStreams
 from carpool.http.core.operator_requests import OPERATOR_PATH, OperatorRequests
+from carpool.http.core.page_codes import KEY_PATH, PageCodes
 from carpool.http.core.pages import AWAY, Pages
 from carpool.http.core.pending import PATIENCE_S, RETURN_S
 from carpool.http.core.quotas import PrincipalQuotas
@@ -98,10 +99,12 @@ class HttpCore:
         patience_s: float = PATIENCE_S,
         web_files: Mapping[str, WebFile] | None = None,
         cpu_s: Callable[[], float] = lambda: 0.0,
+        page_codes: PageCodes | None = None,
     ) -> None:
         """`first`: no door before this one gave an HTTP request so high a number. `heir_s`: so long after the
         broker is there it may know sessions of such a door. `patience_s`: so long requests wait for the first
         broker. `web_files`: those of the web page. `cpu_s`: the time that the door has worked so far.
+        `page_codes`: those for the key of the web page; None: there is no key.
         """
         self._patience_s = patience_s
         self._sessions_end = False
@@ -122,6 +125,7 @@ class HttpCore:
         self._operator_requests = OperatorRequests(self._table)
         self._live = LiveStreams(self._table, cpu_s)
         self._web_page = WebPage(web_files or {})
+        self._page_codes = page_codes or PageCodes()
         self._sse_transport = SseTransport(self._table, self._quotas)
         self._linked = False
         self._return_by: float | None = None
@@ -206,7 +210,7 @@ class HttpCore:
 
     def waits_until(self, path: str, now: float) -> float:
         """Return how long an HTTP request may wait while the broker is not connected."""
-        if path == HEALTH:
+        if path == HEALTH or self._page_codes.has(path):
             return now
         if self._return_by is None:
             return now + self._patience_s
@@ -227,6 +231,10 @@ class HttpCore:
         self._table.end_principals(stays, now)
         self._live.end_principals(stays)
         return self._take_effects()
+
+    def set_cluster(self, cluster: Mapping[str, Any] | None) -> None:
+        """Set what is shown of the cluster: the section `cluster` of `carpool status --json`."""
+        self._operator_requests.cluster = self._live.cluster = cluster
 
     def early_refusal(self, path: str, headers: dict[str, str]) -> Respond | None:
         """Return the answer to a client that is refused whatever it sends."""
@@ -279,6 +287,7 @@ class HttpCore:
         """Assert every invariant."""
         self._table.check()
         self._live.check()
+        self._page_codes.check()
 
     def _take_effects(self) -> list[Effect]:
         out = self._out[:]
@@ -306,7 +315,7 @@ class HttpCore:
             )
             return refusal(x, 403, INVALID_REQUEST, text)
         principal = self.gate.principal(headers.get("authorization"))
-        if principal is None and path != HEALTH and not self._is_web_file(path):
+        if principal is None and path not in {HEALTH, KEY_PATH} and not self._is_web_file(path):
             text = (
                 "a bearer token is needed that this door knows and that has not expired; `carpool token add "
                 "NAME` makes one"
@@ -323,6 +332,8 @@ class HttpCore:
             return self._web_page.answer(x, request)
         if path in {HEALTH, METRICS}:
             return self._page_about_all(x, request, principal, now)
+        if self._page_codes.has(path):
+            return self._page_codes.answer(x, request, principal, now)
         right = self.gate.operator_right(principal)
         if path.startswith(OPERATOR_PATH):
             right = right or self.gate.browser_right(principal, request.headers)

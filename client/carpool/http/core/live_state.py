@@ -22,15 +22,18 @@ MAX_RECENT: Final = 100
 """Recent calls that are shown."""
 MAX_INSTANCES: Final = 64
 """Instances of a server."""
+MAX_NODES: Final = 100
+"""Nodes of the cluster, of each sort."""
 MAX_TEXT: Final = 2000
 """Characters of an error or a problem."""
 _NUMBERS = 4
 """Digits after the point of sorted values."""
 _SERVER_KEYS: Final = (
-    "state", "sharing", "waiting", "tools", "restarts", "pinned", "tags", "well", "switched",
+    "state", "sharing", "waiting", "tools", "restarts", "pinned", "tags", "well", "switched", "node",
 )  # fmt: skip
 _INSTANCE_KEYS: Final = (
     "id", "pid", "state", "in_flight", "calls", "pss_bytes", "cpu_percent", "uptime_s", "holder", "why",
+    "node",
 )  # fmt: skip
 
 Facts = Mapping[str, Any]
@@ -46,19 +49,23 @@ class LiveState:
         self.newest = 0
         """The number of the newest recent call that is known."""
 
-    def add(self, found: LiveAnswers) -> bytes:
-        """Take the next answers. Returns the state as one line of JSON."""
+    def add(self, found: LiveAnswers, cluster: Facts | None = None) -> bytes:
+        """Take the next answers, and the section `cluster` of `carpool status --json`. Returns the state as
+        one line of JSON.
+        """
         counters = found.counters
-        self._view.add(Reading(found.status, counters if counters.enabled else None, found.calls))
+        self._view.add(
+            Reading(found.status, counters if counters.enabled else None, found.calls, 0.0, cluster)
+        )
         self._recent += found.recent["calls"]
         self._left_out, self.newest = found.recent["left_out"], found.recent["newest"]
-        return msgspec.json.encode(self._state(found.status))
+        return msgspec.json.encode(self._state(found.status, cluster))
 
     def forget_recent(self) -> None:
         """Another broker answers from now on: its numbers are others."""
         self.newest = 0
 
-    def _state(self, status: Facts) -> dict[str, Any]:
+    def _state(self, status: Facts, cluster: Facts | None) -> dict[str, Any]:
         broker, config = status.get("broker") or {}, status.get("config") or {}
         return {
             "well": is_well(status),
@@ -73,7 +80,7 @@ class LiveState:
             "servers": {name: _server(each) for name, each in [*status["servers"].items()][:MAX_ROWS]},
             "recent": [*reversed(self._recent)],
             "recent_left_out": self._left_out,
-            "nodes": status.get("nodes") or [],
+            "cluster": None if cluster is None else _cluster(cluster),
             "processes": status.get("processes") or [],
             "hooks": [_hook(each) for each in status.get("hooks") or ()],
             "problems": _problems(status, config),
@@ -104,6 +111,22 @@ def _server(server: Facts) -> dict[str, Any]:
         ],
         "instance_count": len(server["instances"]),
     }
+
+
+def _cluster(cluster: Facts) -> dict[str, Any]:
+    nodes = [_node(each) for each in cluster["nodes"][:MAX_NODES]]
+    return {
+        **cluster,
+        "own": None if cluster["own"] is None else _node(cluster["own"]),
+        "nodes": nodes,
+        "silent": cluster["silent"][:MAX_NODES],
+        "servers": {name: found[:MAX_NODES] for name, found in [*cluster["servers"].items()][:MAX_ROWS]},
+        "problem": str(cluster["problem"])[:MAX_TEXT],
+    }
+
+
+def _node(node: Facts) -> dict[str, Any]:
+    return {**node, "servers": node["servers"][:MAX_INSTANCES]}
 
 
 def _hook(hook: Facts) -> dict[str, Any]:

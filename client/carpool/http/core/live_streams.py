@@ -12,8 +12,8 @@ connection that does not read is cut (`connection`).
 """
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -80,6 +80,8 @@ class LiveStreams:
         self._is_reading = False
         self._has_ended = False
         """True once the door ends."""
+        self.cluster: Mapping[str, Any] | None = None
+        """The section `cluster` of `carpool status --json`."""
         self._next_at = float("-inf")
         """The broker is not asked before this time."""
 
@@ -174,7 +176,9 @@ class LiveStreams:
             self._is_reading = False
             began_s = self._cpu_s()
             read = None if answers is None else own_requests.read_live(answers, after)
-            self._publish(AWAY_EVENT if read is None else event_bytes(state.add(read), name=b"state"))
+            self._publish(
+                AWAY_EVENT if read is None else event_bytes(state.add(read, self.cluster), name=b"state")
+            )
             self._next_at = max(self._next_at, now + PAUSE_FACTOR * (self._cpu_s() - began_s))
 
         self._is_reading = True

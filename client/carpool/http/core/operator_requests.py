@@ -9,7 +9,7 @@ Knows nothing of: tokens (`access`), what a verb does (the broker's `admin`), fi
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 from urllib.parse import parse_qsl
 
@@ -176,11 +176,11 @@ VERBS: Final[dict[str, _Verb]] = {
 
 _HEADERS: Final = (*SAFE_HEADERS, ("Cache-Control", "no-store"))
 _NEEDS_OPERATOR: Final = (
-    "this needs an operator's token or the key of the web page: `carpool web` prints the key, `carpool token "
+    "this needs an operator's token or the key of the web page: `carpool web` leads there, `carpool token "
     "add NAME --operator full` makes a token, and `carpool docs operating` says where it goes"
 )
 _NEEDS_FULL: Final = (
-    "this may read, but change nothing and read no logs; the key that `carpool web` prints may, and so may a "
+    "this may read, but change nothing and read no logs; the page that `carpool web` opens may, and so may a "
     "token that `carpool token add NAME --operator full` makes"
 )
 _NO_LOG: Final = (
@@ -200,6 +200,8 @@ class OperatorRequests:
 
     def __init__(self, table: ExchangeTable) -> None:
         self._table = table
+        self.cluster: Mapping[str, Any] | None = None
+        """The section `cluster` of `carpool status --json`: the broker knows of no other nodes."""
 
     def answer(
         self,
@@ -250,7 +252,7 @@ class OperatorRequests:
     def _ask(self, x: int, principal: str, verb: _Verb, form: Any, now: float) -> None:
         def found(answer: Any, now: float) -> None:
             if answer is not None:
-                self._table.out.append(_page(x, answer, lambda result: verb.shown(form, result)))
+                self._table.out.append(_page(x, answer, lambda result: self._shown(verb, form, result)))
             elif verb.changes:
                 self._table.out.append(refusal(x, 504, INTERNAL_ERROR, _UNKNOWN_OUTCOME))
             else:
@@ -262,6 +264,11 @@ class OperatorRequests:
         self._table.start_own_request(
             x, stream, dialogue, found, now, is_repeatable=not verb.changes, limit_s=limit_s
         )
+
+    def _shown(self, verb: _Verb, form: Any, result: Any) -> Any:
+        if verb is VERBS["status"] and isinstance(result, dict):
+            return {**result, "cluster": self.cluster}
+        return verb.shown(form, result)
 
 
 def _read(request: HttpRequest, verb: _Verb) -> Struct:

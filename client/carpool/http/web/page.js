@@ -218,7 +218,7 @@ function login(status, why) {
   link("lost", "not let in");
   const known = Boolean(sessionStorage.getItem(KEY));
   say($("sentence"), known ? "the key is not accepted (any more)" : "a key is needed to look");
-  say($("login-text"), `${known ? "Each start of carpool makes another key. " : ""}Say \`carpool web\` on the machine where carpool runs and open the address that it prints, or give its key here. The door says: ${why}`);
+  say($("login-text"), `${known ? "Each start of carpool makes another key. " : ""}Say \`carpool web\` on the machine where carpool runs and open the address that it prints, or give that address here. The door says: ${why}`);
   $("key").focus();
 }
 
@@ -321,7 +321,7 @@ function actButton(words, verb, body, question, about) {
     type: "button",
     class: "small",
     disabled: !may,
-    title: may ? question : "This needs the key that `carpool web` prints, or a full operator’s token.",
+    title: may ? question : "This needs the address that `carpool web` prints, or a full operator’s token.",
     "aria-label": `${words} ${shown(about)}`,
     onclick: () => sure(question, async () => {
       try {
@@ -454,12 +454,26 @@ function drawBroker() {
     put(place, el("div", { class: "box" }, ...lines.map(([kind, words]) => el("span", { class: kind }, words))));
   }
   // Other nodes of a cluster have their place below the broker.
-  const nodes = JSON.stringify(state.nodes);
+  const cluster = state.cluster;
+  const nodes = JSON.stringify(cluster);
   if ($("flow-nodes").mark !== nodes) {
     $("flow-nodes").mark = nodes;
-    put($("flow-nodes"), ...(state.nodes.length ? [el("h2", {}, "Other nodes")] : []),
-      ...state.nodes.map((node) => el("div", { class: "box" }, el("span", { class: "name" }, node.name ?? "?"), el("span", { class: "fact" }, node.state ?? ""))));
+    put($("flow-nodes"), ...(cluster ? [
+      el("h2", {}, `Nodes of ${cluster.name || "the cluster"}`),
+      ...(cluster.problem ? [el("p", { class: "prose" }, cluster.problem)] : []),
+      ...(cluster.own ? [cluster.own] : []).concat(cluster.nodes).map(nodeBox),
+      ...cluster.silent.map((each) => el("div", { class: "box bad" }, el("span", { class: "name" }, each.node), el("span", { class: "fact" }, `silent for ${seconds(each.for_s)}`))),
+    ] : []));
   }
+}
+
+function nodeBox(node) {
+  const latency = node.latency_s === null || node.latency_s === undefined ? "" : `, ${seconds(node.latency_s)} there and back`;
+  return el("div", { class: `box${node.state === "not reached" ? " bad" : node.state === "draining" ? " warn" : ""}`, title: shown(`offers ${node.servers.join(", ") || "nothing"}`) },
+    el("span", { class: "name" }, node.node),
+    el("span", { class: "fact" }, `${node.state}${latency}`),
+    el("span", { class: "fact" }, `${node.open_calls} open calls, load ${node.load}`),
+    ...(node.labels.length ? [el("span", { class: "fact" }, node.labels.join(", "))] : []));
 }
 
 function drawPools() {
@@ -472,7 +486,7 @@ function drawPools() {
       const words = server.paused ? "paused" : server.state;
       box.classList.toggle("bad", BAD_STATES.has(words) || server.well === false);
       box.classList.toggle("warn", WARN_STATES.has(words));
-      say(box.children[0], key);
+      say(box.children[0], row ? row.cells[0] : key); // SERVER@NODE for one of another node
       say(box.children[1], `${words} · ${server.sharing}${server.waiting ? ` · ${server.waiting} waiting` : ""}`);
       say(box.children[2], row ? `${row.cells[5]}/s · p50 ${row.cells[7]} · p99 ${row.cells[8]}${row.values[6] > 0 ? ` · ${row.cells[6]} errors/s` : ""}` : "");
       const instances = server.instances.slice(0, 24);
@@ -484,9 +498,11 @@ function drawPools() {
     });
 }
 
+const placeOf = (instance) => (instance.node ? `at node ${instance.node}` : `pid ${instance.pid}`);
+
 function instanceChip(each) {
   const odd = !["serving", "idle", "busy", "ready"].includes(each.state);
-  const title = `pid ${each.pid}, ${each.state}, ${each.in_flight} open${each.holder ? `, leased to ${each.holder}` : ""}`;
+  const title = `${placeOf(each)}, ${each.state}, ${each.in_flight} open${each.holder ? `, leased to ${each.holder}` : ""}`;
   return el("span", { class: `instance${each.in_flight ? " busy" : odd ? " odd" : ""}`, title: shown(title) }, `#${each.id}${each.in_flight ? ` ${each.in_flight}` : ""}${each.holder ? " held" : ""}`);
 }
 
@@ -577,6 +593,9 @@ function drawServers() {
   }));
   table($("table-servers"), [...columnsOf("servers"), { title: "", unsorted: true }], filtered("servers", rows, wordsOf),
     { name: "servers", empty: "No server is configured.", left: state.tables.servers.left_out });
+  $("nodes").hidden = !state.cluster;
+  table($("table-nodes"), columnsOf("nodes"), filtered("servers", rowsOf("nodes"), wordsOf),
+    { name: "nodes", empty: "No node is known.", left: state.tables.nodes.left_out });
   const hooks = state.hooks.map((each) => ({
     key: each.name,
     values: [],
@@ -708,9 +727,9 @@ function onDemand(words, read) {
 function showServer(name) {
   const server = state?.servers[name];
   if (!server) return;
-  const instances = server.instances.map((each) => el("tr", {}, ...[`#${each.id}`, each.pid, each.state, each.in_flight, each.calls, bytes(each.pss_bytes), each.cpu_percent === null ? "–" : `${Math.round(each.cpu_percent)} %`, seconds(each.uptime_s), each.holder || "", each.why || ""].map((value) => el("td", {}, value ?? "–"))));
+  const instances = server.instances.map((each) => el("tr", {}, ...[`#${each.id}`, each.node ? `at ${each.node}` : each.pid, each.state, each.in_flight, each.calls, bytes(each.pss_bytes), each.cpu_percent === null ? "–" : `${Math.round(each.cpu_percent)} %`, seconds(each.uptime_s), each.holder || "", each.why || ""].map((value) => el("td", {}, value ?? "–"))));
   details(name,
-    facts([["state", server.paused ? "paused" : server.state], ["sharing", server.sharing], ["tools", server.tools], ["waiting calls", server.waiting], ["restarts", server.restarts], ["tags", (server.tags || []).join(", ")], ["last error", server.last_error]]),
+    facts([["state", server.paused ? "paused" : server.state], ["node", server.node === "*" ? "any that offers it" : server.node], ["sharing", server.sharing], ["tools", server.tools], ["waiting calls", server.waiting], ["restarts", server.restarts], ["tags", (server.tags || []).join(", ")], ["last error", server.last_error]]),
     el("p", { class: "bar" }, serverActs(name, server).made()),
     el("h3", {}, `Instances (${server.instance_count})`),
     el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, ...["", "PID", "STATE", "OPEN", "CALLS", "PSS", "CPU", "UP", "LEASED TO", "WHY"].map((each) => el("th", { scope: "col" }, each)))), el("tbody", {}, ...instances))),
@@ -828,10 +847,11 @@ $("ask-yes").addEventListener("click", () => {
   $("ask").close();
   whenSure?.();
 });
-$("login-form").addEventListener("submit", (event) => {
+$("login-form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  keep($("key").value.trim());
+  const secret = $("key").value.trim();
   $("key").value = "";
+  await keep(secret.includes("#code=") ? secret.split("#code=")[1] : secret);
   watch();
 });
 $("enter").addEventListener("click", () => {
@@ -853,29 +873,37 @@ document.addEventListener("visibilitychange", () => {
   } else watch();
 });
 
-// A fragment that is no part of the page does not stay in the address: it may be a key.
-function takeFragment() {
+// A fragment that is no part of the page does not stay in the address. The browser's history keeps it, so it is a
+// code, which counts once: the page gives it for the key.
+async function takeFragment() {
   const found = location.hash.slice(1);
   if (!found || tabs.some((each) => each.dataset.tab === found)) return false;
   history.replaceState(null, "", location.pathname);
-  if (found.startsWith("key=")) keep(found.slice(4));
+  if (found.startsWith("code=")) await keep(found.slice(5));
   else tell("This address leads to no part of the page.");
   return true;
 }
 
-// Keys and tokens are of visible ASCII; another text could not be sent as a header.
-function keep(key) {
-  if (/^[\x21-\x7e]{1,1000}$/.test(key) && !key.includes("%")) sessionStorage.setItem(KEY, key);
-  else tell("This is no key: copy the whole address that `carpool web` prints.");
+// Codes, keys and tokens are of visible ASCII; another text could not be sent as a header.
+async function keep(secret) {
+  if (!/^[\x21-\x7e]{1,1000}$/.test(secret) || secret.includes("%")) {
+    tell("This is no code and no key: copy the whole address that `carpool web` prints.");
+    return;
+  }
+  try {
+    sessionStorage.setItem(KEY, secret.startsWith("once-") ? (await act("key", { code: secret })).key : secret);
+  } catch (error) {
+    tell(error.message);
+  }
 }
 
-addEventListener("hashchange", () => {
-  if (takeFragment()) watch();
+addEventListener("hashchange", async () => {
+  if (await takeFragment()) watch();
   else choose(location.hash.slice(1));
 });
 
 (async () => {
-  takeFragment();
+  await takeFragment();
   choose(location.hash.slice(1) || "overview");
   try {
     errors = await (await fetch("/web/errors.json", options({}))).json();

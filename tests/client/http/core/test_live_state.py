@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from carpool.http.core.live_state import MAX_RECENT, MAX_ROWS, LiveState
+from carpool.http.core.live_state import MAX_INSTANCES, MAX_NODES, MAX_RECENT, MAX_ROWS, LiveState
 from carpool.http.core.own_requests import LiveAnswers
 from carpool_protocol.counters.snapshot import CountersSnapshot
 from carpool_protocol.counters.summary import sum_by
 from tests.behaviours import behaviour
-from tests.kit.top_readings import counted, session, status_of
+from tests.kit.top_readings import CLUSTER, counted, instance, server, session, status_of
 
 
 def counters(age_s: float = 1.0, calls: int = 0) -> CountersSnapshot:
@@ -80,3 +80,27 @@ def test_the_rows_of_a_reading_are_summed_once_for_each_dimension(monkeypatch: p
         assert sorted(summed) == ["server", "tool"]
     assert shown["calls_per_s"] == 400.0
     assert len(shown["tables"]["tools"]["rows"]) == 40
+
+
+@behaviour("web:same", "top:nodes")
+def test_a_state_has_the_cluster_and_the_place_of_what_is_at_other_nodes() -> None:
+    recent = {"calls": [], "newest": 0, "left_out": 0}
+    there = server("serving", instance(7, node="alpha", pid=0), node="*")
+    found = LiveAnswers(status_of(git=there, own=server("cold")), counters(), [], recent)
+    shown = json.loads(LiveState().add(found, CLUSTER))
+    assert shown["cluster"] == {**CLUSTER}
+    assert [row[0] for row in shown["tables"]["nodes"]["rows"]] == ["alpha", "beta", "gamma"]
+    assert [row[1][0] for row in shown["tables"]["servers"]["rows"]] == ["git@alpha", "own"]
+    assert shown["servers"]["git"]["node"] == "*"
+    assert shown["servers"]["git"]["instances"][0]["node"] == "alpha"
+    without = json.loads(LiveState().add(found))
+    assert (without["cluster"], without["tables"]["nodes"]["rows"]) == (None, [])
+    node = {**CLUSTER["nodes"][0], "servers": [f"s{number}" for number in range(900)]}
+    crowd = {
+        **CLUSTER,
+        "nodes": [{**node, "node": f"n{number}"} for number in range(900)],
+        "silent": [{"node": f"x{number}", "for_s": 1.0} for number in range(900)],
+    }
+    large = json.loads(LiveState().add(found, crowd))["cluster"]
+    assert len(large["nodes"]) == len(large["silent"]) == MAX_NODES
+    assert len(large["nodes"][0]["servers"]) == MAX_INSTANCES

@@ -12,6 +12,7 @@ from carpool.http.core.operator_requests import ACT_S, READ_S, VERBS
 from carpool_protocol.carrier.streams import OpenStream, StreamOpened
 from tests.behaviours import behaviour
 from tests.client.http.door_core_rig import DoorCoreRig, request
+from tests.kit.top_readings import CLUSTER
 
 ACTS = sorted(name for name, verb in VERBS.items() if verb.changes)
 READS = sorted(VERBS.keys() - {*ACTS})
@@ -360,3 +361,14 @@ def test_a_story_is_told_in_words() -> None:
     arrived = {"at": 2.0, "event": {"type": "CallRequested", "session": "s2"}, "effects": []}
     door.answer(s, exchange, 1, call="c7", run="", broker=[arrived], supervisor=[], pids={}, nodes={})
     assert door.body(x)["steps"] == [{"at": 2.0, "where": "broker", "text": "came from s2"}]
+
+
+@behaviour("operate:http")
+def test_the_status_has_the_cluster_of_which_the_broker_does_not_know() -> None:
+    door = rig()
+    for cluster in (None, CLUSTER):
+        door.core.set_cluster(cluster)
+        x = send(door, "status", "reader")
+        s, _, exchange = asked(door) if cluster is None else door.heard()
+        door.answer(s, exchange, 1, healthy=True)
+        assert door.body(x) == {"healthy": True, "cluster": cluster}

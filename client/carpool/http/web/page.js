@@ -548,6 +548,7 @@ function bar(call) {
   const parts = PARTS.filter(([key]) => call[key] !== null && call[key] !== undefined);
   const words = parts.map(([key, , meaning]) => `${seconds(call[key])} ${meaning}`).join(", ") || "the parts were not timed";
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("class", "parts");
   svg.setAttribute("role", "img");
   svg.setAttribute("aria-label", words);
   const total = parts.reduce((sum, [key]) => sum + call[key], 0);

@@ -34,7 +34,7 @@ PACKAGES: Final = {
 }
 LIMIT_S: Final = 90.0
 WORK_S: Final = 0.1
-"""So long each call is at the server."""
+"""The time that each call takes at the server."""
 BROKEN: Final = (
     "refused",
     "no answer",

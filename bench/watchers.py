@@ -36,7 +36,7 @@ ARMS: Final[tuple[Arm, ...]] = ("none", "frozen", "reading")
 
 
 class Window(NamedTuple):
-    """What one window of load took."""
+    """The cost of one window of load."""
 
     broker_us: float
     """CPU of the broker per call."""

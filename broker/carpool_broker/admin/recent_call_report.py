@@ -18,7 +18,7 @@ from carpool_broker.core.model.events import RecentCallsWatched
 from carpool_protocol.runtime.wallclock import unix_s
 
 DIGITS = 6
-"""Of seconds: microseconds are enough for times of parts."""
+"""Times of parts are rounded to microseconds."""
 
 
 class RecentCallsParams(Struct):

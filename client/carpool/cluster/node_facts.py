@@ -1,4 +1,4 @@
-"""What the node's process of this machine writes down about its cluster, and the reading of it.
+"""The facts about its cluster that the node's process of this machine writes to a file, and their reading.
 
 Owns the file's form, and the section `cluster` of `carpool status --json`. `carpool cluster status`,
 `status`, `doctor`, `top` and the HTTP door read the file, so that they know of the cluster also while the
@@ -56,7 +56,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     down_s: float = 0.0
     """For so long the link does not work."""
     problem: str = ""
-    """What the link says of its trouble, or why the process has ended."""
+    """Why the link does not work, or why the process has ended; empty: nothing is wrong."""
     own: NodeOffer | None = None
     nodes: list[OtherNode] = []
     silent: list[SilentNode] = []

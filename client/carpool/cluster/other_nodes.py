@@ -24,7 +24,7 @@ TellStory = Callable[[SessionName, int], Awaitable[NodeAnswer]]
 
 
 class NodeMeasurement(Struct, frozen=True):
-    """What the last ping of a node has shown."""
+    """The result of the last ping of a node."""
 
     latency_s: float
     """There and back, with the time that both processes took."""

@@ -38,7 +38,7 @@ class SessionRequest(msgspec.Struct):
     end: Number = 0
     """The instance whose session is to end."""
     act: Literal["", "drain", "undrain", "leave", "story"] = ""
-    """What a verb asks for (`requests`), of `node`."""
+    """The request of a verb (`requests`), about `node`."""
     session: Number = 0
     """For `story`: the number of the session at the other node."""
     call: Number = 0

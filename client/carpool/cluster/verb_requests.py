@@ -19,7 +19,7 @@ from carpool.cluster.other_nodes import OtherNodes
 from carpool.cluster.supervisor_socket import SessionRequest, SupervisorConnection
 
 MAX_RECORDS: Final = 16
-"""So many acts at most are being written down at a time: another node may ask as often as it likes."""
+"""The most acts that are being written down at a time: another node may ask as often as it likes."""
 _DONE: Final = {
     "drain": "takes no further sessions of other nodes; those that are open go on",
     "undrain": "takes sessions of other nodes again",

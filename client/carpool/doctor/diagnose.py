@@ -85,7 +85,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     held: bool = False
     """True if a process holds the lock of the runtime directory."""
     node: NodeFacts | None = None
-    """What the node's process has written down; None: there is none."""
+    """The facts of the node's process; None: there is none."""
     cluster_files: tuple[MissingFile, ...] = ()
     """Files that the settings of the cluster need and that are not there."""
     socket: Literal["", "socket", "other"] = ""

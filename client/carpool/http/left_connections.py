@@ -43,7 +43,7 @@ class LeftConnection(NamedTuple):
 
 
 class _Contents(msgspec.Struct, array_like=True):
-    """What the file says."""
+    """The content of the file."""
 
     form: int
     data: list[bytes]

@@ -129,7 +129,7 @@ def listen_on(settings: HttpConfig) -> socket.socket:
 
 
 class EarlierDoor(NamedTuple):
-    """What a door goes on with."""
+    """The sockets that a door begins with."""
 
     listener: socket.socket
     goes_on: bool
@@ -199,7 +199,7 @@ class LauncherLine:
 
 
 class DoorConfig(NamedTuple):
-    """What a door serves."""
+    """The configuration that a door serves."""
 
     file: ConfigFile
     listen: str

@@ -104,7 +104,7 @@ class Launcher:
         carpool for a while. `handover`: what the HTTP door of an earlier launcher has left.
         """
         self.handover = handover or HttpHandover()
-        """What the next HTTP door gets. After `run` it is empty, unless the next launcher is to have it."""
+        """The sockets for the next HTTP door. Closed after `run`, unless another launcher follows."""
         self._needs_door = needs_door
         self._ends_idle = ends_idle
         self._service_manager = service_manager or ServiceManager({})

@@ -20,7 +20,7 @@ _LATE: Final = "this machine is not in the cluster yet: see `carpool cluster sta
 
 
 class NodeOutcome(NamedTuple):
-    """What is to be said, and if the node has joined."""
+    """The sentence to print, and if the node has joined."""
 
     text: str
     has_joined: bool

@@ -25,9 +25,9 @@ from carpool_protocol.wire.result_repair import is_failed_result
 WATCH_S: Final = 5.0
 """Calls are kept for so long after a watcher has asked."""
 TIMED_PER_S: Final = 25
-"""So many calls are timed in a second. The rest is counted."""
+"""The most calls that are timed in a second. The rest is counted."""
 FAILED_PER_S: Final = 25
-"""So many further calls are kept in a second because they failed."""
+"""The most further calls that are kept in a second because they failed."""
 MAX_KEPT: Final = 256
 MAX_TIMED: Final = 1024
 MAX_CHARS: Final = 256
@@ -81,7 +81,7 @@ class _CallTimes:
 
 
 class _Allowance:
-    """So many in a second, by the clock of the core."""
+    """A number of calls for each second, by the clock of the core."""
 
     def __init__(self, per_s: int) -> None:
         self._per_s = per_s

@@ -27,7 +27,7 @@ _FULL = "the node has all the sessions of other nodes that it has descriptors fo
 MAX_REPORTS: Final = 200
 """The most different refusals that the log names."""
 MAX_ENDED: Final = 1000
-"""So many sessions of other nodes' agents are known for stories after their end."""
+"""The most sessions of other nodes' agents that are known for stories after their end."""
 
 
 class NearEnd(Protocol):
@@ -54,7 +54,7 @@ class NearEndEvents(Struct, frozen=True):
     """How many bytes the other node has room for."""
     send: Callable[[bytes], None]
     passed: Callable[[int], None]
-    """So many bytes of the other node are passed on."""
+    """Called with the number of bytes of the other node that were passed on."""
     ended: Callable[[str], None]
     """This end is gone, and why; empty: in the ordinary way."""
 

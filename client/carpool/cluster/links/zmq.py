@@ -34,7 +34,7 @@ HANDSHAKE_MS: Final = 5000
 RETRY_S: Final = 1.0
 """A peer that has refused this node is tried again after this time."""
 FAILED_HANDSHAKES: Final = 3
-"""So many handshakes in a row that fail without a reason mean that the peer has another key."""
+"""After this many failures in a row without a reason the peer counts as one with another key."""
 _HANDSHAKES: Final = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH

@@ -1,4 +1,4 @@
-"""What the web page shows of one moment, as JSON: the tables of `carpool top`, servers with instances, calls.
+"""The state of one moment for the web page, as JSON: the tables of `carpool top`, instances, recent calls.
 
 Owns the keys of a state (docs/json.md, "The live stream") and the bounds of its lists. Everything in it is
 text or a number; the page shows text as text only. Refuses to know: who watches, when readings come

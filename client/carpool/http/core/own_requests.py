@@ -22,7 +22,7 @@ SUPERVISOR_S: Final = 0.5
 LIVE_SUPERVISOR_S: Final = 1.0
 """The web page lets the broker wait so long for the supervisor."""
 LIVE_CALLS: Final = 200
-"""So many open calls are asked for at most, for the web page."""
+"""The most open calls that are asked for, for the web page."""
 _ENVELOPE: Final = {
     VERSION_KEY: STATELESS_VERSIONS[-1],
     CAPABILITIES_KEY: {},

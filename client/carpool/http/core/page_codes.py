@@ -27,7 +27,7 @@ CODE_PREFIX: Final = "once-"
 """Tells a code from a key, also in the hands of a person."""
 VALID_S: Final = 120.0
 MAX_CODES: Final = 16
-"""Of more codes the oldest one ends."""
+"""The most open codes; a further one ends the oldest."""
 _HEADERS: Final = (*SAFE_HEADERS, ("Cache-Control", "no-store"))
 _NEEDS_KEY: Final = (
     "only the key of the web page makes a code: `carpool web` has it, and prints an address with a code"

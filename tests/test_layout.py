@@ -171,7 +171,6 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "client/cli/login.py": "live/test_live_login.py",
     },
     "It is a verb or serves one, and the test runs the command line.": {
-        "client/cli/cluster.py": "live/test_live_cluster.py",
         "client/check/layers.py": "client/cli/test_trust.py",
         "client/check/trust_facts.py": "client/cli/test_trust.py",
         "client/cli/completion_values.py": "client/cli/test_completion.py",

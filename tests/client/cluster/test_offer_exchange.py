@@ -48,7 +48,7 @@ class NoOwnServers:
         return [], {}
 
 
-class Exchange:
+class ExchangeUnderTest:
     """The exchange of the node alpha."""
 
     def __init__(self, directory: str) -> None:
@@ -81,9 +81,9 @@ class Exchange:
 
 
 @asynccontextmanager
-async def exchanging(directory: Path) -> AsyncIterator[Exchange]:
+async def exchanging(directory: Path) -> AsyncIterator[ExchangeUnderTest]:
     """An exchange that runs, and has published the own offer once."""
-    exchange = Exchange(str(directory))
+    exchange = ExchangeUnderTest(str(directory))
     tasks = [asyncio.create_task(work) for work in (exchange.one.publish(), exchange.one.write_servers())]
     try:
         await until(lambda: read_facts(str(directory)) is not None and bool(exchange.servers_of_broker()))

@@ -161,8 +161,12 @@ class AccessRules:
     def browser_right(self, principal: str, headers: Mapping[str, str]) -> OperatorRight:
         """Return the right of a request without token and key: a page of this very door, in a browser of the
         user that the door is for, may read. `Sec-Fetch-Site` is a header that no page can write.
+
+        The page must come from an address, because a name such as `localhost` has several: a page that
+        another program has served at one of them counts as of the same origin.
         """
-        is_own_page = headers.get("sec-fetch-site", "").lower() == "same-origin"
+        is_same_origin = headers.get("sec-fetch-site", "").lower() == "same-origin"
+        is_own_page = is_same_origin and _is_address(host_name(headers.get("host", "")))
         is_users = self.is_open and principal == ANY_PRINCIPAL and self._knows_owners
         return "read" if is_own_page and is_users else ""
 
@@ -190,10 +194,15 @@ def is_loopback(name: str) -> bool:
     """True if a host name or address means this machine alone."""
     if name in _LOOPBACK_NAMES or name.endswith(".localhost"):
         return True
+    return _is_address(name) and ipaddress.ip_address(name).is_loopback
+
+
+def _is_address(name: str) -> bool:
     try:
-        return ipaddress.ip_address(name).is_loopback
+        ipaddress.ip_address(name)
     except ValueError:
         return False
+    return True
 
 
 def hash_of(token: str) -> str:

@@ -293,6 +293,13 @@ def test_without_the_key_only_a_page_of_the_door_itself_may_read(headers: dict[s
 
 
 @behaviour("web:access")
+def test_without_the_key_a_page_at_a_name_that_has_several_addresses_may_not_read() -> None:
+    door = DoorCoreRig(gate=KEYED)
+    assert door.status(send(door, "status", host="localhost:8808", **OWN_PAGE)) == 403
+    assert send(door, "status", host="[::1]:8808", **OWN_PAGE) not in door.answers
+
+
+@behaviour("web:access")
 def test_where_the_system_does_not_tell_whose_a_connection_is_the_page_needs_the_key() -> None:
     door = DoorCoreRig(gate=AccessRules(page_key=hashlib.sha256(KEY.encode()).digest()))
     assert door.status(send(door, "status", **OWN_PAGE)) == 403

@@ -31,6 +31,7 @@ from carpool_protocol.link.messages import (
     AnswerAsk,
     AnswersWritten,
     Call,
+    CallAtNode,
     CallsLocated,
     CancelCall,
     CancelTask,
@@ -145,6 +146,7 @@ class SupervisorShell:
             effects.RecordEvidence: self._record_evidence,
             effects.RecordEra: self._record_era,
             effects.WriteLogLine: self._write_log_line,
+            CallAtNode: self._send_later,
         }
 
     async def run(self) -> None:
@@ -228,6 +230,9 @@ class SupervisorShell:
         if self._unflushed >= OUTPUTS_PER_FLUSH:
             self._unflushed = 0
             self._link.flush()
+
+    def _send_later(self, message: effects.LinkEffect) -> None:
+        self._link.send_later(BROKER, message)
 
     def _clock_jumped(self) -> None:
         log.warning(

@@ -52,6 +52,9 @@ class LinkEnd:
     def send(self, _peer: str, message: AnyMessage) -> None:
         self.peer.send(message)
 
+    def send_later(self, _peer: str, message: AnyMessage) -> None:
+        self.peer.send_later(message)
+
     def flush(self) -> None:
         if self.peer.has_output:
             self.out += self.peer.take_frames(self.now)

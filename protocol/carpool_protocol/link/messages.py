@@ -579,8 +579,9 @@ class CallTimed(Message, frozen=True, tag=47):
 
 
 class CallAtNode(Message, frozen=True, tag=53):
-    """The call is handed to a session at another node. Only calls that go there have this message; it comes
-    again if the call is placed again or resumed.
+    """The call is handed to a session at another node. Only calls that go there have this message, and again
+    when they are placed again or resumed. It comes with the supervisor's next message, before the call's end
+    and within a heartbeat, so that a short call does not wake the broker twice.
     """
 
     call: CallId

@@ -1,7 +1,8 @@
 """One peer on the link, as this end sees it: greeting, epochs, credit, heartbeat.
 
 Owns the peer's state (up or down), the epoch that this end talks to, the window of bytes that it may send,
-the messages that wait for that window, and the times of the last frame in and out.
+the messages that wait for that window, those that wait for the next burst, and the times of the last frame in
+and out.
 
 How the ends meet: the listening end greets first, with a `Hello` addressed to nobody (`""`), whenever its
 transport reports a new connection (`connection_opened`) and, once, when a peer that is not up speaks to it.
@@ -95,6 +96,7 @@ class Peer:
         self._sent_at = now
         self._window = window_bytes
         self._waiting: deque[AnyMessage] = deque()
+        self._delayed: list[AnyMessage] = []
         self._greetings: list[bytes] = []
         self._out: list[AnyMessage] = []
         self._out_bytes = 0
@@ -107,6 +109,8 @@ class Peer:
         if not self.up:
             self.unsent_messages += 1
             return
+        if self._delayed:
+            self._append_delayed()
         size = paid_size(message)
         if size:
             if self._window <= 0:
@@ -116,6 +120,20 @@ class Peer:
             self._window -= size
             self._out_bytes += size
         self._out.append(message)
+
+    def send_later(self, message: AnyMessage) -> None:
+        """Append a message that costs no credit when the next message is sent, or at the next heartbeat.
+
+        It leaves within `HEARTBEAT_S`, keeps its place in the order, and never wakes the peer on its own.
+        """
+        if self.up:
+            self._delayed.append(message)
+        else:
+            self.unsent_messages += 1
+
+    def _append_delayed(self) -> None:
+        self._out += self._delayed
+        self._delayed = []
 
     @property
     def has_output(self) -> bool:
@@ -127,6 +145,8 @@ class Peer:
         if frames:
             self._greetings = []
         if self._out:
+            if self._delayed:
+                self._append_delayed()
             burst = encode_frames(self._epoch, self._their_epoch, self._out, cargo_bytes=self._out_bytes)
             frames = frames + burst if frames else burst
             self._out = []
@@ -270,8 +290,9 @@ class Peer:
         return events
 
     def _go_down(self, why: str) -> list[LinkEvent]:
-        self.unsent_messages += len(self._out) + len(self._waiting)
+        self.unsent_messages += len(self._out) + len(self._waiting) + len(self._delayed)
         self._out = []
+        self._delayed = []
         self._out_bytes = 0
         self._waiting.clear()
         self.held_bytes = 0
@@ -291,11 +312,12 @@ class Peer:
         """Append what is due: left-over credit, else a heartbeat. Never causes events."""
         if not self.up or now < self._sent_at + HEARTBEAT_S or self._out:
             return
+        self._append_delayed()
         # Left-over credit waits for an idle second: a frame for each small burst would wake the peer for
         # nothing. Less than a 64th of the window can be left over, so no sender ever waits for it.
         if self._received_bytes:
             self._grant()
-        else:
+        if not self._out:
             self._out.append(Heartbeat())
 
     def send_heartbeat(self) -> None:
@@ -311,4 +333,5 @@ class Peer:
         assert self._out_bytes == sum(map(paid_size, self._out))
         assert self._received_bytes < self._grant_at
         assert not self.up or (self._their_epoch and self._their_epoch not in self._gone)
-        assert self.up or not (self._out or self._waiting)
+        assert self.up or not (self._out or self._waiting or self._delayed)
+        assert not any(map(paid_size, self._delayed))

@@ -48,6 +48,10 @@ class Link(Protocol):
         """Append to the peer's burst. Never blocks; dropped and counted while the peer is not up."""
         ...
 
+    def send_later(self, peer: str, message: AnyMessage) -> None:
+        """Append before the peer's next message, within `HEARTBEAT_S`, without a burst of its own."""
+        ...
+
     def flush(self) -> None:
         """Hand all bursts to the transport. May be called from any synchronous code of the same thread."""
         ...
@@ -105,6 +109,13 @@ class PeeredLink(ABC):
             return
         known.send(message)
         self._dirty.add(known)
+
+    def send_later(self, peer: str, message: AnyMessage) -> None:
+        known = self._peers.get(peer)
+        if known is None:
+            self._unsent_messages += 1
+            return
+        known.send_later(message)
 
     def flush(self) -> None:
         dirty = self._dirty

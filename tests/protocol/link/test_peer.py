@@ -14,6 +14,7 @@ from carpool_protocol.link.messages import (
     AskWithdrawn,
     Call,
     CallAnswered,
+    CallAtNode,
     CancelCall,
     Credit,
     Heartbeat,
@@ -245,6 +246,37 @@ def test_forgetting_a_peer_does_not_take_back_a_greeting() -> None:
     assert carry(at_broker, at_sup) == [PeerUp(hello(BROKER, "b1"))]
 
 
+def test_a_message_for_later_makes_no_burst_and_leaves_before_the_next_message() -> None:
+    _, at_sup = greeted()
+    later = CallAtNode(CallId(1), "alpha")
+    at_sup.send_later(later)
+    assert not at_sup.has_output
+    at_sup.send(answered(1, 10))
+    assert said(at_sup) == [later, answered(1, 10)]
+    at_sup.check()
+
+
+def test_a_message_for_later_leaves_in_place_of_a_heartbeat() -> None:
+    _, at_sup = greeted()
+    later = CallAtNode(CallId(1), "alpha")
+    at_sup.send_later(later)
+    at_sup.tick(HEARTBEAT_S / 2)
+    assert said(at_sup) == []
+    at_sup.tick(HEARTBEAT_S)
+    assert said(at_sup, HEARTBEAT_S) == [later]
+    at_sup.check()
+
+
+def test_a_message_for_later_is_dropped_with_the_peer_that_goes_down() -> None:
+    _, at_sup = greeted()
+    at_sup.send_later(CallAtNode(CallId(1), "alpha"))
+    at_sup.connection_lost("cut")
+    assert at_sup.unsent_messages == 1
+    at_sup.send_later(CallAtNode(CallId(2), "alpha"))
+    assert at_sup.unsent_messages == 2
+    at_sup.check()
+
+
 class TwoPeers(RuleBasedStateMachine):
     """Two ends over a link that loses everything under way when it breaks.
 
@@ -292,6 +324,15 @@ class TwoPeers(RuleBasedStateMachine):
             self.told[end].append(message)
         self.ends[end].send(message)
         self.flush(end)
+
+    @rule()
+    def say_later(self) -> None:
+        self.number += 1
+        message = CallAtNode(CallId(self.number), "alpha")
+        if self.ends[SUP].up:
+            self.told[SUP].append(message)
+        self.ends[SUP].send_later(message)
+        self.flush(SUP)
 
     @rule(end=st.sampled_from([BROKER, SUP]))
     def carry_one(self, end: str) -> None:
@@ -364,7 +405,7 @@ class TwoPeers(RuleBasedStateMachine):
         for end in (BROKER, SUP):
             self.ends[end].check()
             heard = self.heard[end][1:]
-            for kind in (Call, CancelCall, CallAnswered):
+            for kind in (Call, CancelCall, CallAnswered, CallAtNode):
                 numbers = [number_of(m) for m in heard if isinstance(m, kind)]
                 assert numbers == sorted(set(numbers))
 

@@ -15,6 +15,7 @@ from carpool_protocol.link.messages import (
     AnswersWritten,
     AnyMessage,
     Call,
+    CallAtNode,
     CallFailed,
     CancelCall,
     Message,
@@ -112,7 +113,9 @@ class SimSupervisor(SimProcess):
         if isinstance(event, (SetPools, sv.PoolKnowledgeChanged, sv.InstanceGreeted, sv.CatalogRead)):
             self._look_at_modes()
         for effect in effects:
-            if isinstance(effect, Message):
+            if isinstance(effect, CallAtNode):
+                self.peer.send_later(effect)
+            elif isinstance(effect, Message):
                 self.peer.send(effect)
                 if isinstance(effect, CallFailed):
                     self.sharing.failed(effect)

@@ -5,6 +5,8 @@ import json
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -52,11 +54,11 @@ async def draining(daemon: Daemon, count: int = 1) -> None:
 
 
 @pytest.fixture
-def connection() -> HTTPConnection:
+def connection() -> Iterator[HTTPConnection]:
     """A connection that does not come back by itself."""
-    found = HTTPConnection("127.0.0.1", timeout=LIMIT_S)
-    found.auto_open = 0
-    return found
+    with closing(HTTPConnection("127.0.0.1", timeout=LIMIT_S)) as found:
+        found.auto_open = 0
+        yield found
 
 
 @behaviour("handover:address", "handover:requests", "handover:keep-alive", "upgrade:in-place")
@@ -181,7 +183,6 @@ async def test_an_event_stream_ends_properly_and_its_connection_goes_on(
         await trio.to_thread.run_sync(listening.read)  # raises where the stream was cut
         send(connection, "good__echo", text="after")
         assert await trio.to_thread.run_sync(text, connection) == "after"
-    connection.close()
 
 
 @behaviour("handover:requests", "handover:keep-alive", "handover:address")
@@ -222,7 +223,6 @@ async def test_a_door_with_other_settings_goes_on_with_connections_and_sessions(
         )
         assert ping.status == 200
     waiting.close()
-    connection.close()
 
 
 @behaviour("handover:address")
@@ -283,5 +283,4 @@ async def test_a_session_goes_on_while_a_slow_client_holds_up_the_change_of_sett
                 connection.request("POST", "/mcp", json.dumps(request(ident, "ping")), headers)
                 answer = await trio.to_thread.run_sync(connection.getresponse)
                 assert (answer.status, json.loads(answer.read())["id"]) == (200, ident)
-        assert door(one)[1] != first
-    connection.close()
+        await until(lambda: door(one)[1] != first, "the next door listens", WAIT_S)

@@ -192,7 +192,7 @@ def test_thousands_of_unknown_fields_are_refused() -> None:
 def test_apart_and_together_is_the_same_call(
     name: str, rest: dict[str, Any], meta: dict[str, Any] | None, token: str | int | None
 ) -> None:
-    rest = without_stray(rest, "name", "_meta", "arguments", "uri")
+    rest = without_stray(rest, "name", "_meta", "arguments", "uri", "task")  # `task` is dropped
     sent: dict[str, Any] = {"name": name, **rest}
     if meta is not None or token is not None:
         sent["_meta"] = without_stray(meta or {}, "progressToken")

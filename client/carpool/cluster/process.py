@@ -40,7 +40,7 @@ from carpool.cluster.own_offer import OwnOffer
 from carpool.cluster.settings import NEW, NodeSettings, make_link, node_settings
 from carpool.cluster.supervisor_socket import SessionRequest, SupervisorConnection, SupervisorSocket
 from carpool.cluster.verb_requests import VerbRequests
-from carpool.launcher.node_process import EXIT_CONFIG, EXIT_UNWANTED
+from carpool.launcher.node_process import EXIT_CONFIG, EXIT_LEFT, EXIT_UNWANTED
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.release import RELEASE
 from carpool_protocol.config.reading.load import ConfigFile, find_config_file, home_of, load_layer
@@ -225,7 +225,7 @@ class NodeProcess:
         return is_change
 
     def _leave_for_good(self) -> None:
-        self._exit = EXIT_UNWANTED
+        self._exit = EXIT_LEFT
         self._stopped.set()
 
     # --- the link --------------------------------------------------------------------------------------

@@ -84,7 +84,8 @@ def _missing(file: MissingFile) -> ClusterProblem:
     text = f"{file.path}, which `{file.setting}` names, cannot be read."
     if file.setting == "cluster.key":
         text = f"There is no key of this node in {file.path}, and `tcp://` needs one."
-        repair = "Run `carpool cluster key`, and put its line into `cluster.peers` of the other nodes."
+        repair = "Run `carpool cluster key`, and put its line into `cluster.peers` of the other nodes, then "
+        repair += "`carpool restart --all` here."
     else:
         repair = f"Put the file there, or correct `{file.setting}`."
     return ClusterProblem("cluster-file-missing", text, repair)

@@ -1,8 +1,8 @@
 """Whether the node's process is to run, as the launcher sees it.
 
-Owns its exit codes, and the look at the configuration file and at the file of `carpool up --cluster` that
-tells a launcher, which reads no JSON, that one may be wanted now. Standard library only: the launcher stays
-small.
+Owns its exit codes, the look at the configuration file and at the file of `carpool up --cluster` that tells a
+launcher, which reads no JSON, that one may be wanted now, and whether the node has left its cluster, which
+holds until carpool is started again. Standard library only: the launcher stays small.
 
 Knows nothing of: clusters, when a process is started again (`restart_policy`).
 """
@@ -11,8 +11,8 @@ from carpool.launcher.http_door import default_config, is_word_in, stamp_of
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.runtime.node_join import read_join
 
-EXIT_CONFIG, EXIT_UNWANTED = 2, 3
-"""Exit codes: the node cannot work as configured; no cluster is configured, or the node has left it."""
+EXIT_CONFIG, EXIT_UNWANTED, EXIT_LEFT = 2, 3, 4
+"""Exit codes: the node cannot work as configured; no cluster is configured; the node has left its cluster."""
 
 
 class NodeProcessWatch:
@@ -23,11 +23,14 @@ class NodeProcessWatch:
         self._path = config or default_config(environ)
         self._seen: object = None
         """The files as they were when the process was last started, or found unwanted."""
+        self._has_left = False
 
     def is_start_due(self) -> bool:
         """True if a process that does not run should be started: a file is new or changed, and may want it.
         A wrong yes costs one short process.
         """
+        if self._has_left:
+            return False
         stamps = (stamp_of(self._path), stamp_of(paths.node_join_file(self._directory)))
         if stamps == self._seen:
             return False
@@ -35,5 +38,8 @@ class NodeProcessWatch:
         return bool(read_join(self._directory).url) or is_word_in(self._path, b'"cluster"')
 
     def should_restart(self, status: int) -> bool:
-        """True if it should be started again after this exit. Otherwise it waits for a change."""
-        return status not in {EXIT_CONFIG, EXIT_UNWANTED}
+        """True if it should be started again after this exit. Otherwise it waits for a change, or, after a
+        leave, for the next start of carpool.
+        """
+        self._has_left = status == EXIT_LEFT
+        return status not in {EXIT_CONFIG, EXIT_UNWANTED, EXIT_LEFT}

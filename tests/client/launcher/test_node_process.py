@@ -1,0 +1,46 @@
+"""The launcher's decision whether the node's process runs."""
+
+from pathlib import Path
+
+import pytest
+
+from carpool.launcher.node_process import EXIT_CONFIG, EXIT_LEFT, EXIT_UNWANTED, NodeProcessWatch
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "carpool.json"
+    file.write_text('{"cluster": {"url": "new"}}')
+    return file
+
+
+def watch_of(config: Path) -> NodeProcessWatch:
+    return NodeProcessWatch(str(config.parent), str(config), {})
+
+
+def test_a_file_that_names_a_cluster_starts_the_node_once_and_again_when_it_changes(config: Path) -> None:
+    watch = watch_of(config)
+    assert [watch.is_start_due(), watch.is_start_due()] == [True, False]
+    config.write_text('{"cluster": {"url": "new"}, "mcpServers": {}}')
+    assert watch.is_start_due()
+    config.write_text("{}")
+    assert not watch.is_start_due()
+
+
+@pytest.mark.parametrize(
+    ("status", "again"),
+    [(0, True), (1, True), (-9, True), (EXIT_CONFIG, False), (EXIT_UNWANTED, False), (EXIT_LEFT, False)],
+)
+def test_a_node_is_started_again_unless_that_cannot_help(config: Path, status: int, again: bool) -> None:
+    assert watch_of(config).should_restart(status) is again
+
+
+def test_a_node_that_has_left_stays_away_whatever_changes_in_the_file(config: Path) -> None:
+    """The file may have changed before the leave too, which the launcher does not look at meanwhile."""
+    watch = watch_of(config)
+    assert watch.is_start_due()
+    config.write_text('{"cluster": {"url": "new"}, "mcpServers": {}}')
+    assert not watch.should_restart(EXIT_LEFT)
+    assert not watch.is_start_due()
+    config.write_text('{"cluster": {"url": "new"}, "profiles": {}}')
+    assert not watch.is_start_due()

@@ -2,7 +2,7 @@
 
 Owns the form of both in msgpack, and their limits. A frame is one message of a link (`links`). Field order is
 the wire format: append fields with a default, never reorder, and raise `CHANNEL_VERSION` when a meaning
-changes.
+changes or a record is new: a node that cannot read one record refuses the whole frame.
 
 Knows nothing of: order, loss, time, what a session's bytes mean.
 """
@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-CHANNEL_VERSION: Final = 1
+CHANNEL_VERSION: Final = 2
 """Part of each frame. A frame of another version is dropped, and the node is reported once."""
 CHUNK_BYTES: Final = 60 * 1024
 """The most bytes of one session in one record, so that a long line delays other sessions little."""

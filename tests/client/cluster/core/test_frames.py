@@ -1,11 +1,14 @@
 """Frames of another node: what is read of them, and what makes them unreadable."""
 
+from typing import get_args
+
 import msgspec
 import pytest
 
 from carpool.cluster.core.frames import (
     CHANNEL_VERSION,
     MAX_NUMBER,
+    AnyRecord,
     ChannelFrame,
     CloseRecord,
     OpenRecord,
@@ -40,6 +43,12 @@ def test_a_number_that_has_no_opposite_on_the_wire_makes_a_frame_unreadable(numb
     for data in (*map(frame, records), frame(number=number), frame(source=number)):
         with pytest.raises(UnreadableFrameError):
             decode_frame(data)
+
+
+def test_another_record_needs_another_version_of_the_channel() -> None:
+    """A node that cannot read a record refuses its frame, and would be sent it again and again."""
+    tags = sorted(int(str(kind.__struct_config__.tag)) for kind in get_args(AnyRecord))
+    assert (CHANNEL_VERSION, tags) == (2, [1, 2, 3, 4, 5, 7, 8])
 
 
 def test_the_greatest_numbers_pass_with_either_sign() -> None:

@@ -108,6 +108,8 @@ NodeEffect = NearEndEffect | DrainingAsked | NodeAsked | NodeAnswered | OffersCh
 
 
 MAX_SILENT: Final = 100
+SESSIONS_PER_ID: Final = 1024
+"""Session numbers of one table per id. Ids grow by one in a millisecond, which opens fewer sessions."""
 _NOT_ANSWERED: Final = (
     f"the node has not answered within {REQUEST_S:g} s; it may have done it all the same "
     "(`carpool cluster status`)"
@@ -433,7 +435,9 @@ class NodeCore:
         found = self._nodes.get(node)
         if found is None:
             channel = NodeChannel(self._new_id, now, self._frame_bytes)
-            found = self._nodes[node] = NodeSessions(node, channel, self._window_bytes)
+            # A number never comes back, not even in the next process of this node: a story is of one session.
+            after = self._new_id() * SESSIONS_PER_ID
+            found = self._nodes[node] = NodeSessions(node, channel, self._window_bytes, after=after)
         return found
 
     def _translate(self, node: str, events: list[NodeEvent | NearEndEffect], now: float) -> list[NodeEffect]:

@@ -133,13 +133,15 @@ class NodeSessions:
     that it opened.
     """
 
-    def __init__(self, node: str, channel: NodeChannel, window_bytes: int = WINDOW_BYTES) -> None:
-        """`window_bytes`: the same at both nodes."""
+    def __init__(
+        self, node: str, channel: NodeChannel, window_bytes: int = WINDOW_BYTES, *, after: int = 0
+    ) -> None:
+        """`window_bytes`: the same at both nodes. `after`: the number before the first session's."""
         self._node = node
         self._window_bytes = window_bytes
         self.channel: Final = channel
         self._flows: dict[int, _Flow] = {}
-        self._last = 0
+        self._last = after
 
     def __len__(self) -> int:
         return len(self._flows)

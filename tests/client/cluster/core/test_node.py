@@ -238,3 +238,15 @@ def test_a_configured_node_that_never_came_is_silent() -> None:
     world.cores["alpha"].introduce("beta", world.now)
     world.run(30.0)
     assert list(world.cores["alpha"].silent(world.now)) == ["beta"]
+
+
+@behaviour("cluster:story")
+def test_a_node_that_starts_again_gives_its_sessions_other_numbers_than_before() -> None:
+    """The other node remembers ended sessions by number, and tells stories of them."""
+    world = connected()
+    numbers: set[int] = set()
+    for _ in range(3):
+        numbers |= {opened(world).name.number for _ in range(5)}
+        world.start("alpha")
+        world.run(3.0)
+    assert len(numbers) == 15

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 import trio
 
+from carpool.cluster.core.offers import NodeOffer
 from carpool.cluster.node_facts import NodeFacts, SilentNode, write_facts
 from carpool.http.core.access import hash_of
 from carpool.launcher.http_door import read_page_key
@@ -155,7 +156,9 @@ async def test_the_cluster_of_which_the_nodes_process_tells_is_in_the_stream_and
     daemon: Make,
 ) -> None:
     one = daemon({"echo": kit("echo")}, http={"port": 0})
-    facts = NodeFacts(pid=os.getpid(), cluster="garage", is_up=True, silent=[SilentNode("gamma", 9.0)])
+    own = NodeOffer(node="beta", epoch="1", release="1.0")
+    silent = [SilentNode("gamma", 9.0)]
+    facts = NodeFacts(pid=os.getpid(), cluster="garage", is_up=True, own=own, silent=silent)
     with trio.fail_after(LIMIT_S), watching(one, key(one)) as watcher:
         await trio.to_thread.run_sync(watcher.state, lambda state: state["cluster"] is None)
         write_facts(str(one.directory), facts)

@@ -8,14 +8,17 @@ Knows nothing of: how the facts are found, what of them is a problem (`doctor.cl
 """
 
 import os
-from typing import Any
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from carpool.cluster.core.offers import NodeOffer
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.files import private_files
+
+MAX_PID: Final = 2**31 - 1
+"""The kernel has no greater pid, and `os.kill` raises `OverflowError` for one."""
 
 
 class OtherNode(Struct, frozen=True, kw_only=True):
@@ -44,7 +47,7 @@ class SilentNode(Struct, frozen=True):
 class NodeFacts(Struct, frozen=True, kw_only=True):
     """The facts of one node's process, at one moment."""
 
-    pid: int
+    pid: Annotated[int, Meta(ge=0, le=MAX_PID)]
     """First in the file: `node_join.node_pid` reads it. 0: the process has ended with a `problem`."""
     cluster: str = ""
     url: str = ""
@@ -57,7 +60,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     """For so long the link does not work."""
     problem: str = ""
     """Why the link does not work, or why the process has ended; empty: nothing is wrong."""
-    own: NodeOffer | None = None
+    own: NodeOffer
     nodes: list[OtherNode] = []
     silent: list[SilentNode] = []
     has_namesake: bool = False
@@ -75,13 +78,13 @@ def write_facts(directory: str, facts: NodeFacts) -> None:
 
 
 def read_facts(directory: str) -> NodeFacts | None:
-    """Read the file. None: this machine is in no cluster, or its process was killed."""
+    """Read the file. None: this machine is in no cluster, its process was killed, or the file is garbage."""
     try:
         with open(paths.node_file(directory), "rb") as file:
             facts = _decode(file.read())
         if facts.pid:
             os.kill(facts.pid, 0)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return facts
 
@@ -93,13 +96,13 @@ def cluster_section(facts: NodeFacts | None) -> dict[str, Any] | None:
     own = facts.own
     return {
         "name": facts.cluster,
-        "node": "" if own is None else own.node,
+        "node": own.node,
         "url": facts.url,
         "is_up": facts.is_up,
         "problem": facts.problem,
-        "is_draining": own is not None and own.is_draining,
+        "is_draining": own.is_draining,
         "has_namesake": facts.has_namesake,
-        "own": None if own is None else _node_row(own, "this one"),
+        "own": _node_row(own, "this one"),
         "nodes": [
             {
                 **_node_row(each.offer, state_of(each)),

@@ -92,11 +92,10 @@ def _missing(file: MissingFile) -> ClusterProblem:
 
 
 def _of_nodes(facts: NodeFacts, installed: str) -> Iterator[ClusterProblem]:
-    own = "" if facts.own is None else facts.own.node
     if facts.has_namesake:
         yield ClusterProblem(
             "node-name-twice",
-            f"Another node of the cluster is called {own}, too: sessions reach one or the other.",
+            f"Another node of the cluster is called {facts.own.node}, too: sessions reach one or the other.",
             "Give one of them another name: `cluster.node`, or `carpool up --node NAME`.",
         )
     for silent in facts.silent:

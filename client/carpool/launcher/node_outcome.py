@@ -1,14 +1,16 @@
 """The outcome of `carpool up --cluster`: the node has joined the cluster, or the reason why it has not.
 
 Owns the wait for the node's process, and the sentences for people. Reads the file that this process writes
-(`carpool.cluster.node_facts`). Standard library only, like the rest of the starter.
+(`carpool.cluster.node_facts`), and of it what the sentences say. Only `up --cluster` imports it, late.
 
 Knows nothing of: links, when the process is started (`node_process`).
 """
 
-import json
 import time
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
 
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.runtime.node_join import node_pid
@@ -17,6 +19,22 @@ JOIN_S: Final = 10.0
 """The longest wait for the node's process."""
 _POLL_S: Final = 0.05
 _LATE: Final = "this machine is not in the cluster yet: see `carpool cluster status`"
+
+
+class _Own(Struct):
+    node: str
+
+
+class _Facts(Struct):
+    pid: int
+    own: _Own
+    cluster: str = ""
+    url: str = ""
+    is_up: bool = False
+    problem: str = ""
+
+
+_decode: Final = msgspec.json.Decoder(_Facts).decode
 
 
 class NodeOutcome(NamedTuple):
@@ -34,29 +52,27 @@ def wait_for_node(directory: str, earlier_pid: int = 0) -> NodeOutcome:
     deadline = time.monotonic() + JOIN_S
     while time.monotonic() < deadline:
         facts = _read_facts(directory)
-        if facts and (not earlier_pid or facts.get("pid") != earlier_pid) and (outcome := _outcome(facts)):
+        if facts and (not earlier_pid or facts.pid != earlier_pid) and (outcome := _outcome(facts)):
             return outcome
         time.sleep(_POLL_S)
     return NodeOutcome(_LATE, has_joined=False)
 
 
-def _outcome(facts: dict[str, Any]) -> NodeOutcome | None:
-    if facts.get("is_up"):
-        node = (facts.get("own") or {}).get("node", "")
-        text = f"node {node} is in the cluster {facts.get('cluster')} at {facts.get('url')}"
+def _outcome(facts: _Facts) -> NodeOutcome | None:
+    if facts.is_up:
+        text = f"node {facts.own.node} is in the cluster {facts.cluster} at {facts.url}"
         return NodeOutcome(text, has_joined=True)
-    if problem := facts.get("problem"):
-        yet = " yet" if facts.get("pid") else ""
-        return NodeOutcome(f"this machine is not in the cluster{yet}: {problem}", has_joined=False)
+    if facts.problem:
+        yet = " yet" if facts.pid else ""
+        return NodeOutcome(f"this machine is not in the cluster{yet}: {facts.problem}", has_joined=False)
     return None
 
 
-def _read_facts(directory: str) -> dict[str, Any]:
-    """Return the facts; empty if there are none, or if they are of a process that was killed."""
+def _read_facts(directory: str) -> _Facts | None:
+    """Return the facts; None if there are none, or if they are of a process that was killed."""
     try:
-        with open(paths.node_file(directory), encoding="utf-8") as file:
-            facts = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    is_here = isinstance(facts, dict) and (not facts.get("pid") or facts["pid"] == node_pid(directory))
-    return facts if is_here else {}
+        with open(paths.node_file(directory), "rb") as file:
+            facts = _decode(file.read())
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return facts if not facts.pid or facts.pid == node_pid(directory) else None

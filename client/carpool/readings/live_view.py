@@ -232,7 +232,7 @@ class LiveView:
         cluster = self.now.cluster
         if cluster is None:
             return
-        for each in (*([cluster["own"]] if cluster["own"] else []), *cluster["nodes"]):
+        for each in (cluster["own"], *cluster["nodes"]):
             labels, offers = " ".join(each["labels"]), " ".join(each["servers"])
             latency_s = each.get("latency_s")
             yield _row(
@@ -408,7 +408,7 @@ def _server_details(name: str, server: Facts) -> Iterator[str]:
 
 def _node_details(name: str, cluster: Facts) -> Iterator[str]:
     """Yield what a node offers and which of it is used here, or for how long it is silent."""
-    for each in (*([cluster["own"]] if cluster["own"] else []), *cluster["nodes"]):
+    for each in (cluster["own"], *cluster["nodes"]):
         if each["node"] == name:
             yield f"{name} offers {', '.join(each['servers']) or 'nothing'}"
             here = [server for server, nodes in cluster["servers"].items() if name in nodes]

@@ -52,12 +52,38 @@ def test_facts_of_a_process_that_was_killed_are_none_and_those_of_one_that_faile
     directory: str,
 ) -> None:
     assert read_facts(directory) is None
-    failed = NodeFacts(pid=0, problem="the NATS server refuses this node")
+    failed = NodeFacts(pid=0, own=OWN, problem="the NATS server refuses this node")
     write_facts(directory, failed)
     assert read_facts(directory) == failed
     assert node_pid(directory) == 0
-    Path(paths.node_file(directory)).write_text("{")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b'{"pid":',
+        b"\xff\xfe",
+        b"[]",
+        b'{"pid":99999999999999999999999,"own":{"node":"a","epoch":"","release":""}}',
+        b'{"pid":4294967296,"own":{"node":"a","epoch":"","release":""}}',
+        b'{"pid":-1,"own":{"node":"a","epoch":"","release":""}}',
+        b'{"pid":"0","own":{"node":"a","epoch":"","release":""}}',
+        b'{"pid":0}',
+        b'{"pid":0,"own":null}',
+        b'{"pid":0,"own":[]}',
+        b'{"pid":0,"own":{"node":"a"}}',
+        b'{"pid":0,"own":{"node":"a","epoch":"","release":""},"nodes":[{}]}',
+        b'{"pid":0,"own":{"node":"a","epoch":"","release":""},"servers":{"git":"a"}}',
+        b'{"pid":0,"own":{"node":"a","epoch":"","release":""},"is_up":"yes","cluster":7}',
+        b'{"pid":0,"x":' + 100_000 * b"[",
+    ],
+)
+@behaviour("cluster:status")
+def test_a_file_that_no_node_has_written_is_as_none(directory: str, text: bytes) -> None:
+    Path(paths.node_file(directory)).write_bytes(text)
     assert read_facts(directory) is None
+    assert node_pid(directory) == 0
 
 
 @behaviour("cluster:status")

@@ -14,12 +14,13 @@ from carpool_protocol.bootstrap import paths
 
 def write(directory: Path, **facts: Any) -> None:
     """Write facts of this test's process, in place of a node's."""
-    text = json.dumps({"pid": os.getpid(), "cluster": "c", "url": "nats://h", **facts}, separators=(",", ":"))
+    whole = {"pid": os.getpid(), "own": {"node": "beta"}, "cluster": "c", "url": "nats://h", **facts}
+    text = json.dumps(whole, separators=(",", ":"))
     Path(paths.node_file(str(directory))).write_text(text)
 
 
 def test_a_node_that_has_joined_is_named_with_its_cluster(tmp_path: Path) -> None:
-    write(tmp_path, is_up=True, own={"node": "beta"})
+    write(tmp_path, is_up=True)
     assert wait_for_node(str(tmp_path)) == NodeOutcome("node beta is in the cluster c at nats://h", True)
 
 
@@ -44,3 +45,12 @@ def test_facts_of_an_earlier_process_are_no_outcome(
     monkeypatch.setattr(node_outcome, "JOIN_S", 0.1)
     write(tmp_path, **facts)
     assert "not in the cluster yet" in wait_for_node(str(tmp_path), earlier_pid=os.getpid()).text
+
+
+@pytest.mark.parametrize("facts", [{"own": []}, {"own": None}, {"is_up": "yes"}, {"pid": 10**30}, {"url": 7}])
+def test_a_file_that_no_node_has_written_is_no_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(node_outcome, "JOIN_S", 0.1)
+    write(tmp_path, **{"is_up": True, **facts})
+    assert "not in the cluster yet" in wait_for_node(str(tmp_path)).text

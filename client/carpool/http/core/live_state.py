@@ -117,7 +117,7 @@ def _cluster(cluster: Facts) -> dict[str, Any]:
     nodes = [_node(each) for each in cluster["nodes"][:MAX_NODES]]
     return {
         **cluster,
-        "own": None if cluster["own"] is None else _node(cluster["own"]),
+        "own": _node(cluster["own"]),
         "nodes": nodes,
         "silent": cluster["silent"][:MAX_NODES],
         "servers": {name: found[:MAX_NODES] for name, found in [*cluster["servers"].items()][:MAX_ROWS]},

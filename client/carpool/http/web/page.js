@@ -461,7 +461,7 @@ function drawBroker() {
     put($("flow-nodes"), ...(cluster ? [
       el("h2", {}, `Nodes of ${cluster.name || "the cluster"}`),
       ...(cluster.problem ? [el("p", { class: "prose" }, cluster.problem)] : []),
-      ...(cluster.own ? [cluster.own] : []).concat(cluster.nodes).map(nodeBox),
+      ...[cluster.own, ...cluster.nodes].map(nodeBox),
       ...cluster.silent.map((each) => el("div", { class: "box bad" }, el("span", { class: "name" }, each.node), el("span", { class: "fact" }, `silent for ${seconds(each.for_s)}`))),
     ] : []));
   }

@@ -33,7 +33,7 @@ class NodeActParams(Struct):
     by: str = ""
     """The other node that asked for it; empty: a command on this machine."""
     pid: int = 0
-    uid: int | None = None
+    """The process that asked the node's process on this machine, which has it from its socket."""
 
 
 class OperatorActs:
@@ -51,7 +51,10 @@ class OperatorActs:
         methods.add("carpool/node_act", NodeActParams, self.add_node_act)
 
     def add_node_act(self, session: SessionId, params: NodeActParams) -> dict[str, Any]:
-        """Write the line of an act on a node. Returns nothing of interest."""
+        """Write the line of an act on a node. Returns nothing of interest.
+
+        The user is the one at the socket of the node's process, which takes requests of its own user only.
+        """
         if self._audit is not None:
             self._audit.add_act(
                 OperatorAct(
@@ -60,7 +63,7 @@ class OperatorActs:
                     for_session="",
                     session=session,
                     pid=params.pid,
-                    uid=params.uid,
+                    uid=None if params.by else self._peer_uid(session),
                     via="node" if params.by else "cli",
                     principal=params.by[:MAX_TARGET_CHARS],
                     outcome=params.outcome,

@@ -31,7 +31,6 @@ class NodeAct(Struct, frozen=True, kw_only=True):
     """The other node that asked for it; empty: a command on this machine."""
     pid: int = 0
     """The process that asked for it on this machine; 0: not known."""
-    uid: int | None = None
 
 
 async def record(directory: str, act: NodeAct) -> None:

@@ -113,5 +113,5 @@ class VerbRequests:
 
 
 def _act(asker: SupervisorConnection, verb: Verb, node: str, outcome: Outcome) -> NodeAct:
-    pid, uid = asker.peer or (0, None)
-    return NodeAct(act=verb, node=node, outcome=outcome, pid=pid, uid=uid)
+    pid = asker.peer[0] if asker.peer else 0
+    return NodeAct(act=verb, node=node, outcome=outcome, pid=pid)

@@ -28,7 +28,7 @@ def audit(tmp_path: Path) -> AuditLog:
 
 def methods_with(audit: AuditLog | None) -> Methods:
     methods = Methods()
-    OperatorActs(broker_core(), audit, lambda _: 0).register(methods)
+    OperatorActs(broker_core(), audit, lambda _: 1000).register(methods)
     return methods
 
 
@@ -45,8 +45,8 @@ async def test_a_drain_that_another_node_asked_for_names_it(audit: AuditLog) -> 
 
 
 @behaviour("cluster:acts")
-async def test_a_drain_by_a_command_names_its_process_and_user(audit: AuditLog) -> None:
-    act = RawJson(b'{"act": "leave", "node": "alpha", "outcome": "done", "pid": 41, "uid": 1000}')
+async def test_a_drain_by_a_command_names_its_process_and_the_user_at_the_socket(audit: AuditLog) -> None:
+    act = RawJson(b'{"act": "leave", "node": "alpha", "outcome": "done", "pid": 41, "uid": 66}')
     await methods_with(audit).answer(ME, "carpool/node_act", act)
     audit.flush()
     [line] = lines_of(Path(audit.path))

@@ -317,6 +317,7 @@ class FakeBroker:
             },
             "carpool/why": lambda: self._why(params["server"]),
             "carpool/testify": dict,
+            "carpool/node_act": dict,
             "tools/call": lambda: self._call(params),
         }
         return results.get(method, lambda: FakeError(-32601, f"no {method}"))()

@@ -34,6 +34,8 @@ class NodeActParams(Struct):
     """The other node that asked for it; empty: a command on this machine."""
     pid: int = 0
     """The process that asked the node's process on this machine, which has it from its socket."""
+    times: int = 1
+    """Greater than 1: it stands for this number of refused requests."""
 
 
 class OperatorActs:
@@ -67,6 +69,7 @@ class OperatorActs:
                     via="node" if params.by else "cli",
                     principal=params.by[:MAX_TARGET_CHARS],
                     outcome=params.outcome,
+                    times=params.times,
                 )
             )
         return {}

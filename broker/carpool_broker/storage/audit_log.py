@@ -55,6 +55,8 @@ class OperatorAct(Struct, frozen=True, kw_only=True):
     outcome: str = "unknown"
     failed: list[str] = field(default_factory=list)
     """Targets at which it failed."""
+    times: int = 1
+    """Greater than 1: the line stands for this number of refused acts within a minute."""
 
 
 _json: Final = msgspec.json.Encoder().encode
@@ -138,7 +140,10 @@ class AuditLog:
     def add_act(self, act: OperatorAct) -> None:
         """Add the line of an operator's act, if the log is on."""
         if self._is_on:
-            members = _inner(structs.asdict(act))
+            said = structs.asdict(act)
+            if act.times == 1:
+                del said["times"]
+            members = _inner(said)
             self._lines.append(f'{{"at":"{self._at or self._begin()}",{members},"run":"{self.run}"}}\n')
 
     def _begin(self) -> str:

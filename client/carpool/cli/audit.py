@@ -291,7 +291,7 @@ def row(line: Line) -> list[str]:
 
 def _row_of_act(at: str, line: Line) -> list[str]:
     """Return the cells of an operator's act: its targets and the verb stand below SERVER and TOOL."""
-    uid = line.get("uid")
+    uid, outcome, times = line.get("uid"), str(line.get("outcome", "?")), line.get("times")
     user = f"uid {uid}" if uid is not None else "a user"
     operator = f"operator {line.get('principal') or user}"
     targets = line.get("targets")
@@ -302,7 +302,7 @@ def _row_of_act(at: str, line: Line) -> list[str]:
         f"{display.one_line(operator, 40)} {line.get('session', '')}".strip(),
         display.one_line(named or "-", 40),
         f"({display.one_line(str(line['act']), 40)})",
-        str(line.get("outcome", "?")),
+        f"{outcome} {times} times" if isinstance(times, int) and times > 1 else outcome,
         "-",
         "-",
         "-",

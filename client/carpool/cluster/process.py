@@ -55,6 +55,8 @@ LOOK_S: Final = 2.0
 """How often the configuration file is looked at."""
 _LAST_FRAMES_S: Final = 0.05
 """The time in which the link sends the ends of sessions."""
+_LAST_ACTS_S: Final = 2.0
+"""The longest wait at the end for lines of the audit."""
 
 
 def run(arguments: list[str]) -> int:
@@ -164,6 +166,7 @@ class NodeProcess:
                     each.result()
         finally:
             await self._leave()
+            await self._verbs.acts.wait_written(_LAST_ACTS_S)
             local.close()
             for each in tasks:
                 each.cancel()

@@ -11,15 +11,15 @@ from typing import Final, Literal
 
 from msgspec import structs
 
-from carpool.cluster.act_records import NodeAct, Outcome, Verb, record
+from carpool.cluster.act_records import ActRecords, NodeAct, Outcome, Verb
 from carpool.cluster.core.node import DrainingAsked, NodeAnswered
 from carpool.cluster.core.node_requests import NodeAnswer
 from carpool.cluster.log import log
 from carpool.cluster.other_nodes import OtherNodes
 from carpool.cluster.supervisor_socket import SessionRequest, SupervisorConnection
 
-MAX_RECORDS: Final = 16
-"""The most acts that are being written down at a time: another node may ask as often as it likes."""
+LEAVE_S: Final = 4.0
+"""A node that leaves waits for so long for the line of that in the audit."""
 _DONE: Final = {
     "drain": "takes no further sessions of other nodes; those that are open go on",
     "undrain": "takes sessions of other nodes again",
@@ -41,12 +41,12 @@ class VerbRequests:
         """`node`: this one's name. `set_draining` returns True if that is a change. `leave`: ends the process
         for good.
         """
-        self._directory = directory
         self._node = node
         self._others = others
         self._set_draining = set_draining
         self._leave = leave
-        self._records: set[asyncio.Task[None]] = set()
+        self.acts = ActRecords(directory)
+        self._leaving: asyncio.Task[None] | None = None
 
     def requested(self, asker: SupervisorConnection, request: SessionRequest) -> None:
         """A verb asks for `request.act`."""
@@ -55,7 +55,8 @@ class VerbRequests:
             case "leave":
                 text = f"{self._node} leaves the cluster; `carpool restart --all` joins again"
                 asker.tell({"said": text})
-                self._record(_act(asker, "leave", self._node, "done"), then=self._leave)
+                self.acts.add(_act(asker, "leave", self._node, "done"))
+                self._leaving = asyncio.create_task(self._leave_when_written())
             case "drain" | "undrain":
                 self._drain(asker, request.act, node)
             case "story":
@@ -76,7 +77,7 @@ class VerbRequests:
             outcome: Outcome = "done"
             if refused:
                 outcome = "refused" if effect.is_received else "unknown"
-            self._record(_act(asker, verb, node, outcome))
+            self.acts.add(_act(asker, verb, node, outcome))
 
         said = f"{node} {_DONE[verb]}"
         if node == self._node:
@@ -90,26 +91,19 @@ class VerbRequests:
         if effect.is_allowed and self._set_draining(effect.is_on):
             what = "drain" if effect.is_on else "take sessions again"
             log(f"node {effect.node} asks this one to {what}")
-        self._record(
+        self.acts.add(
             NodeAct(
                 act="drain" if effect.is_on else "undrain",
                 node=self._node,
                 outcome="done" if effect.is_allowed else "refused",
                 by=effect.node,
+                times=effect.times,
             )
         )
 
-    def _record(self, act: NodeAct, then: Callable[[], None] = lambda: None) -> None:
-        async def write() -> None:
-            if len(self._records) <= MAX_RECORDS:
-                await record(self._directory, act)
-            else:
-                log(f"too many acts at once: the audit has no line of `{act.act}` by {act.by}", "warning")
-            then()
-
-        task = asyncio.create_task(write())
-        self._records.add(task)
-        task.add_done_callback(self._records.discard)
+    async def _leave_when_written(self) -> None:
+        await self.acts.wait_written(LEAVE_S)
+        self._leave()
 
 
 def _act(asker: SupervisorConnection, verb: Verb, node: str, outcome: Outcome) -> NodeAct:

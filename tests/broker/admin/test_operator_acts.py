@@ -38,10 +38,21 @@ async def test_a_drain_that_another_node_asked_for_names_it(audit: AuditLog) -> 
     await methods_with(audit).answer(ME, "carpool/node_act", act)
     audit.flush()
     [line] = lines_of(Path(audit.path))
-    found = {key: line[key] for key in ("act", "targets", "via", "principal", "outcome")}
+    found = {key: line[key] for key in ("act", "targets", "via", "principal", "outcome", "uid")}
     assert found == {
         "act": "drain", "targets": ["alpha"], "via": "node", "principal": "beta", "outcome": "refused",
+        "uid": None,
     }  # fmt: skip
+    assert "times" not in line
+
+
+@behaviour("cluster:acts")
+async def test_drains_that_came_too_often_are_one_line_with_their_number(audit: AuditLog) -> None:
+    act = RawJson(b'{"act": "drain", "node": "alpha", "outcome": "refused", "by": "beta", "times": 7}')
+    await methods_with(audit).answer(ME, "carpool/node_act", act)
+    audit.flush()
+    [line] = lines_of(Path(audit.path))
+    assert (line["outcome"], line["times"]) == ("refused", 7)
 
 
 @behaviour("cluster:acts")

@@ -9,6 +9,7 @@ Knows nothing of: sockets, links, files, brokers and supervisors, clocks (`now` 
 """
 
 from collections.abc import Callable, Collection
+from math import inf
 from typing import Final
 
 from msgspec import Struct
@@ -23,8 +24,9 @@ from carpool.cluster.core.frames import (
     decode_frame,
     encode_frame,
 )
-from carpool.cluster.core.minute_counts import MinuteCounts
+from carpool.cluster.core.minute_counts import MINUTE_S, MinuteCounts
 from carpool.cluster.core.node_requests import (
+    MAX_ALL_DRAINS,
     MAX_ANSWERS,
     MAX_DRAINS,
     REQUEST_S,
@@ -67,6 +69,8 @@ class DrainingAsked(Struct, frozen=True):
     is_on: bool
     is_allowed: bool
     """False: it was refused, and nothing is to be done."""
+    times: int = 1
+    """Greater than 1: it stands for this number of refused requests, which came within a minute."""
 
 
 class NodeAsked(Struct, frozen=True):
@@ -151,7 +155,10 @@ class NodeCore:
         self._window_bytes = window_bytes
         self._drain_by = frozenset(drain_by)
         self._requests = NodeRequests()
-        self._drains = MinuteCounts(MAX_DRAINS)
+        self._drains = MinuteCounts(MAX_DRAINS, MAX_ALL_DRAINS)
+        self._refused_drains: dict[tuple[str, bool], int] = {}
+        """The drains (True) and undrains that came too often, by node: one effect a minute tells them."""
+        self._refused_due = inf
         self._turns = MinuteCounts(MAX_TURNS)
         self._nodes: dict[str, NodeSessions] = {}
         self._offered: dict[str, _Offered] = {}
@@ -164,7 +171,7 @@ class NodeCore:
         """This life's own offer has come back from the store of the link."""
         self._namesakes: set[str] = set()
         """Epochs of other nodes of this name that were reported."""
-        self._namesake_heard_at = float("-inf")
+        self._namesake_heard_at = -inf
         self._silent: dict[str, float] = {}
         """Nodes that were there and have not left, with the time at which they were last heard."""
 
@@ -280,6 +287,8 @@ class NodeCore:
         if not asked:
             refusal = NodeAnswer(refused=f"node {self.name} has too many requests of node {node} in work")
             self._nodes[node].channel.send(AnswerRecord(event.number, encode_answer(refusal)))
+            if event.kind in {"drain", "undrain"}:
+                self._count_refused(node, event.kind == "drain", now)
             return []
         match event.kind:
             case "drain" | "undrain":
@@ -296,6 +305,7 @@ class NodeCore:
         if not self._drains.allows(node, now):
             refusal = f"node {node} asks node {self.name} for this too often: wait a minute"
             self.answer(node, asked, NodeAnswer(refused=refusal))
+            self._count_refused(node, is_on, now)
             return self._report(node, "it asks this one to drain too often; refused")
         if is_allowed:
             self.answer(node, asked, NodeAnswer())
@@ -304,6 +314,24 @@ class NodeCore:
         self.answer(node, asked, NodeAnswer(refused=refusal))
         told = self._report(node, "it asks this one to drain, or to end that; refused (`cluster.drain_by`)")
         return [*told, DrainingAsked(node, is_on, is_allowed=False)]
+
+    def _count_refused(self, node: str, is_on: bool, now: float) -> None:
+        key = (node, is_on)
+        if key not in self._refused_drains and len(self._refused_drains) >= MAX_NODES:
+            return
+        self._refused_drains[key] = self._refused_drains.get(key, 0) + 1
+        self._refused_due = min(self._refused_due, now + MINUTE_S)
+
+    def _tell_refused(self, now: float) -> list[DrainingAsked]:
+        if now < self._refused_due:
+            return []
+        told = [
+            DrainingAsked(node, is_on, is_allowed=False, times=times)
+            for (node, is_on), times in self._refused_drains.items()
+        ]
+        self._refused_drains.clear()
+        self._refused_due = inf
+        return told
 
     def _answer_received(self, node: str, event: AnswerReceived, now: float) -> list[NodeEffect]:
         took_s = self._requests.answered(node, event.number, now)
@@ -408,6 +436,7 @@ class NodeCore:
             NodeAnswered(number, NodeAnswer(refused=_NOT_ANSWERED), is_received=False)
             for number in self._requests.expired(now)
         ]
+        effects += self._tell_refused(now)
         for name, node in list(self._nodes.items()):
             effects += self._translate(name, node.received(node.channel.tick(now)), now)
         gone = [name for name, each in self._offered.items() if now >= each.heard_at + LOST_S]
@@ -423,8 +452,8 @@ class NodeCore:
     def next_deadline(self) -> float:
         """Return when `tick` and `take_frames` are due."""
         due = [node.channel.next_deadline() for node in self._nodes.values()]
-        due.append(self._requests.next_deadline())
-        return min([*due, *(each.heard_at + LOST_S for each in self._offered.values())], default=float("inf"))
+        due += [self._requests.next_deadline(), self._refused_due]
+        return min([*due, *(each.heard_at + LOST_S for each in self._offered.values())], default=inf)
 
     def introduce(self, node: str, now: float) -> None:
         """Begin a channel to a node that is known by name only, and try it as long as this node runs."""

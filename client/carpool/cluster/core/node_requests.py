@@ -24,6 +24,8 @@ MAX_ANSWERS: Final = 100
 """The most answers that wait to be sent to one other node. Requests beyond them are not answered."""
 MAX_DRAINS: Final = 20
 """The most drains and undrains of one other node in a minute. Further ones are refused."""
+MAX_ALL_DRAINS: Final = 100
+"""The most drains and undrains of all other nodes together in a minute."""
 MAX_TEXT: Final = 300
 MAX_STEPS: Final = 200
 MAX_UNIX_S: Final = 1e10

@@ -209,10 +209,26 @@ def test_a_flood_of_requests_leaves_few_lines_few_acts_and_few_answers(kind: str
             if isinstance(asked, NodeAsked):
                 flood.core.answer("gamma", asked.number, NodeAnswer(unix_s=1.0))
         flood.effects = [each for each in flood.effects if not isinstance(each, NodeAsked)]
-    assert sum(isinstance(each, DrainingAsked) for each in flood.effects) <= MAX_DRAINS
+    assert sum(isinstance(each, DrainingAsked) for each in flood.effects) <= MAX_DRAINS + 2 * (
+        kind == "drain"
+    )
     assert sum(isinstance(each, Report) for each in flood.effects) <= 3
     assert flood.waiting(AnswerRecord) <= MAX_ANSWERS + MAX_IN_WORK
     flood.core.check()
+
+
+@behaviour("cluster:acts", "cluster:hostile")
+def test_each_drain_that_takes_effect_is_told_and_those_too_many_are_counted_once_a_minute() -> None:
+    flood = Flood()
+    for number in range(MAX_DRAINS + 7):
+        flood.send([RequestRecord(number, "drain")], 1.0)
+    done = [each for each in flood.effects if isinstance(each, DrainingAsked)]
+    assert done == MAX_DRAINS * [DrainingAsked("gamma", is_on=True, is_allowed=True)]
+    assert flood.core.next_deadline() <= 1.0 + MINUTE_S
+    assert not any(isinstance(each, DrainingAsked) for each in flood.core.tick(MINUTE_S))
+    told = [each for each in flood.core.tick(1.0 + MINUTE_S) if isinstance(each, DrainingAsked)]
+    assert told == [DrainingAsked("gamma", is_on=True, is_allowed=False, times=7)]
+    assert not any(isinstance(each, DrainingAsked) for each in flood.core.tick(3 * MINUTE_S))
 
 
 @behaviour("cluster:hostile")
@@ -242,6 +258,18 @@ def test_drains_are_allowed_again_in_the_next_minute() -> None:
     assert not counts.allows("beta", MINUTE_S - 0.1)
     assert counts.allows("gamma", MINUTE_S - 0.1), "others are not held up"
     assert counts.allows("beta", MINUTE_S)
+
+
+def test_all_nodes_together_have_a_bound_of_their_own() -> None:
+    counts = MinuteCounts(2, 3)
+    assert [counts.allows(node, 0.0) for node in ("a", "a", "a", "b", "c")] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert counts.allows("c", MINUTE_S)
 
 
 @behaviour("cluster:story")

@@ -1,7 +1,6 @@
 """Counts calls when they end.
 
-Owns which row a call counts in, and which field each of its ends is. Calls at other nodes are never among
-those that are counted in the short way (`OpenCall.handed_to_node`). Nothing is done for a call before it
+Owns which row a call counts in, and which field each of its ends is. Nothing is done for a call before it
 ends: a snapshot adds the open ones. A call that was never sent counts under `(unknown)` unless a server was
 found for it. Invariant (`check`): every call of the table that has ended was counted once. Refuses to know:
 how many rows there are (`counters`), what an answer says to its agent.
@@ -31,7 +30,6 @@ BUILTIN: Final = "(built-in)"
 """The tool of a call that carpool itself has answered."""
 _GOOD_END: Final = b'"isError":false}'
 """The end of most results: a search through them is not needed then."""
-_GOOD_END_BYTES: Final = len(_GOOD_END)
 
 
 class OpenCalls(Protocol):
@@ -64,6 +62,7 @@ class CallCounting:
             outcome == "ok"
             and rows is not None
             and open_call.sent_at == since
+            and not open_call.node
             and open_call.stage == "sent"
             and open_call.asked.method == TOOLS_CALL
             and (counters := rows.get((open_call.server, open_call.target))) is not None
@@ -73,7 +72,7 @@ class CallCounting:
             counters.direct_s += seconds
             counters.bytes_in += open_call.size_bytes
             counters.bytes_out += len(body)
-            if body[-_GOOD_END_BYTES:] != _GOOD_END and is_failed_result(body):
+            if not body.endswith(_GOOD_END) and is_failed_result(body):
                 counters.tool_errors += 1
         else:
             self._count(open_call, outcome, body, now)

@@ -334,7 +334,7 @@ class CallTable:
         """The supervisor has handed a call to a session at another node."""
         open_call = self.calls.get(message.call)
         if open_call is not None:
-            open_call.handed_to_node(message.node)
+            open_call.node = message.node
 
     def call_progressed(self, progress: CallProgressed) -> None:
         """Send progress to the agent under its own token, with the token's JSON type."""

@@ -6,7 +6,6 @@ Refuses to know: effects, views, the link.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from math import inf, nextafter
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -104,14 +103,6 @@ class OpenCall:
         """The task that the call is about, by carpool's id."""
         self.instance = _NO_INSTANCE
         """The instance that runs that task."""
-
-    def handed_to_node(self, node: str) -> None:
-        """The call is at another node. A call that was sent at once counts no longer as one (`call_counting`
-        looks for equal times), so that counting local calls need not ask for a node.
-        """
-        self.node = node
-        if self.sent_at == self.since:
-            self.sent_at = nextafter(self.since, inf)
 
     @property
     def tool(self) -> str:

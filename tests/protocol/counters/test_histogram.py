@@ -66,6 +66,26 @@ def test_a_sum_less_one_part_is_the_other_part(one: list[float], other: list[flo
     assert both.count == len(one) + len(other)
 
 
+@given(DURATIONS, DURATIONS, st.floats(0.01, 1.0))
+def test_no_percentile_is_longer_than_the_longest_duration(
+    one: list[float], other: list[float], fraction: float
+) -> None:
+    both = histogram(*one)
+    both.merge(histogram(*other))
+    for found, durations in ((both, one + other), (both.minus(histogram(*other)), one + other)):
+        at = found.percentile(fraction)
+        assert at is None or at <= max(durations)
+
+
+def test_five_calls_of_one_length_have_that_length_as_their_p99() -> None:
+    assert histogram(*[0.702] * 5).percentile(0.99) == pytest.approx(0.702)
+
+
+def test_a_percentile_of_an_older_broker_is_the_interpolated_one() -> None:
+    counted = histogram(*[0.702] * 5)
+    assert DurationHistogram(counted.counts, counted.sum_s).percentile(1.0) == 1.0
+
+
 def test_no_percentile_is_longer_than_all_durations_together() -> None:
     one = DurationHistogram()
     one.observe(1.28)

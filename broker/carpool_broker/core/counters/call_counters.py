@@ -17,13 +17,14 @@ _EMPTY: Final = DurationHistogram().counts
 class CallCounters:
     """The counters of the calls of one agent to one tool."""
 
-    __slots__ = ("bytes_in", "bytes_out", "direct", "direct_s", "rest", "tool_errors")
+    __slots__ = ("bytes_in", "bytes_out", "direct", "direct_longest_s", "direct_s", "rest", "tool_errors")
 
     def __init__(self) -> None:
         self.direct = _EMPTY.copy()
         """Calls that were sent at once and answered, by bucket of the time that this took."""
         self.direct_s = 0.0
         """The sum of these times."""
+        self.direct_longest_s = 0.0
         self.tool_errors = 0
         """Those of them in which the tool says that it failed."""
         self.bytes_in = 0
@@ -49,7 +50,7 @@ class CallCounters:
         earlier broker.
         """
         answers = sum(self.direct)
-        times = DurationHistogram(self.direct.copy(), self.direct_s)
+        times = DurationHistogram(self.direct.copy(), self.direct_s, self.direct_longest_s)
         found = CallCounts(
             calls=self.ended + in_flight,
             resumed=resumed,
@@ -58,7 +59,7 @@ class CallCounters:
             bytes_in=self.bytes_in,
             bytes_out=self.bytes_out,
             server=times,
-            total=DurationHistogram(self.direct.copy(), self.direct_s),
+            total=DurationHistogram(self.direct.copy(), self.direct_s, self.direct_longest_s),
         )
         found.waiting.counts[0] = answers
         found.merge(self.rest)

@@ -45,6 +45,7 @@ def test_a_call_counts_when_it_is_sent_and_as_an_answer_when_it_ends() -> None:
     assert (counts.waiting.count, counts.waiting.sum_s) == (1, 0.0)
     assert [counts.server.count, counts.total.count] == [1, 1]
     assert [counts.server.sum_s, counts.total.sum_s] == pytest.approx([1.5, 1.5])
+    assert [counts.server.longest_s, counts.total.longest_s] == pytest.approx([1.5, 1.5])
 
 
 def test_the_agent_of_a_row_is_what_is_bounded_of_it() -> None:

@@ -1787,6 +1787,10 @@ _HOOKS: Final = {
         "docs/hooks.md",
         "A hook that fails, hangs or dies has calls refused or let through, as it is set for it.",
     ),
+    "hooks:named": Behaviour(
+        "docs/hooks.md",
+        "`status` and `doctor` name a hook that fails or denies every call, and do not blame the server.",
+    ),
     "hooks:once": Behaviour(
         "docs/hooks.md, rule 4",
         "Whatever hooks say and do, no call runs twice and none is left without its answer.",

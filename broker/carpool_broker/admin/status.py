@@ -98,6 +98,7 @@ def hook_rows(hooks: CallHooks, hooking: HookRunner) -> list[dict[str, Any]]:
                 "waiting": len(line.waiting),
                 "allowed": tally.verdicts["allow"],
                 "denied": tally.verdicts["deny"],
+                "denied_in_a_row": tally.denied_in_a_row,
                 "rewritten": tally.verdicts["rewrite"],
                 "failed": tally.verdicts["failed"],
                 "timeouts": tally.timeouts,
@@ -291,6 +292,8 @@ def _health(facts: StatusFacts, servers: Mapping[str, Any]) -> tuple[bool, str]:
         return True, "config_broken"
     if not all(server["well"] for server in servers.values()):
         return True, "servers_failing"
+    if any(hook.get("problem") for hook in facts.hooks):
+        return True, "hooks_failing"
     if facts.counters is not None and any(each.mostly_failed for each in facts.counters.recent.values()):
         return True, "calls_failing"
     return True, "ok"

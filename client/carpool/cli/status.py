@@ -34,7 +34,7 @@ from carpool.control.control_client import ControlClientError
 from carpool.control.place import runtime_place
 from carpool.control.verdict import is_well, with_verdict
 from carpool.launcher.http_door import HttpDoorStatus, read_door_status
-from carpool.readings.health_line import health_line
+from carpool.readings.health_line import MANY_DENIALS, health_line, hook_fault
 from carpool.terminal import display
 from carpool.terminal.table import Colour
 from carpool.terminal.verb_output import EXIT_NO_BROKER, fail, print_json
@@ -644,11 +644,10 @@ def hook_table(hooks: Iterable[Mapping[str, Any]]) -> str:
             ]
         )
         if hook.get("problem"):
-            effect = "refused" if hook.get("on_failure") == "deny" else "let through"
-            text = display.one_line(
-                f"hook {rows[-1][0]} fails, its calls are {effect}: {hook['problem']}", 400
-            )
-            wrong.append(text)
+            wrong.append(display.wrapped(hook_fault(hook), rest="  "))
+        elif (denied := hook.get("denied_in_a_row", 0)) >= MANY_DENIALS:
+            text = f"hook {rows[-1][0]} has denied each of its last {denied} calls"
+            wrong.append(display.wrapped(text, rest="  "))
     return "\n".join([table, *wrong]) if (table := _table(rows)) else ""
 
 

@@ -4,7 +4,7 @@ Owns which fact is which problem, its sentence, and the line that repairs it. A 
 `cli.doctor_facts` collects the facts. Knows nothing of: files, processes, terminals.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 from msgspec import Struct, structs
@@ -15,6 +15,7 @@ from carpool.cluster.node_facts import NodeFacts
 from carpool.doctor.cluster_problems import MissingFile, cluster_problems
 from carpool.doctor.kinds import KINDS, RESTART_COSTS
 from carpool.doctor.symptoms import stdout_noise, symptom
+from carpool.readings.health_line import MANY_DENIALS
 from carpool_protocol.config.reading.node_servers import PLACED_NOWHERE
 
 FREE_BYTES: Final = 50 * 1024 * 1024
@@ -28,6 +29,9 @@ _NEXT_START: Final = "Nothing is needed: the next start takes its place. `carpoo
 _UNSHADOW: Final = (
     "If you want both, rename one of the two servers, or move the servers of the file that is not read."
 )
+
+EVERYTHING: Final = "*"
+"""The `match` of a hook that gets the calls of all servers."""
 
 Fix = Literal["", "restart", "remove_socket", "restrict"]
 """A repair that `--fix` can do: restart carpool with the installed version, remove a socket on which nothing
@@ -201,6 +205,7 @@ def _of_daemon(facts: Facts) -> Iterator[Problem]:
     for name, server in servers.items():
         if name not in told:
             yield from _of_server(name, server)
+    yield from _of_hooks(status.get("hooks") or ())
     for name, calls in failing_calls(status).items():
         if name not in told and (servers.get(name) or {}).get("well", True):
             text = f"{calls['failed']} of the latest {calls['ended']} calls for {name} failed."
@@ -208,6 +213,34 @@ def _of_daemon(facts: Facts) -> Iterator[Problem]:
                 text += f" The last warning in its log: {warning}"
             repair = f"See `carpool stats --by tool` and `carpool logs {name}`."
             yield _problem("calls-failing", text, repair, name)
+
+
+def _of_hooks(hooks: Iterable[Mapping[str, Any]]) -> Iterator[Problem]:
+    """Yield the problem of each hook that fails, or that denies every call of every server."""
+    for hook in hooks:
+        name, denied = hook["name"], hook.get("denied_in_a_row", 0)
+        if hook.get("problem"):
+            effect = "refuses" if hook.get("on_failure") == "deny" else "lets through"
+            text = f"The hook {name} fails, and carpool {effect} the calls that it should check: "
+            yield _problem("hook-failing", text + hook["problem"], _HOOK_REPAIR)
+        elif denied >= MANY_DENIALS and _has_passed_nothing(hook):
+            text = f"The hook {name} gets the calls of all servers and has denied all so far, {denied}."
+            yield _problem("hook-denies-all", text, _DENIAL_REPAIR)
+
+
+def _has_passed_nothing(hook: Mapping[str, Any]) -> bool:
+    """True if a hook gets the calls of all servers and has let none pass."""
+    passed: int = hook.get("allowed", 0) + hook.get("rewritten", 0)
+    return not passed and EVERYTHING in (hook.get("match") or ())
+
+
+_HOOK_REPAIR: Final = (
+    "Mend its program: `carpool logs --daemon` has what it wrote. "
+    "`carpool restart --all` loads a changed module; or take the hook out of `hooks`."
+)
+_DENIAL_REPAIR: Final = (
+    "If that is not meant, mend its program, or give it a `match`. `carpool audit` has the calls."
+)
 
 
 def failing_calls(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -103,6 +103,23 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "`pip` or `docker`, which carpool does not know.",
         ),
         ProblemKind(
+            "hook-failing",
+            "configuration",
+            "A hook fails",
+            "A hook of yours exits with an error, raises an exception, prints no valid verdict, takes too "
+            "long or cannot be started. carpool then refuses the calls that the hook must check, or lets "
+            "them through, as `on_failure` says. No server is at fault. `carpool docs hooks` has the form of a "
+            "verdict.",
+        ),
+        ProblemKind(
+            "hook-denies-all",
+            "configuration",
+            "A hook denies every call",
+            "A hook of yours gets the calls of all servers and has let none of them pass so far. Agents get "
+            "its reason. Nothing is wrong if you mean it. A hook for some tools has a `match` (`carpool docs "
+            "hooks`).",
+        ),
+        ProblemKind(
             "calls-failing",
             "server",
             "Calls for a server fail",

@@ -4,12 +4,15 @@ Owns the words. Refuses to know: when all is well (`control.verdict`), where the
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from carpool.control.verdict import is_cluster_away, is_door_closed
 from carpool.terminal import display
 
 Facts = Mapping[str, Any]
+
+MANY_DENIALS: Final = 3
+"""A hook that has denied this many calls in a row is named: it may deny everything by a fault of its own."""
 
 
 def health_line(facts: Facts) -> str:
@@ -29,6 +32,9 @@ def health_line(facts: Facts) -> str:
                 if not server["well"]
             ]
             return f"serving; not well: {display.printable(', '.join(names))}"
+        case "hooks_failing":
+            hooks = [hook for hook in facts.get("hooks") or () if hook.get("problem")]
+            return f"serving; {'; '.join(map(hook_fault, hooks))}"
         case "calls_failing":
             failing = _failing_calls(facts["counters"]["recent"])
             return f"serving; most calls fail: {failing}; see `carpool stats`"
@@ -46,6 +52,12 @@ def health_line(facts: Facts) -> str:
             return "no server can be reached: the supervisor is away and is started again by itself"
         case reason:
             return f"not well: {display.printable(str(reason or '?'))}"
+
+
+def hook_fault(hook: Facts) -> str:
+    """Return why a hook fails, and what that does to the calls that it must check."""
+    effect = "refused" if hook.get("on_failure") == "deny" else "let through"
+    return display.one_line(f"hook {hook['name']} fails, its calls are {effect}: {hook['problem']}", 400)
 
 
 def _failing_calls(recent: Facts) -> str:

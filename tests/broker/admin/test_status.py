@@ -237,6 +237,15 @@ def test_a_session_is_shown_with_its_workspace() -> None:
     assert (one["workspace"], two["workspace"]) == (place, {"name": "", "root": ""})
 
 
+@behaviour("hooks:named")
+def test_a_hook_that_fails_is_a_reason_and_leaves_carpool_healthy() -> None:
+    hook = {"pid": 40, "name": "guard", "problem": "it raised ValueError"}
+    said = status(hooks=[hook])
+    assert (said["healthy"], said["reason"]) == (True, "hooks_failing")
+    assert status(hooks=[{**hook, "problem": ""}])["reason"] == "ok"
+    assert status(hooks=[hook], supervisors=[])["reason"] == "supervisor_away"
+
+
 @behaviour("counters:failing")
 def test_calls_that_mostly_fail_are_a_reason_and_leave_carpool_healthy() -> None:
     def reason(ended: int, failed: int, **more: Any) -> tuple[bool, str]:

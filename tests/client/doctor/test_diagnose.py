@@ -51,6 +51,12 @@ def failing(error: str, *stderr: str, state: str = "given_up", well: bool = Fals
     return {"status": {**WELL, "servers": {"git": server}}}
 
 
+def with_hook(**more: Any) -> dict[str, Any]:
+    """The facts about one hook that gets every call."""
+    hook = {"name": "guard", "on_failure": "deny", "match": ["*"], "denied_in_a_row": 0, "problem": ""}
+    return {"status": {**WELL, "hooks": [{**hook, **more}]}}
+
+
 def only(found: Facts) -> Problem:
     (problem,) = diagnose(found)
     return problem
@@ -97,6 +103,9 @@ def test_a_machine_in_order_has_no_problem() -> None:
             "carpool logs --daemon",
         ),
         ({"status": {**WELL, "counters": MOSTLY_FAILED}}, "calls-failing", "carpool stats"),
+        (with_hook(problem="it raised ValueError"), "hook-failing", "carpool logs --daemon"),
+        (with_hook(problem="it raised ValueError", on_failure="allow"), "hook-failing", "`hooks`"),
+        (with_hook(denied_in_a_row=3), "hook-denies-all", "`match`"),
         (failing("x"), "server-failing", "carpool logs git"),
         (failing("x", state="cold", well=True), "server-failing", "carpool logs git"),
         (
@@ -194,3 +203,25 @@ def test_failing_calls_of_a_server_that_is_down_are_not_told_besides() -> None:
     assert [each.id for each in diagnose(facts(status={**down, "counters": MOSTLY_FAILED}))] == [
         "server-failing"
     ]
+
+
+@behaviour("hooks:named")
+def test_a_hook_with_failures_is_named_and_its_servers_are_not() -> None:
+    said = only(facts(**with_hook(problem="it raised ValueError")))
+    assert said.text == (
+        "The hook guard fails, and carpool refuses the calls that it should check: it raised ValueError"
+    )
+    assert (said.server, said.fault) == ("", "configuration")
+
+
+@behaviour("hooks:named")
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"denied_in_a_row": 2},
+        {"denied_in_a_row": 9, "match": ["mcp:files:*"]},
+        {"denied_in_a_row": 9, "allowed": 1},
+    ],
+)
+def test_a_hook_that_denies_some_calls_is_no_problem(more: dict[str, Any]) -> None:
+    assert diagnose(facts(**with_hook(**more))) == []

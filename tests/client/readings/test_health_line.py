@@ -4,6 +4,7 @@ import pytest
 
 from carpool.control.verdict import is_well
 from carpool.readings.health_line import health_line
+from tests.behaviours import behaviour
 
 FINE = {"healthy": True, "reason": "ok", "door": None, "cluster": None}
 
@@ -23,3 +24,14 @@ def test_all_is_well_only_if_the_door_is_open_and_the_cluster_is_reached(
     facts = {**FINE, **more}
     assert health_line(facts) == said
     assert is_well(facts) == (said == "all is well")
+
+
+@behaviour("hooks:named")
+@pytest.mark.parametrize(
+    ("on_failure", "effect"), [("deny", "its calls are refused"), ("allow", "its calls are let through")]
+)
+def test_a_hook_that_fails_is_named_with_what_happens_to_its_calls(on_failure: str, effect: str) -> None:
+    hook = {"name": "guard", "on_failure": on_failure, "problem": "it raised ValueError"}
+    facts = {**FINE, "reason": "hooks_failing", "hooks": [{"name": "fine", "problem": ""}, hook]}
+    assert health_line(facts) == f"serving; hook guard fails, {effect}: it raised ValueError"
+    assert not is_well(facts)

@@ -91,6 +91,8 @@ class HookCounts:
         self.last_error = ""
         self.is_failing = False
         """True if its last run failed."""
+        self.denied_in_a_row = 0
+        """The number of its last verdicts that were denials, without any other between them."""
         self._durations_s: deque[float] = deque(maxlen=MAX_DURATION_SAMPLES)
 
     def count_run(self, verdict: HookVerdict, duration_s: float, reason: str = "") -> bool | None:
@@ -98,6 +100,7 @@ class HookCounts:
         changed.
         """
         self.verdicts[verdict] += 1
+        self.denied_in_a_row = self.denied_in_a_row + 1 if verdict == "deny" else 0
         if verdict == "failed":
             self.last_error = reason
         else:

@@ -505,6 +505,16 @@ def test_counts_and_the_median_say_what_a_hook_does() -> None:
     assert tally.median_s == pytest.approx(0.2)
 
 
+@behaviour("hooks:named")
+def test_denials_in_a_row_are_counted_until_another_verdict() -> None:
+    rig = hooked(BEFORE)
+    counts = []
+    for number, verdict in enumerate(["deny", "deny", "deny", "allow", "deny", "failed"]):
+        say(rig, run_of(rig.feed(called(str(number)))), verdict, reason="why")  # type: ignore[arg-type]
+        counts.append(rig.core.hooks.tallies["guard"].denied_in_a_row)
+    assert counts == [1, 2, 3, 0, 1, 0]
+
+
 def test_the_log_says_once_that_a_hook_fails_and_once_that_it_works_again_and_no_denials_reason() -> None:
     rig = hooked(BEFORE)
     notes: list[str] = []

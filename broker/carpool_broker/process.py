@@ -200,6 +200,7 @@ class BrokerShell:
         process = Process(
             release=RELEASE,
             restarts=incarnation.epoch,
+            warnings=self._warnings,
             hooks=lambda: hook_rows(self.core.hooks, self._hook_runner),
             audit=self._audit_log,
             trace=self._trace_exporter.facts,
@@ -576,12 +577,20 @@ class BrokerShell:
         self._pump.feed(events.HooksRead(tuple(map(rule_of, self._configuration.config.hooks))))
 
     def _log_warnings(self) -> None:
-        for text in self._configuration.warnings:
+        for text in self._warnings():
             log.warning("%s", text)
-        if self._configuration.config.supervisors != len(self.core.links.names):
-            log.warning("supervisors: another number applies after `carpool restart --all`")
-        for name in self._configuration.missing_profiles():
-            log.warning("the profile %s is no longer in the file: agents with it may do nothing", name)
+
+    def _warnings(self) -> list[str]:
+        """Return what of the configuration in force has no effect, or none yet."""
+        pending = self.core.links.pending_number(self._configuration.config.supervisors)
+        return [
+            *self._configuration.warnings,
+            *([pending] if pending else []),
+            *(
+                f"the profile {name} is no longer in the file: agents with it may do nothing"
+                for name in self._configuration.missing_profiles()
+            ),
+        ]
 
     def _clock_jumped(self) -> None:
         log.warning("the clock jumped: this process was stopped, or the machine slept")

@@ -68,6 +68,7 @@ STATUS: Json = {
     "reason": "git has given up",
     "broker": {"pid": 11, "uptime_s": 3700.5, "version": "0.1.0", "restarts": 2},
     "supervisors": [{"id": "sup1", "pid": 12}],
+    "supervisors_away": [],
     "servers": {
         "time": {
             "state": "serving",
@@ -314,6 +315,7 @@ class FakeBroker:
             "carpool/reload": lambda: {
                 "ok": False,
                 "problems": ["carpool.json:3: unknown key 'comand'; did you mean 'command'?"],
+                "warnings": ["supervisors: 2 in the configuration, and 1 in force"],
             },
             "carpool/why": lambda: self._why(params["server"]),
             "carpool/testify": dict,

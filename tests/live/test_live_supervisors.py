@@ -93,3 +93,14 @@ async def test_operators_see_and_reach_the_servers_of_both(daemon: Make) -> None
         assert code == 0
         assert "sup2" in out
         assert [each["ok"] for each in await one.operate("stop", *SERVERS)] == [True] * len(SERVERS)
+
+
+@behaviour("supervisors:several")
+async def test_a_reload_says_that_another_number_of_supervisors_waits_for_a_restart(daemon: Make) -> None:
+    one = daemon({"echo0": kit("echo")}, supervisors=1)
+    with trio.fail_after(LIMIT_S):
+        one.configure({"echo0": kit("echo")}, supervisors=2)
+        code, out, err = await one.carpool("reload")
+        assert (code, out) == (0, "reloaded\n")
+        assert "2 in the configuration, and 1 in force" in err
+        assert "`carpool restart --all`" in err

@@ -75,6 +75,6 @@ class ControlMethods:
 
         async def read_again(_: object) -> dict[str, Any]:
             problems = await reload()
-            return {"ok": not problems, "problems": problems}
+            return {"ok": not problems, "problems": problems, "warnings": process.warnings()}
 
         methods.add_plain("carpool/reload", read_again, Act("reload", []))

@@ -46,6 +46,8 @@ class Process(Struct, frozen=True):
     release: str
     restarts: int = 0
     """The number of brokers that have died since carpool started."""
+    warnings: Callable[[], list[str]] = list
+    """Returns what the configuration in force has that is of no effect, or is not in force yet."""
     hooks: Callable[[], list[dict[str, Any]]] = list
     """Returns the rows of `status` about hooks."""
     audit: AuditLog | None = None

@@ -164,11 +164,14 @@ def reload(as_json: bool) -> None:
     with open_session(control=True) as door:
         answer = broker_request_or_fail(door, "carpool/reload", {})
     problems = [str(problem) for problem in answer.get("problems") or []]
+    warnings = [str(warning) for warning in answer.get("warnings") or []]
     if as_json:
-        print_json({"ok": bool(answer.get("ok")), "problems": problems})
+        print_json({"ok": bool(answer.get("ok")), "problems": problems, "warnings": warnings})
     else:
         for problem in problems:
             click.echo(display.printable(problem), err=True)
+        for warning in warnings:
+            click.echo(f"warning: {display.printable(warning)}", err=True)
         click.echo("reloaded" if answer.get("ok") else "refused; the last good configuration stays in force")
     if not answer.get("ok"):
         raise click.exceptions.Exit(EXIT_USAGE)

@@ -108,8 +108,8 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "A hook fails",
             "A hook of yours exits with an error, raises an exception, prints no valid verdict, takes too "
             "long or cannot be started. carpool then refuses the calls that the hook must check, or lets "
-            "them through, as `on_failure` says. No server is at fault. `carpool docs hooks` has the form of a "
-            "verdict.",
+            "them through, as `on_failure` says. No server is at fault. `carpool docs hooks` has the form of "
+            "a verdict.",
         ),
         ProblemKind(
             "hook-denies-all",

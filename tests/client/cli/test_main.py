@@ -388,6 +388,10 @@ def test_a_refused_reload_tells_the_problems_and_exits_2(house: PrivateDaemon, b
     done = house.run("reload")
     assert done.returncode == 2
     assert "did you mean 'command'" in done.stderr
+    assert "warning: supervisors: 2 in the configuration, and 1 in force" in done.stderr
+    assert json.loads(house.run("reload", "--json").stdout)["warnings"] == [
+        "supervisors: 2 in the configuration, and 1 in force"
+    ]
 
 
 @pytest.mark.parametrize(

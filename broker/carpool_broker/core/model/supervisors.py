@@ -40,6 +40,15 @@ class SupervisorLinks:
         self._of_servers: dict[ServerName, _Link] = {}
         self._of_pools: dict[PoolKey, _Link] = {}
 
+    def pending_number(self, wanted: int) -> str:
+        """Return a warning if the configuration wants another number of supervisors; empty: it does not."""
+        if wanted == len(self.names):
+            return ""
+        return (
+            f"supervisors: {wanted} in the configuration, and {len(self.names)} in force; the number changes "
+            "with `carpool restart --all`"
+        )
+
     # --- placement -------------------------------------------------------------------------------------
 
     def owner_of_server(self, server: ServerName) -> SupervisorName:

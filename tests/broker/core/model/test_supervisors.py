@@ -4,6 +4,7 @@ from collections import Counter
 
 from carpool_broker.core.model.supervisors import ONLY, SupervisorLinks
 from carpool_protocol.ids import PoolKey, ServerName, SupervisorName
+from tests.behaviours import behaviour
 
 NAMES = [SupervisorName(f"sup{number}") for number in (1, 2, 3)]
 SERVERS = [ServerName(f"server-{number}") for number in range(300)]
@@ -20,6 +21,15 @@ def test_all_pools_of_a_server_have_one_supervisor_and_every_broker_chooses_the_
         owner = first.owner_of_server(server)
         assert first.owner_of(PoolKey(f"{server}:a")) == first.owner_of(PoolKey(f"{server}:b")) == owner
         assert second.owner_of_server(server) == owner
+
+
+@behaviour("supervisors:several")
+def test_another_number_of_supervisors_waits_for_a_restart() -> None:
+    links = SupervisorLinks(NAMES[:2])
+    assert links.pending_number(2) == ""
+    assert links.pending_number(3) == (
+        "supervisors: 3 in the configuration, and 2 in force; the number changes with `carpool restart --all`"
+    )
 
 
 def test_servers_are_spread_and_few_move_when_a_supervisor_is_added() -> None:

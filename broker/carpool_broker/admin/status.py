@@ -16,7 +16,7 @@ from carpool_broker.core.model.scope import ScopeEntry
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.updates import AWAY_STATES
 from carpool_broker.hooks.runner import HookRunner
-from carpool_protocol.ids import PoolKey, ServerName, SessionId
+from carpool_protocol.ids import PoolKey, ServerName, SessionId, SupervisorName
 from carpool_protocol.link.messages import InstanceReport, PoolReport, PoolState, Surveyed, ToolOffer
 
 Origin = Literal["server", "earlier", "file", "unknown"]
@@ -121,8 +121,8 @@ class StatusFacts(Struct, frozen=True, kw_only=True):
     """Number of brokers that have died since carpool started."""
     supervisors: list[tuple[str, int]]
     """Name and pid of each linked supervisor."""
-    supervisors_wanted: int = 1
-    """The number of supervisors that must be linked."""
+    supervisors_away: Mapping[SupervisorName, Sequence[ServerName]] = {}
+    """By the name of each supervisor that is not linked: the servers that it runs."""
     surveyed: Surveyed | None
     """The supervisor's last answer; None: there is none."""
     silent_s: float | None = None
@@ -201,6 +201,9 @@ def status_page(facts: StatusFacts) -> dict[str, Any]:
             "restarts": facts.restarts,
         },
         "supervisors": [{"id": name, "pid": pid} for name, pid in facts.supervisors],
+        "supervisors_away": [
+            {"id": name, "servers": list(servers)} for name, servers in facts.supervisors_away.items()
+        ],
         "servers": servers,
         "sessions": [
             {
@@ -284,7 +287,7 @@ def _search_path(surveyed: Surveyed | None) -> dict[str, Any] | None:
 
 def _health(facts: StatusFacts, servers: Mapping[str, Any]) -> tuple[bool, str]:
     """True or False, and the `reason`: one of these words, for programs."""
-    if len(facts.supervisors) < facts.supervisors_wanted:
+    if facts.supervisors_away or not facts.supervisors:
         return False, "supervisor_away"
     if facts.surveyed is None or facts.silent_s is not None:
         return False, "supervisor_silent"

@@ -26,7 +26,7 @@ from carpool_broker.core.model.session import Session
 from carpool_broker.storage.audit_log import AuditLog
 from carpool_protocol.config.schema.model import ServerConfig
 from carpool_protocol.counters.snapshot import CountersSnapshot
-from carpool_protocol.ids import PoolKey, ServerName, SessionId
+from carpool_protocol.ids import PoolKey, ServerName, SessionId, SupervisorName
 from carpool_protocol.link.messages import PoolState, ProcessReport, Survey, Surveyed
 
 SURVEY_TIMEOUT_S = 5.0
@@ -140,7 +140,7 @@ class StatusQuery:
             uptime_s=trio.current_time() - self._began_at,
             restarts=process.restarts,
             supervisors=list(self._inquiries.supervisors().items()),
-            supervisors_wanted=len(core.links.names),
+            supervisors_away=self._supervisors_away(known),
             surveyed=surveyed,
             silent_s=silent_s,
             states=self._pool_states(),
@@ -173,6 +173,15 @@ class StatusQuery:
             pinned=self._pinning.summary(),
             last_failures=core.session_views.last_failures,
         )
+
+    def _supervisors_away(self, known: Iterable[ServerName]) -> dict[SupervisorName, list[ServerName]]:
+        """The servers of each supervisor that is not linked."""
+        links, linked = self._core.links, self._inquiries.supervisors()
+        return {
+            name: [server for server in known if links.owner_of_server(server) == name]
+            for name in links.names
+            if name not in linked
+        }
 
     def _pool_states(self) -> list[tuple[PoolKey, ServerName, PoolState]]:
         """Key, server and state of each wanted pool whose state is known."""

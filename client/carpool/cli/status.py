@@ -47,6 +47,7 @@ NOTHING: Facts = {
     "silent": None,
     "broker": None,
     "supervisors": [],
+    "supervisors_away": [],
     "servers": {},
     "sessions": [],
     "totals": {

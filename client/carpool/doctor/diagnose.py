@@ -189,8 +189,10 @@ def _of_daemon(facts: Facts) -> Iterator[Problem]:
     reason, uptime_s = status.get("reason"), (status.get("broker") or {}).get("uptime_s", START_S)
     if reason == "supervisor_silent" or (reason == "supervisor_away" and uptime_s >= START_S):
         silent_s = (status.get("silent") or {}).get("for_s")
+        away = [name for each in status.get("supervisors_away") or () for name in each["servers"]]
+        waiting = ", ".join(away) or "the servers that it runs"
         text = (
-            "A supervisor of carpool is not connected: calls to the servers that it runs wait."
+            f"A supervisor of carpool is not connected: calls to {waiting} wait."
             if silent_s is None
             else f"A supervisor of carpool has not answered for {silent_s:.0f} s: calls to its servers wait."
         )

@@ -48,10 +48,21 @@ def health_line(facts: Facts) -> str:
                 "are shown as last known; see `carpool logs --daemon`, and if it stays so run "
                 "`carpool restart --all`"
             )
+        case "supervisor_away" if facts.get("supervisors"):
+            return f"serving in part: {'; '.join(map(_away, facts.get('supervisors_away') or ()))}"
         case "supervisor_away" | "supervisor_silent":
             return "no server can be reached: the supervisor is away and is started again by itself"
         case reason:
             return f"not well: {display.printable(str(reason or '?'))}"
+
+
+def _away(supervisor: Facts) -> str:
+    """Return the part of a carpool with several supervisors that is away while one of them is."""
+    servers = ", ".join(supervisor["servers"])
+    waiting = f", and until then calls to {servers} wait" if servers else ", and it has no server"
+    return display.printable(
+        f"the supervisor {supervisor['id']} is away and is started again by itself{waiting}"
+    )
 
 
 def hook_fault(hook: Facts) -> str:

@@ -88,7 +88,7 @@ class ControlRig:
         self.answer: Callable[[AnyMessage], None] = lambda message: None
         self.doors: list[int] = []
         self.hooks: list[dict[str, Any]] = []
-        self.inquiries = SupervisorQueries(self.send, lambda: {"main": 20} if self.linked else {})
+        self.inquiries = SupervisorQueries(self.send, lambda: {"sup1": 20} if self.linked else {})
         self.control = ControlMethods(
             core,
             configuration,
@@ -118,7 +118,7 @@ class ControlRig:
         assert isinstance(message, ExplainSharing)
         lines = [f"{message.key} is shared."]
         self.inquiries.answer_received(
-            "main", SharingExplained(message.token, lines, "serial", verified=False, source="evidence")
+            "sup1", SharingExplained(message.token, lines, "serial", verified=False, source="evidence")
         )
 
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
@@ -153,7 +153,7 @@ async def test_why_gives_what_the_supervisor_says_of_each_pool(tmp_path: Path) -
 
 async def test_a_supervisor_that_goes_while_it_is_asked_ends_the_wait(tmp_path: Path) -> None:
     rig = ControlRig(tmp_path)
-    rig.answer = lambda _: rig.inquiries.supervisor_lost("main")
+    rig.answer = lambda _: rig.inquiries.supervisor_lost("sup1")
     assert (await rig.refused("carpool/why", server="git")).slug == "supervisor_away"
 
 
@@ -168,7 +168,7 @@ async def test_an_agent_that_leaves_while_the_supervisor_is_asked_is_not_in_the_
 
     def answer(message: AnyMessage) -> None:
         rig.core.handle(SessionClosed(ONE), 2.0)
-        rig.inquiries.supervisor_lost("main")
+        rig.inquiries.supervisor_lost("sup1")
 
     rig.answer = answer
     assert [each["id"] for each in (await rig.ask("carpool/status"))["sessions"]] == [TWO]
@@ -178,7 +178,7 @@ async def test_the_supervisor_is_asked_for_the_door_the_hooks_that_run_and_the_s
     rig = ControlRig(tmp_path)
     rig.core.handle(SessionOpened(session=ONE, source=DEFAULT_SOURCE, agent="", pid=33, carrier="shim"), 1.0)
     rig.doors, rig.hooks = [30], [{"pid": 40}, {"pid": 0}]
-    rig.answer = lambda _: rig.inquiries.supervisor_lost("main")
+    rig.answer = lambda _: rig.inquiries.supervisor_lost("sup1")
     await rig.ask("carpool/status")
     (asked,) = rig.sent
     assert isinstance(asked, Survey)
@@ -227,7 +227,7 @@ async def test_start_of_all_names_servers_that_are_unset_or_misconfigured(
 
     def answer(message: AnyMessage) -> None:
         assert isinstance(message, messages.Operate)
-        rig.inquiries.answer_received("main", messages.OperationEnded(message.token, ok=True, text="done"))
+        rig.inquiries.answer_received("sup1", messages.OperationEnded(message.token, ok=True, text="done"))
 
     rig.answer = answer
     started = (await rig.ask("carpool/operate", verb="start"))["results"]
@@ -255,7 +255,7 @@ async def test_a_verb_runs_on_all_pools_of_a_server_at_once_and_fails_if_one_doe
             for each in rig.sent:
                 assert isinstance(each, Operate)
                 rig.inquiries.answer_received(
-                    "main", OperationEnded(each.token, ok=each.key == pool.key, text=f"about {each.key}")
+                    "sup1", OperationEnded(each.token, ok=each.key == pool.key, text=f"about {each.key}")
                 )
 
     rig.answer = answer
@@ -268,7 +268,7 @@ async def test_a_verb_ends_for_all_servers_when_the_supervisor_dies_and_says_so(
 
     def die(_: AnyMessage) -> None:
         rig.linked = False
-        rig.inquiries.supervisor_lost("main")
+        rig.inquiries.supervisor_lost("sup1")
 
     rig.answer = die
     rows = (await rig.ask("carpool/operate", verb="stop"))["results"]
@@ -341,6 +341,14 @@ async def test_tools_are_asked_for_once_a_supervisor_is_there_to_hear_it(
     assert [type(each) for each in rig.sent] == [DiscoverCatalog, DiscoverCatalog]
 
 
+@behaviour("supervisors:several")
+async def test_status_names_the_servers_of_a_supervisor_that_is_not_connected(tmp_path: Path) -> None:
+    away = (await ControlRig(tmp_path, linked=False).ask("carpool/status"))["supervisors_away"]
+    assert [(each["id"], {*each["servers"]} >= {"git", "time"}) for each in away] == [("sup1", True)]
+    rig = ControlRig(tmp_path)
+    assert (await rig.ask("carpool/status", within_s=0))["supervisors_away"] == []
+
+
 @behaviour("client:looks")
 async def test_a_session_is_told_of_all_its_servers_and_why_one_cannot_be_used(tmp_path: Path) -> None:
     rig = ControlRig(tmp_path)
@@ -392,7 +400,7 @@ async def test_a_silent_supervisor_leaves_the_last_survey_and_the_time_limit_of_
 
     def answer(message: AnyMessage) -> None:
         assert isinstance(message, Survey)
-        rig.inquiries.answer_received("main", Surveyed(message.token, [report], []))
+        rig.inquiries.answer_received("sup1", Surveyed(message.token, [report], []))
 
     rig.answer = answer
     before = await rig.ask("carpool/status", within_s=0.5)
@@ -445,7 +453,7 @@ async def test_an_operators_roots_and_variables_change_no_server_state_in_the_st
             )
             for spec in rig.core.sources.wanted_pools().pools
         ]  # fmt: skip
-        rig.inquiries.answer_received("main", Surveyed(message.token, pools, []))
+        rig.inquiries.answer_received("sup1", Surveyed(message.token, pools, []))
 
     async def mine() -> tuple[str, int]:
         said = (await rig.ask("carpool/status", within_s=0.5))["servers"]

@@ -116,7 +116,7 @@ async def test_the_snapshot_has_the_counts_that_the_supervisor_reports(tmp_path:
     def answer(message: AnyMessage) -> None:
         assert isinstance(message, Survey)
         asked.append(message)
-        rig.inquiries.answer_received("main", Surveyed(message.token, [], [], counts=counts))
+        rig.inquiries.answer_received("sup1", Surveyed(message.token, [], [], counts=counts))
 
     rig.answer = answer
     found = msgspec.convert(await rig.ask("carpool/counters"), CountersSnapshot)

@@ -43,14 +43,14 @@ class OperatorRig(BrokerRig):
             self.serve("a:1", "t")
         self.attach()
         self.greet()
-        self.inquiries = SupervisorQueries(self._locate, lambda: {"main": 7} if linked else {})
+        self.inquiries = SupervisorQueries(self._locate, lambda: {"sup1": 7} if linked else {})
         methods = Methods()
         OpenCallCommands(self.core, self.inquiries, lambda: self.now, self._apply).register(methods)
         self.methods = methods
 
     def _locate(self, message: AnyMessage) -> None:
         assert isinstance(message, LocateCalls)
-        self.inquiries.answer_received("main", CallsLocated(message.token, self.places))
+        self.inquiries.answer_received("sup1", CallsLocated(message.token, self.places))
 
     def _apply(self, events: Sequence[CallCancelledByOperator]) -> None:
         for event in events:
@@ -63,9 +63,9 @@ class OperatorRig(BrokerRig):
     def _end(self, message: EndCall) -> None:
         """The supervisor ends a call and says where it was, or dies."""
         if not self.confirms:
-            self.inquiries.supervisor_lost("main")
+            self.inquiries.supervisor_lost("sup1")
         there = [place for place in self.places if place.call == message.call]
-        self.inquiries.answer_received("main", CallsLocated(message.token, there))
+        self.inquiries.answer_received("sup1", CallsLocated(message.token, there))
 
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
         with trio.fail_after(5):

@@ -54,7 +54,7 @@ def status(*pools: PoolReport, **more: Any) -> dict[str, Any]:
         "release": "1.0",
         "uptime_s": 5.0,
         "restarts": 2,
-        "supervisors": [("main", 20)],
+        "supervisors": [("sup1", 20)],
         "surveyed": Surveyed(1, list(pools), processes),
         "sessions": [],
         "calls": 7,
@@ -72,7 +72,7 @@ def test_the_keys_of_the_contract_are_there() -> None:
     said = status(pool(A, "serving", instance(1, 100)), sessions=[session(1, A)])
     assert said.keys() >= {"healthy", "reason", "broker", "supervisors", "servers", "sessions", "totals"}
     assert said["broker"] == {"pid": 10, "uptime_s": 5.0, "version": "1.0", "restarts": 2}
-    assert said["supervisors"] == [{"id": "main", "pid": 20}]
+    assert said["supervisors"] == [{"id": "sup1", "pid": 20}]
     server = said["servers"]["a"]
     assert server.keys() >= {"state", "sharing", "waiting", "restarts", "tools", "last_error", "instances"}
     assert (server["state"], server["tools"], server["waiting"], server["restarts"]) == ("serving", 3, 6, 1)
@@ -235,6 +235,13 @@ def test_a_session_is_shown_with_its_workspace() -> None:
     place = {"name": "shop", "root": "/w/shop"}
     one, two = status(sessions=[session(1), session(2)], places={SessionId("s1"): place})["sessions"]
     assert (one["workspace"], two["workspace"]) == (place, {"name": "", "root": ""})
+
+
+@behaviour("supervisors:several")
+def test_a_supervisor_that_is_away_is_shown_with_its_servers() -> None:
+    said = status(supervisors_away={"sup2": [A]})
+    assert (said["healthy"], said["reason"]) == (False, "supervisor_away")
+    assert said["supervisors_away"] == [{"id": "sup2", "servers": ["a"]}]
 
 
 @behaviour("hooks:named")

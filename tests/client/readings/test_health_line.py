@@ -35,3 +35,17 @@ def test_a_hook_that_fails_is_named_with_what_happens_to_its_calls(on_failure: s
     facts = {**FINE, "reason": "hooks_failing", "hooks": [{"name": "fine", "problem": ""}, hook]}
     assert health_line(facts) == f"serving; hook guard fails, {effect}: it raised ValueError"
     assert not is_well(facts)
+
+
+@behaviour("supervisors:several")
+def test_a_supervisor_that_is_away_is_named_with_its_servers_while_another_one_serves() -> None:
+    away = {"reason": "supervisor_away", "healthy": False}
+    one = {**FINE, **away, "supervisors": [{"id": "sup1", "pid": 1}]}
+    assert health_line({**one, "supervisors_away": [{"id": "sup2", "servers": ["git", "time"]}]}) == (
+        "serving in part: the supervisor sup2 is away and is started again by itself, "
+        "and until then calls to git, time wait"
+    )
+    assert health_line({**one, "supervisors_away": [{"id": "sup2", "servers": []}]}).endswith("has no server")
+    assert health_line({**FINE, **away, "supervisors": []}) == (
+        "no server can be reached: the supervisor is away and is started again by itself"
+    )

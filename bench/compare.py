@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.arms import ARMS, make_arms
 from carpool.bench.attach import BenchError
-from carpool.bench.command import machine, progress, raise_descriptor_limit
+from carpool.bench.command import DESCRIPTORS, machine, progress
 from carpool.bench.report import (
     as_json,
     cost_table,
@@ -28,6 +28,7 @@ from carpool.bench.report import (
     summarise,
 )
 from carpool.bench.scenarios import SCENARIOS, Scenario, run_rounds
+from carpool_protocol.runtime.descriptor_limit import raise_descriptor_limit
 
 OUT = Path(__file__).with_name("out")
 BASES = ("direct", "relay-sockets", "relay-shims")
@@ -119,7 +120,7 @@ def compare(chosen: argparse.Namespace, scenarios: list[Scenario]) -> int:
 def main(argv: list[str]) -> int:
     """The exit code: 0, 1 when something went wrong, 2 usage."""
     chosen = options(argv)
-    raise_descriptor_limit()
+    raise_descriptor_limit(DESCRIPTORS)
     names = chosen_of(chosen.scenarios, tuple(each.name for each in SCENARIOS))
     scenarios = [each for each in SCENARIOS if each.name in names]
     try:

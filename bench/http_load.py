@@ -20,9 +20,10 @@ from bench.compare import TOP, chosen_of
 from bench.http_arms import ARMS, HttpArm, make_arms
 from carpool.bench.agents import Load
 from carpool.bench.attach import BenchError
-from carpool.bench.command import machine, progress, raise_descriptor_limit
+from carpool.bench.command import DESCRIPTORS, machine, progress
 from carpool.bench.report import as_json, cost_table, error_lines, markdown, speed_table, summarise
 from carpool.bench.scenarios import ProcessCosts, WindowSample, sample_of
+from carpool_protocol.runtime.descriptor_limit import raise_descriptor_limit
 
 OUT = Path(__file__).with_name("out")
 BASES = ("relay-http-handshake", "relay-http-stateless")
@@ -133,7 +134,7 @@ def options(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> int:
     """The exit code: 0, 1 when something went wrong, 2 usage."""
     chosen = options(argv)
-    raise_descriptor_limit()
+    raise_descriptor_limit(DESCRIPTORS)
     arms = chosen_of(chosen.arms, ARMS)
     names = chosen_of(chosen.scenarios, tuple(each.name for each in SCENARIOS))
     scenarios = [each for each in SCENARIOS if each.name in names]

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import platform
-import resource
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -24,9 +23,12 @@ from carpool.bench.scenarios import SCENARIOS, Scenario, WindowSample, measure, 
 from carpool.bench.work import ToolWorkload, error_kind
 from carpool.control.control_client import NOT_RUNNING
 from carpool_protocol.bootstrap import paths
+from carpool_protocol.runtime.descriptor_limit import raise_descriptor_limit
 
 EXIT_FAILED, EXIT_NO_BROKER = 1, 69
 MOST_AGENTS = 500
+DESCRIPTORS = 4 * MOST_AGENTS
+"""As many as the agents need, and more."""
 _FIRST_START_S = 300.0
 """The first call may have to wait for npx or uvx to install the server (rule 2)."""
 
@@ -40,14 +42,6 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "load_1m": round(os.getloadavg()[0], 2),
     }
-
-
-def raise_descriptor_limit() -> None:
-    """Many agents need more descriptors than the customary 1024; the hard limit is ours to use."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 4 * MOST_AGENTS if hard == resource.RLIM_INFINITY else min(hard, 4 * MOST_AGENTS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def progress(wanted: bool) -> Callable[[str], None]:
@@ -177,7 +171,7 @@ def bench(
     TOOL is any name that `carpool tools` shows. Without TOOL, an echo server is compared
     over a direct pipe and through a private carpool, which is ended afterwards.
     """
-    raise_descriptor_limit()
+    raise_descriptor_limit(DESCRIPTORS)
     shape = Scenario(name=f"{agents or 8}x{in_flight or 1}", agents=agents or 8, in_flight=in_flight or 1)
     try:
         if tool is not None:

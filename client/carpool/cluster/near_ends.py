@@ -8,7 +8,6 @@ Knows nothing of: nodes, links, MCP.
 
 import asyncio
 import os
-import resource
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -248,14 +247,6 @@ class BrokerEnd:
         if not self._is_over:
             self._is_over = True
             self._events.ended(str(error))
-
-
-def max_served() -> int:
-    """Return how many sessions of other nodes' agents this process has descriptors for: half of them, because
-    sessions of this node's own agents need three each.
-    """
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft // 2
 
 
 class NearEnds:

@@ -32,7 +32,7 @@ from carpool.cluster.core.sessions import SessionName
 from carpool.cluster.embedded_nats import EmbeddedNats
 from carpool.cluster.links.link import LinkError, LinkEvents, NodeLink
 from carpool.cluster.log import log
-from carpool.cluster.near_ends import NearEnds, max_served
+from carpool.cluster.near_ends import NearEnds
 from carpool.cluster.node_facts import NodeFacts, write_facts
 from carpool.cluster.offer_exchange import OfferExchange
 from carpool.cluster.other_nodes import OtherNodes
@@ -48,11 +48,16 @@ from carpool_protocol.config.text.file_stamps import stamp
 from carpool_protocol.files.log_rotation import rotate_in_use
 from carpool_protocol.runtime import core_dumps
 from carpool_protocol.runtime.asyncio_process import run_lifeline, run_on_the_fastest_loop
+from carpool_protocol.runtime.descriptor_limit import raise_descriptor_limit
 from carpool_protocol.runtime.node_join import read_join
 from carpool_protocol.runtime.wallclock import unix_s
 
 LOOK_S: Final = 2.0
 """How often the configuration file is looked at."""
+DESCRIPTORS: Final = 1 << 16
+"""The process asks for so many. A session of this node's agents takes three, and one of other nodes' agents
+takes one; those have at most half of them.
+"""
 _LAST_FRAMES_S: Final = 0.05
 """The time in which the link sends the ends of sessions."""
 _LAST_ACTS_S: Final = 2.0
@@ -115,7 +120,7 @@ class NodeProcess:
             refusal=self._offers.refusal,
             flush_soon=self._flush_soon,
             log=log,
-            max_served=max_served(),
+            max_served=raise_descriptor_limit(DESCRIPTORS) // 2,
         )
         self._verbs = VerbRequests(
             directory,

@@ -27,6 +27,9 @@ _FDS: Final = 3
 MAX_LINE_BYTES: Final = 64 * 1024
 """A longer line, or more descriptors without a line, ends the connection."""
 
+ACCEPT_PAUSE_S: Final = 0.5
+"""While there is no free descriptor, a connection is accepted this much later."""
+
 
 class SessionRequest(msgspec.Struct):
     """One line of a supervisor."""
@@ -154,12 +157,28 @@ class SupervisorSocket:
         self._sock.bind(path)
         os.chmod(path, 0o600)
         self._sock.listen(64)
-        asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        """Runs while nothing is accepted, because there is no free descriptor."""
+        self._accept_on()
+
+    @property
+    def is_paused(self) -> bool:
+        """True while nothing is accepted."""
+        return self._pause is not None
+
+    def _accept_on(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._sock.fileno(), self._accept)
 
     def _accept(self) -> None:
         try:
             sock, _ = self._sock.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
         except OSError:
+            self._loop.remove_reader(self._sock.fileno())
+            self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self._accept_on)
             return
         if not peer_credentials.is_ours(sock):
             sock.close()
@@ -173,7 +192,9 @@ class SupervisorSocket:
 
     def close(self) -> None:
         """Close the socket and its connections."""
-        asyncio.get_running_loop().remove_reader(self._sock.fileno())
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._sock.fileno())
         self._sock.close()
         for each in self._connections:
             each.close()

@@ -101,7 +101,10 @@ class ControlClient:
         """`attach_s`: the broker answers the attach line within that time, or `ControlClientError`."""
         self._unread = bytearray()
         self._next = 1
-        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            self._socket = socket.socket(socket.AF_UNIX)
+        except OSError as error:  # no free descriptor
+            raise ControlClientError(f"cannot connect to the broker: {error.strerror or error}") from None
         self._socket.settimeout(_CONNECT_S)
         try:
             self._socket.connect(paths.agents_socket(directory))

@@ -30,7 +30,7 @@ from carpool.http.core.pending import PATIENCE_S, RETURN_S
 from carpool.http.left_connections import LeftConnection, end_connections, pack, unpack
 from carpool.http.log import log_line, warn
 from carpool.http.peer_owner import can_tell_owners
-from carpool.http.server import BACKLOG, HttpDoorServer, raise_descriptor_limit, write_url
+from carpool.http.server import BACKLOG, HttpDoorServer, write_url
 from carpool.http.web_files import read_web_files
 from carpool.launcher.http_address import bind, cannot_listen, has_address, split_address
 from carpool.launcher.http_door import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED
@@ -43,6 +43,7 @@ from carpool_protocol.files.log_rotation import rotate_in_use
 from carpool_protocol.machine.stop_commands import DRAIN_S, STOP_FOR_RESTART
 from carpool_protocol.runtime import core_dumps
 from carpool_protocol.runtime.asyncio_process import run_lifeline, run_on_the_fastest_loop
+from carpool_protocol.runtime.descriptor_limit import raise_descriptor_limit
 from carpool_protocol.runtime.wallclock import unix_s
 
 _LOOK_EVERY_S = 2.0

@@ -8,9 +8,7 @@ Knows nothing of: MCP, what frames say.
 """
 
 import asyncio
-import contextlib
 import os
-import resource
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -477,16 +475,6 @@ def _read_logs(folder: str, wanted: ReadLog) -> LogsFound:
     """Return the names of all logs, and the records of the one that is wanted."""
     records = last_records(folder, wanted.log, wanted.count) if wanted.log else []
     return LogsFound([*log_files(folder)], None if records is None else [each.as_json() for each in records])
-
-
-def raise_descriptor_limit(wished: int) -> int:
-    """Raise this process's limit of open descriptors as far as allowed. Returns the new limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < wished:
-        wished = wished if hard == resource.RLIM_INFINITY else min(wished, hard)
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wished), hard))
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def write_url(directory: str, url: str, key: str) -> None:

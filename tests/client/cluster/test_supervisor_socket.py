@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -107,5 +108,28 @@ def test_a_line_without_an_end_ends_its_connection(tmp_path: Path) -> None:
                 return is_closed(sock)
 
             await until(is_ended)
+
+    asyncio.run(run())
+
+
+def test_a_connection_waits_while_there_is_no_free_descriptor(tmp_path: Path) -> None:
+    async def run() -> None:
+        requests: Requests = []
+        path = str(tmp_path / "node.sock")
+        own = SupervisorSocket(path, lambda _, request, fds: requests.append((request, fds)), lambda _: None)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            with socket.socket(socket.AF_UNIX) as sock:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (sock.fileno() + 1, hard))
+                sock.connect(path)
+                sock.sendall(b'{"end": 4}\n')
+                await until(lambda: own.is_paused)
+                assert not requests
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+                await until(lambda: bool(requests))
+                assert not own.is_paused
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            own.close()
 
     asyncio.run(run())

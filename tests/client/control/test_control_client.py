@@ -1,5 +1,6 @@
 """The command line's way in: which lines of a broker are answers."""
 
+import errno
 import socket
 from collections.abc import Iterator
 
@@ -47,3 +48,12 @@ def test_a_line_that_is_no_message_ends_the_verb_with_a_sentence(
     broker.shutdown(socket.SHUT_WR)
     with pytest.raises(ControlClientError, match=r"not JSON-RPC|closed the connection"):
         door.request("x", {})
+
+
+def test_a_process_without_a_free_descriptor_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_socket(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "socket", no_socket)
+    with pytest.raises(ControlClientError, match="cannot connect to the broker: Too many open files"):
+        ControlClient("/nonexistent")

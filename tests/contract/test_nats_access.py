@@ -143,6 +143,12 @@ def test_a_server_that_asks_for_a_certificate_gets_that_of_the_node(tmp_path: Pa
         refused(NatsAccess(url, ca=ca), "certificate required")
 
 
+def test_a_server_whose_messages_are_too_small_for_sessions_is_named(tmp_path: Path) -> None:
+    """Frames of a full record would be sent to it again and again, until the other node counts as lost."""
+    with nats_server(tmp_path, JETSTREAM + "max_payload: 32KB\n") as server:
+        refused(NatsAccess(f"nats://127.0.0.1:{server.port}"), "at most 32768 bytes")
+
+
 @pytest.mark.parametrize("damage", ["missing", "no certificate", "key of another", "open key"])
 def test_a_file_for_tls_that_cannot_be_used_is_named(tmp_path: Path, damage: str) -> None:
     issuer = Issuer(tmp_path)

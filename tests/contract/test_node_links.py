@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import errno
+import itertools
 import os
 import socket
 import tempfile
+from typing import Any
 
 import pytest
 import zmq
@@ -216,6 +219,56 @@ def test_a_node_that_was_refused_reaches_the_other_once_that_knows_its_key() -> 
         await until(passes)
         for end in (alpha, beta):
             await end.stop()
+
+    asyncio.run(run())
+
+
+def test_a_peer_to_which_no_socket_can_be_made_is_named_and_tried_again() -> None:
+    async def run() -> None:
+        alpha_link, beta_link = curve_links("alpha", "beta")
+        make, tries = beta_link._new_socket, itertools.count()
+
+        def no_socket_at_first(*given: Any) -> Any:
+            if not next(tries):
+                raise zmq.ZMQError(errno.EMFILE)
+            return make(*given)
+
+        beta_link._new_socket = no_socket_at_first  # type: ignore[assignment]
+        alpha, beta = NodeLinkEnd(alpha_link), NodeLinkEnd(beta_link)
+        for end in (alpha, beta):
+            end.start()
+        await until(lambda: any("no connection to node alpha" in report for report in beta.reports))
+        await connected(alpha, beta)
+        await until(lambda: beta.link.problem == "")
+        for end in (alpha, beta):
+            await end.stop()
+
+    asyncio.run(run())
+
+
+class _NoFrames(list[tuple[str, bytes]]):
+    """A taker of frames with a bug."""
+
+    def append(self, _: tuple[str, bytes]) -> None:
+        raise ZeroDivisionError
+
+
+@each_link
+def test_a_bug_in_what_takes_frames_is_not_reported_as_trouble_of_the_link(kind: str) -> None:
+    """The node's process ends then, so that no session waits for what was left out."""
+
+    async def run() -> None:
+        bugs: list[BaseException] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: bugs.append(told["exception"]))
+        async with two_ends(kind) as (alpha, beta):
+            alpha.frames = _NoFrames()
+            beta.link.send("alpha", b"x")
+            if kind == "nats":  # the client calls it
+                await until(lambda: bool(bugs))
+            else:
+                bugs.append(await alpha.failure() or AssertionError("the link goes on"))
+            assert [type(each) for each in bugs] == [ZeroDivisionError]
+            assert alpha.reports == beta.reports == ["NATS is connected"] * (kind == "nats")
 
     asyncio.run(run())
 

@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 from nats.js.kv import KeyValue
 
-from carpool.cluster.core.frames import FRAME_BYTES
+from carpool.cluster.core.frames import CHUNK_BYTES, FRAME_BYTES
 from carpool.cluster.links.link import LinkError, LinkEvents
 from carpool.cluster.links.nats_access import NatsAccess, is_refusal, sentence
 
@@ -45,6 +45,8 @@ FORBIDDEN_S: Final = 15.0
 """A problem of a connection that works is over if it was not seen for this time."""
 HEADER_BYTES: Final = 4096
 """Left free of the server's `max_payload`."""
+MIN_PAYLOAD_BYTES: Final = CHUNK_BYTES + 2 * HEADER_BYTES
+"""A server that takes smaller messages takes no full record of a session."""
 MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
 """The most bytes of frames that wait for the client, and of frames from it."""
 MAX_REPORTS: Final = 100
@@ -207,6 +209,13 @@ class NatsLink:
         self._restored("NATS is connected again")
 
     def _restored(self, text: str) -> None:
+        if self._client.max_payload < MIN_PAYLOAD_BYTES:
+            problem = (
+                f"the NATS server takes messages of at most {self._client.max_payload} bytes, and carpool "
+                f"sends up to {MIN_PAYLOAD_BYTES}: raise its `max_payload` (1MB is the default)"
+            )
+            self._refuse(LinkError(problem))
+            return
         self.frame_bytes = min(FRAME_BYTES, self._client.max_payload - HEADER_BYTES)
         self._problem = ""
         self._told.clear()
@@ -249,7 +258,11 @@ class NatsLink:
         # A consumer of the bucket may deliver to any subject; its messages keep the subject of the bucket.
         start, _, sender = message.subject.rpartition(".")
         if f"{start}." == self._subject(self._node, ""):
-            self._events.frame_received(sender, message.data)
+            try:
+                self._events.frame_received(sender, message.data)
+            except Exception as error:  # noqa: BLE001 - a bug, which the client would report as an error of NATS
+                told = {"message": "a frame cannot be taken up", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(told)
 
     async def _send_queued(self) -> None:
         while True:

@@ -172,7 +172,10 @@ class ZmqNodeLink:
             await asyncio.sleep(0)  # all connect
             self._is_running = True
             events.restored()
-            await self._receive(inlet, events)
+            watches.append(asyncio.create_task(self._receive(inlet, events)))
+            done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_EXCEPTION)
+            for each in done:
+                each.result()
         finally:
             self._is_running = False
             for each in watches:
@@ -186,18 +189,31 @@ class ZmqNodeLink:
         """Keep a socket to one peer. ZeroMQ connects again by itself, except after a refusal."""
         reported: set[str] = set()
         for attempt in itertools.count():
-            sock = self._new_socket(context, self._peers[name])
-            heard = _watch_handshakes(context, sock, f"inproc://handshakes-{name}-{attempt}")
-            sock.connect(self._peers[name].address)
-            self._sockets[name] = sock
+            sock = heard = None
             try:
+                sock = self._new_socket(context, self._peers[name])
+                heard = _watch_handshakes(context, sock, f"inproc://handshakes-{name}-{attempt}")
+                sock.connect(self._peers[name].address)
+                self._sockets[name] = sock
                 await self._wait_for_refusal(heard, name, reported, events)
+            except zmq.ZMQError as error:  # no free descriptor, or an address that means nothing here
+                text = f"no connection to node {name} can be made ({error.strerror}); it is tried again"
+                self._tell_problem(name, text, reported, events)
             finally:
-                del self._sockets[name]
-                sock.disable_monitor()
-                heard.close(linger=0)
-                sock.close(linger=0)
+                self._sockets.pop(name, None)
+                if heard is not None:
+                    heard.close(linger=0)
+                if sock is not None:
+                    sock.disable_monitor()
+                    sock.close(linger=0)
             await asyncio.sleep(RETRY_S)
+
+    def _tell_problem(self, name: str, text: str, reported: set[str], events: LinkEvents) -> None:
+        """Note why a peer is not reached, and report it once. `reported`: what the log has."""
+        self._problems[name] = text
+        if text not in reported:
+            reported.add(text)
+            events.report(text, "warning")
 
     async def _wait_for_refusal(
         self, heard: zmq.asyncio.Socket, name: str, reported: set[str], events: LinkEvents
@@ -217,10 +233,7 @@ class ZmqNodeLink:
             else:
                 text = _refusal(name)
             if text:
-                self._problems[name] = text
-                if text not in reported:
-                    reported.add(text)
-                    events.report(text, "warning")
+                self._tell_problem(name, text, reported, events)
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 return
 

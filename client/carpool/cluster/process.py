@@ -16,6 +16,7 @@ import traceback
 from typing import Any, Final
 
 from carpool.cluster.call_stories import tell_story
+from carpool.cluster.channel_ids import ChannelIds, ids_file
 from carpool.cluster.core.local_sessions import LocalSessions
 from carpool.cluster.core.node import (
     DrainingAsked,
@@ -50,7 +51,6 @@ from carpool_protocol.runtime import core_dumps
 from carpool_protocol.runtime.asyncio_process import run_lifeline, run_on_the_fastest_loop
 from carpool_protocol.runtime.descriptor_limit import raise_descriptor_limit
 from carpool_protocol.runtime.node_join import read_join
-from carpool_protocol.runtime.wallclock import unix_s
 
 LOOK_S: Final = 2.0
 """How often the configuration file is looked at."""
@@ -100,9 +100,9 @@ class NodeProcess:
         self._settings = settings
         self._home = home
         self._link = link
-        self._last_id = 0
         epoch = os.urandom(6).hex()
-        self._core = NodeCore(settings.node, epoch, self._new_id, drain_by=settings.cluster.drain_by)
+        new_id = ChannelIds(ids_file(directory)).take
+        self._core = NodeCore(settings.node, epoch, new_id, drain_by=settings.cluster.drain_by)
         self._own = OwnOffer(directory, file, settings, home)
         self._others = OtherNodes(self._core, tell_story=self._tell_story, flush_soon=self._flush_soon)
         self._offers = OfferExchange(
@@ -134,11 +134,6 @@ class NodeProcess:
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
         self._exit = 0
-
-    def _new_id(self) -> int:
-        """Return an id of this end of a channel: greater than all of earlier processes, by the clock."""
-        self._last_id = max(self._last_id + 1, int(unix_s() * 1000))
-        return self._last_id
 
     # --- its life --------------------------------------------------------------------------------------
 

@@ -217,8 +217,9 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "clocks-differ",
             "machine",
             "The clocks of two nodes are far apart",
-            "Nothing depends on clocks, but times in logs and in the audit of two nodes do not fit "
-            "together. `carpool story` puts the steps of both in order all the same.",
+            "No call and no session depends on clocks, but times in logs and in the audit of two nodes do "
+            "not fit together. `carpool story` puts the steps of both in order all the same. With `tls://` "
+            "a clock that is far off can make a certificate count as expired.",
         ),
         ProblemKind(
             "not-private",

@@ -1861,6 +1861,10 @@ _CLUSTER: Final = {
     "cluster:deaths": Behaviour(
         "docs/cluster.md", "Any process of any node may die: what follows is a pause or an honest error."
     ),
+    "cluster:state": Behaviour(
+        "docs/cluster.md",
+        "An agent is told of lost state at another node only if the server keeps state, as on one machine.",
+    ),
     "cluster:cuts": Behaviour("docs/cluster.md", "A short cut between nodes costs a pause and no call."),
     "cluster:bytes": Behaviour(
         "docs/cluster.md", "Each byte of a session arrives once, in order, or the session ends."

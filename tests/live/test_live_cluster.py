@@ -128,6 +128,29 @@ async def test_the_death_of_each_process_of_a_node_is_survived() -> None:
                     await until_says(agent, "echo__echo", f"after {pid}")
 
 
+@behaviour("cluster:state")
+async def test_a_node_that_starts_again_loses_no_state_of_a_server_that_was_not_seen_to_keep_any() -> None:
+    servers = {"alpha": {"echo": kit("echo"), "pages": kit("echo", sharing="session")}, "beta": {}}
+    with trio.fail_after(LIMIT_S):
+        async with cluster_of(servers) as cluster, cluster["beta"].shim() as agent:
+            for name, codes in (("echo", set()), ("pages", {"state_lost"})):
+                await until_offered(cluster, "beta", name)
+                await until_says(agent, f"{name}__echo", "before")
+                os.kill(cluster.node_pid("alpha"), signal.SIGKILL)
+                assert await codes_until_says(agent, f"{name}__echo", "after") & {"state_lost"} == codes
+
+
+async def codes_until_says(agent: LineAgent, tool: str, text: str) -> set[str]:
+    """Call until the answer is there, and return the codes of the errors before it."""
+    codes: set[str] = set()
+    while True:
+        said = await agent.answer(await agent.start(tool, {"text": text}))
+        if "error" not in said and not said["result"].get("isError"):
+            return codes
+        assert "result" in said, said
+        codes.add(fault_of(said["result"])["code"])
+
+
 @behaviour("cluster:deaths")
 async def test_a_broker_that_dies_at_the_server_s_node_costs_a_call_of_another_node_a_pause(
     tmp_path: Path,

@@ -18,7 +18,7 @@ from carpool.cluster.core.own_servers import node_servers_text
 from carpool.cluster.links.link import NodeLink
 from carpool.cluster.node_facts import NodeFacts, OtherNode, SilentNode, write_facts
 from carpool.cluster.other_nodes import NodeMeasurement
-from carpool.cluster.own_offer import OwnOffer
+from carpool.cluster.own_offer import RETRY_S, OwnOffer
 from carpool.cluster.settings import NEW, NodeSettings
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.release import RELEASE
@@ -27,6 +27,8 @@ from carpool_protocol.files import private_files
 
 PUBLISH_S: Final = 5.0
 """The offer is published again after this time."""
+DECIDE_S: Final = 3.0
+"""The first offer waits for the broker for this time at most."""
 SETTLE_S: Final = 3.0
 """The time in which a process that was started again hears the other nodes."""
 _FAREWELL_S: Final = 2.0
@@ -74,12 +76,19 @@ class OfferExchange:
         return _DRAINING if self.is_draining else self._own.refusal(server)
 
     async def publish(self) -> None:
-        """Publish the own offer again and again, until cancelled."""
+        """Publish the own offer again and again, until cancelled. The first one waits for the broker to say
+        which servers keep state, at most for a while.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DECIDE_S):
+                while not self._own.is_decided:
+                    await self._own.read()
+                    await asyncio.sleep(WRITE_PAUSE_S)
         while True:
             self._is_own_due.clear()
             await self._publish_once()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PUBLISH_S):
+                async with asyncio.timeout(PUBLISH_S if self._own.is_decided else RETRY_S):
                     await self._is_own_due.wait()
 
     def publish_soon(self) -> None:

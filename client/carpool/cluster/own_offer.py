@@ -23,6 +23,8 @@ from carpool_protocol.config.schema.model import Config
 
 ASK_S: Final = 10.0
 """The broker is asked again after this time."""
+RETRY_S: Final = 0.5
+"""It is asked again after this time if it did not answer, or the mode of a server is not decided yet."""
 
 
 class OwnOffer:
@@ -40,6 +42,10 @@ class OwnOffer:
         self._asked_at = float("-inf")
         self._kept: dict[str, str] = {}
         self._offered: list[ServerOffer] = []
+        self.is_decided = False
+        """True if the broker has said of each server with `sharing` `auto` how it is shared: the supervisor
+        decides that also for one that has not run.
+        """
         self.open_calls = 0
         """Calls that are open here."""
         self.names: frozenset[str] = frozenset()
@@ -82,12 +88,17 @@ class OwnOffer:
                 self._read_status(msgspec.json.decode(client.request("carpool/status", {})))
             self._ask_profile()
         except (ControlClientError, AnsweredError, msgspec.MsgspecError, KeyError, TypeError):
-            self._asked_at += 1.0 - ASK_S  # the broker has just started, or is being replaced
+            self._asked_at += RETRY_S - ASK_S  # the broker has just started, or is being replaced
 
     def _read_status(self, status: Mapping[str, Any]) -> None:
+        self.is_decided = True
         for name, server in status["servers"].items():
-            if server["state"] != "cold":
+            if server["sharing"] != "auto":
                 self._stateful[name] = server["sharing"] == "session"
+            elif server["state"] == "cold" and name not in self._stateful:
+                self.is_decided = False
+        if not self.is_decided:
+            self._asked_at += RETRY_S - ASK_S
         self.open_calls = status["totals"]["in_flight"]
 
     def _ask_profile(self) -> None:

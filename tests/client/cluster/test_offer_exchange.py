@@ -42,6 +42,7 @@ class NoOwnServers:
 
     names: frozenset[str] = frozenset()
     open_calls = 0
+    is_decided = True
 
     async def read(self) -> tuple[list[ServerOffer], dict[str, str]]:
         """Return no servers."""

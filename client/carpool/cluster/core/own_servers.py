@@ -30,9 +30,9 @@ def own_offers(
 ) -> tuple[list[ServerOffer], dict[str, str]]:
     """Return the offered servers, and the reasons of the others.
 
-    `known`: the variables that are set here. `stateful`: for servers with `sharing` `auto` that have run,
-    whether each agent has an instance of its own; the others count as if it had. `barred`: servers that the
-    profile of peers does not grant.
+    `known`: the variables that are set here. `stateful`: for servers with `sharing` `auto`, whether each
+    agent has an instance of its own; those that are not in it yet count as if it had. `barred`: servers
+    that the profile of peers does not grant.
     """
     offers: list[ServerOffer] = []
     reasons: dict[str, str] = {}

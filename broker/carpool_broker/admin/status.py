@@ -321,13 +321,13 @@ def _servers(facts: StatusFacts, pools: list[PoolReport]) -> dict[str, Any]:
         found[name] = _pooled_server(facts, its_pools, sessions)
     for each, server in found.items():
         name = ServerName(each)
-        server["well"] = _is_healthy(server)
         server["tags"] = list(facts.tags.get(name, ()))
         server["pinned"] = facts.pinned.get(name)
         server["paused"] = name in facts.paused
         server["switched"] = _OVERRIDE_WORDS[facts.switches.get(name)]
         server["disabled_in"] = list(facts.disabled_in.get(name, ()))
         server["node"] = facts.nodes.get(name, "")
+        server["well"] = _is_healthy(server)
     return found
 
 
@@ -337,7 +337,11 @@ SLOW_START_AFTER_S: Final = 30.0
 
 
 def _is_healthy(server: Mapping[str, Any]) -> bool:
-    """False for a server that fails, or that has been starting for long or after an error."""
+    """False for a server that fails, or that has been starting for long or after an error. One of another
+    node is well or not there: here it only has sessions, which a node that drains or is away refuses.
+    """
+    if server["node"]:
+        return bool(server["state"] != "misconfigured")
     if server["state"] == "starting":
         return not server["last_error"] and all(
             each["uptime_s"] < SLOW_START_AFTER_S for each in server["instances"]

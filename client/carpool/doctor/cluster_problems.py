@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from carpool.cluster.node_facts import NodeFacts
+from carpool_protocol.config.schema.settings_cluster import ANY_NODE
 
 DOWN_S: Final = 5.0
 """A link may take this long to work after the start, or after a loss."""
@@ -63,6 +64,31 @@ def cluster_problems(
         yield ClusterProblem("cluster-unreachable", text, _reach(facts.url))
     if facts.is_up:
         yield from _of_nodes(facts, installed)
+
+
+def server_at_node(server: str, node: str, error: str, facts: NodeFacts | None) -> tuple[str, str]:
+    """Return the sentence and the repair of a server that runs at another node and is not reached there.
+    `node`: as in the configuration, `*` for any that offers it. `error`: of the last session.
+    """
+    if facts is None:
+        text = f"{server} runs at another node of the cluster, and this machine is in none: {error}"
+        return text, "Run `carpool up --cluster URL`, or see `carpool logs --daemon`."
+    nodes = [node] if node != ANY_NODE else facts.servers.get(server, [])
+    where = f"node {' or '.join(nodes)}" if nodes else "another node of the cluster"
+    text = f"{server} runs at {where}, where agents of this node get no session now: {error}"
+    offers = {each.offer.node: each.offer for each in facts.nodes}
+    if draining := [each for each in nodes if each in offers and offers[each].is_draining]:
+        return text, f"Run `carpool cluster undrain {draining[0]}` when it may take sessions again."
+    if away := [each for each in nodes if each not in offers]:
+        return (
+            text,
+            f"Look whether carpool runs at {away[0]} and reaches the cluster (`carpool cluster status`).",
+        )
+    there = nodes[0] if nodes else "its node"
+    return (
+        text,
+        f"Run `carpool doctor` and `carpool logs {server}` at {there}; `carpool start` here does nothing.",
+    )
 
 
 _AGAIN: Final = "carpool tries again by itself; `carpool logs --daemon` has what it tried."

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from carpool.check.open_files import OpenFile
 from carpool.check.programs import MissingProgram
 from carpool.cluster.node_facts import NodeFacts
-from carpool.doctor.cluster_problems import MissingFile, cluster_problems
+from carpool.doctor.cluster_problems import MissingFile, cluster_problems, server_at_node
 from carpool.doctor.kinds import KINDS, RESTART_COSTS
 from carpool.doctor.symptoms import stdout_noise, symptom
 from carpool.readings.health_line import MANY_DENIALS
@@ -206,7 +206,7 @@ def _of_daemon(facts: Facts) -> Iterator[Problem]:
     told = {*facts.absent, *facts.misconfigured}
     for name, server in servers.items():
         if name not in told:
-            yield from _of_server(name, server)
+            yield from _of_server(name, server, facts.node)
     yield from _of_hooks(status.get("hooks") or ())
     for name, calls in failing_calls(status).items():
         if name not in told and (servers.get(name) or {}).get("well", True):
@@ -268,11 +268,15 @@ _SERVER_REPAIRS: Final = {
 }
 
 
-def _of_server(name: str, server: Mapping[str, Any]) -> Iterator[Problem]:
+def _of_server(name: str, server: Mapping[str, Any], node: NodeFacts | None) -> Iterator[Problem]:
     """Yield the problem of a server that fails, or that writes to stdout what is no message."""
     error, state = str(server.get("last_error") or ""), server.get("state", "")
     if state == "misconfigured" and PLACED_NOWHERE in error:
         yield _problem("server-nowhere", f"{name}: {error}.", _NOWHERE_REPAIR, name)
+        return
+    if server.get("node"):
+        if error and state not in {"serving", "cold"}:
+            yield _problem("server-at-node", *server_at_node(name, server["node"], error, node), name)
         return
     if server.get("well", True):
         if why := stdout_noise(error):

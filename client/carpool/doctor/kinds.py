@@ -206,6 +206,14 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "server now. The nodes with the label are away, or no node has it.",
         ),
         ProblemKind(
+            "server-at-node",
+            "machine",
+            "A server of another node is not reached there",
+            "The server runs at another node of the cluster, and agents here get no session with it: that "
+            "node is draining, is away, or does not offer the server any more. carpool asks again by itself "
+            "as soon as an agent needs it.",
+        ),
+        ProblemKind(
             "node-version",
             "carpool",
             "A node runs another version of carpool",

@@ -136,6 +136,14 @@ def test_an_unhealthy_status_has_a_reason_of_one_word_for_programs() -> None:
         assert status(pool(A, state))["reason"] == "servers_failing"
 
 
+@behaviour("cluster:drain")
+@pytest.mark.parametrize("state", ["given_up", "breaker_open", "half_open", "backing_off", "starting"])
+def test_a_server_whose_node_takes_no_sessions_is_no_failure_of_this_carpool(state: PoolState) -> None:
+    refused = replace(pool(A, state), last_error="got no session: the node is draining")
+    said = status(refused, nodes={A: "*"})
+    assert (said["reason"], said["servers"]["a"]["well"]) == ("ok", True)
+
+
 @pytest.mark.parametrize(
     ("last_error", "uptime_s", "reason"),
     [

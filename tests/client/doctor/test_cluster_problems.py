@@ -22,6 +22,7 @@ WELL = NodeFacts(
     own=NodeOffer(node="beta", epoch="2", release="1.0"),
     nodes=[ALPHA],
 )
+DRAINING = replace(ALPHA, offer=replace(ALPHA.offer, is_draining=True))
 KEY = MissingFile("cluster.key", "/home/me/node.key")
 
 
@@ -75,6 +76,32 @@ def test_a_missing_key_is_told_once_with_the_command_that_makes_one() -> None:
     assert (found.kind, "carpool cluster key" in found.repair) == ("cluster-file-missing", True)
     [found] = cluster_problems(None, (MissingFile("cluster.credentials", "/x.creds"),), "1.0")
     assert "`cluster.credentials`" in found.repair
+
+
+@behaviour("doctor:cluster")
+@pytest.mark.parametrize(
+    ("nodes", "its", "where", "repair"),
+    [
+        ([DRAINING], "*", "node alpha", "`carpool cluster undrain alpha`"),
+        ([DRAINING], "alpha", "node alpha", "`carpool cluster undrain alpha`"),
+        ([], "alpha", "node alpha", "Look whether carpool runs at alpha"),
+        ([ALPHA], "*", "node alpha", "`carpool logs git` at alpha"),
+    ],
+)
+def test_a_server_of_another_node_is_told_with_that_node_and_what_helps_there(
+    nodes: list[OtherNode], its: str, where: str, repair: str
+) -> None:
+    node = replace(WELL, nodes=nodes, servers={"git": ["alpha"]})
+    server = {"well": True, "state": "breaker_open", "last_error": "got no session: x", "node": its}
+    status = {"broker": {"version": "1.0"}, "reason": "ok", "servers": {"git": server}}
+    [found] = diagnose(Facts(installed="1.0", status=status, node=node))
+    assert (found.id, found.server) == ("server-at-node", "git")
+    assert where in found.text
+    assert repair in found.repair
+    assert "starting" not in found.text
+    assert "run `carpool start" not in found.repair
+    cold = {**status, "servers": {"git": {**server, "state": "cold"}}}
+    assert diagnose(Facts(installed="1.0", status=cold, node=node)) == []
 
 
 @behaviour("doctor:cluster")

@@ -45,9 +45,11 @@ def facts(**more: Any) -> Facts:
     return Facts(**{**well, "socket": "socket", **more})
 
 
-def failing(error: str, *stderr: str, state: str = "given_up", well: bool = False) -> dict[str, Any]:
+def failing(
+    error: str, *stderr: str, state: str = "given_up", well: bool = False, node: str = ""
+) -> dict[str, Any]:
     """The facts about one server with this error."""
-    server = {"well": well, "state": state, "last_error": error, "stderr": stderr}
+    server = {"well": well, "state": state, "last_error": error, "stderr": stderr, "node": node}
     return {"status": {**WELL, "servers": {"git": server}}}
 
 
@@ -135,6 +137,11 @@ def test_a_machine_in_order_has_no_problem() -> None:
         ({"node": replace(NODE, nodes=[other(release="0.9")])}, "node-version", "one version"),
         ({"node": replace(NODE, nodes=[other(ahead_s=60.0)])}, "clocks-differ", "NTP"),
         (failing(f"x {PLACED_NOWHERE}", state="misconfigured"), "server-nowhere", "cluster.labels"),
+        (
+            failing("got no session", state="backing_off", well=True, node="*"),
+            "server-at-node",
+            "up --cluster",
+        ),
     ],
 )
 def test_each_problem_is_found_and_leads_to_its_repair(more: dict[str, Any], kind: str, repair: str) -> None:

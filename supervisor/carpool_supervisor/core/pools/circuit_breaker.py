@@ -11,6 +11,8 @@ processes, how an instance ends, when a start is due (`start_queue`). Decision: 
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from carpool_supervisor.core.calls.dispatcher import Dispatcher
 from carpool_supervisor.core.calls.refusals import cannot_start_text, refusal_now, start_refusal
 from carpool_supervisor.core.model.breaker_policy import after_failure, after_success
@@ -48,8 +50,11 @@ class CircuitBreakers:
         pool.restart, pause_s = after_failure(
             pool.policy, pool.restart, lived_s=lived_s, jitter=jitter, hopeless=hopeless
         )
-        pool.counts.deaths += 1
-        pool.counts.restarts += pool.restart.restarts - restarts
+        if pool.is_remote:  # a session is no process: its node counts what has died there
+            pool.restart = replace(pool.restart, restarts=restarts)
+        else:
+            pool.counts.deaths += 1
+            pool.counts.restarts += pool.restart.restarts - restarts
         pool.not_before = now + pause_s
         self._emit(WriteLogLine("warning", f"{pool.server} #{instance.id} {why}", pool.server, instance.id))
         if pool.restart.breaker != "open":

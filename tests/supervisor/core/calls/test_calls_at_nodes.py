@@ -80,3 +80,15 @@ def test_a_call_that_no_node_takes_is_refused_with_the_reason() -> None:
     found = rig.failed[1]
     assert (found.fault, found.delivered) == ("node_away", "no")
     assert found.text == "Its last error: got no session: the nodes with git are draining: alpha."
+
+
+@behaviour("cluster:drain")
+def test_sessions_that_a_node_refuses_or_loses_are_no_restarts_and_no_deaths() -> None:
+    rig = at_alpha()
+    rig.feed(ev.InstanceGreeted(ONE, catalog_of(rig.key)))
+    rig.exit(ONE, why="lost its session: it was not heard for 20 s")
+    rig.call(2)
+    rig.wait(60.0)
+    rig.feed(ev.SpawnFailed(rig.spawned[-1], "got no session: the node is draining", 0.0, True))
+    [pool] = rig.core.pool_reports()
+    assert (pool.restarts, pool.last_error.startswith("got no session")) == (0, True)

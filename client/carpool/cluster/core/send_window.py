@@ -29,6 +29,7 @@ class SendWindow:
     def __init__(self) -> None:
         self.size_bytes = START_WINDOW_BYTES
         self._quickest_s = float("inf")
+        """Of a link that became slower it is the time with the smallest window."""
         self.usual_s = 0.0
         """The time that an acknowledgement takes, smoothed; 0: none has come."""
         self._shrunk_at = float("-inf")
@@ -52,4 +53,6 @@ class SendWindow:
             self.size_bytes = min(self.size_bytes + size_bytes, MAX_WINDOW_BYTES)
         elif took_s > self._quickest_s + LATE_S and sent_at >= self._shrunk_at:
             self._shrunk_at = now  # frames that were sent before tell nothing of the smaller window
+            if self.size_bytes == MIN_WINDOW_BYTES:
+                self._quickest_s = took_s  # with so little under way it is the link that became slower
             self.size_bytes = max(self.size_bytes // 2, MIN_WINDOW_BYTES)

@@ -208,6 +208,20 @@ def test_a_slow_link_carries_each_byte_about_once(bytes_per_s: float, delay_s: f
     assert link.now < 30, "the link is used to the full"
 
 
+def test_a_link_whose_delay_becomes_longer_is_used_to_the_full_again() -> None:
+    """As one whose route changes. The quickest acknowledgement of before says nothing of it."""
+    link = over_slow_link(2e7, 0.005)
+    for _ in range(40):
+        link.ends[0].send(BytesRecord(1, bytes(50_000)))
+    link.run_until(40, 60)
+    link.delay_s = 0.7
+    for _ in range(1200):
+        link.ends[0].send(BytesRecord(1, bytes(50_000)))
+    began = link.now
+    link.run_until(1240, began + 400)
+    assert link.now < began + 60, "60 MB take 3 s of this link, and 1,300 s with the smallest window"
+
+
 def test_a_small_record_overtakes_the_megabytes_of_another_session_on_a_slow_link() -> None:
     link = over_slow_link(2e5, 0.05)
     for _ in range(100):

@@ -184,16 +184,20 @@ class BrokerEnd:
         return self._connection.session != ""
 
     async def _run(self) -> None:
+        over = asyncio.create_task(self._over.wait())
+        opening = asyncio.create_task(self._connection.open())
+        tasks = [over, opening]
         try:
-            await self._connection.open()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():  # a session that is over waits for no broker
+                return
+            opening.result()
+            work = (self._connection.run(), self._connection.write(), self._grant())
+            tasks += [asyncio.create_task(each) for each in work]
+            await asyncio.wait([over, tasks[2]], return_when=asyncio.FIRST_COMPLETED)
+            self._connection.close()
         except CarpoolError as error:
             self._connection_ended(error)
-            return
-        work = (self._connection.run(), self._over.wait(), self._connection.write(), self._grant())
-        tasks = [asyncio.create_task(each) for each in work]
-        try:
-            await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
-            self._connection.close()
         finally:
             for each in tasks:
                 each.cancel()

@@ -135,3 +135,27 @@ def test_a_connection_to_the_broker_can_be_ended_by_a_timer() -> None:
     with tempfile.TemporaryDirectory(prefix="cp-", dir="/tmp") as directory:
         asyncio.run(run(directory))
     assert problems == []
+
+
+def test_a_session_that_is_over_waits_no_longer_for_the_broker() -> None:
+    """Sessions that another node opens and ends while the broker is away must not pile up."""
+
+    async def run(directory: str) -> None:
+        waits = asyncio.Event()
+
+        async def no_broker() -> None:
+            waits.set()
+            await asyncio.Event().wait()
+
+        far = FarEnd()
+        end = BrokerEnd(AttachTarget(directory, {}), attach_line("beta", "git", ""), far.events)
+        end._connection.open = no_broker  # type: ignore[method-assign]
+        await waits.wait()
+        end.end("lost")
+        async with asyncio.timeout(10):
+            await end._tasks
+        await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+        assert far.ended == []
+
+    with tempfile.TemporaryDirectory(prefix="cp-", dir="/tmp") as directory:
+        asyncio.run(run(directory))

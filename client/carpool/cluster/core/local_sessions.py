@@ -25,7 +25,7 @@ from carpool.cluster.core.sessions import (
 _LEAVING = "the node is leaving the cluster"
 _FULL = "the node has all the sessions of other nodes that it has descriptors for"
 MAX_REPORTS: Final = 200
-"""The most different refusals that the log names."""
+"""The most different reasons for refused and ended sessions that the log has."""
 MAX_ENDED: Final = 1000
 """The most sessions of other nodes' agents that are known for stories after their end."""
 
@@ -109,7 +109,7 @@ class LocalSessions(Generic[P]):
         self._served = 0
         """How many of them are sessions of other nodes' agents."""
         self._told: set[tuple[str, str]] = set()
-        """Nodes with the reasons for which they were refused, as the log has them."""
+        """Nodes with the reasons for which they were refused or lost a session, as the log has them."""
         self._asked: dict[tuple[SessionAsker, int], SessionName] = {}
         """The sessions that stand for instances, by supervisor and instance."""
         self._instances: dict[SessionName, tuple[SessionAsker, int]] = {}
@@ -184,13 +184,18 @@ class LocalSessions(Generic[P]):
     def _open_at_broker(self, name: SessionName, server: str) -> None:
         why = self._refusal(server) or (_FULL if self._served >= self._max_served else "")
         if why:
-            if (name.node, why) not in self._told and len(self._told) < MAX_REPORTS:
-                self._told.add((name.node, why))
-                self._log(f"node {name.node} asked for {server}, and was refused: {why}", "warning")
+            text = f"node {name.node} asked for {server}, and was refused: {why}"
+            self._log_once(name.node, why, text, "warning")
             self._core.close(name, why)
             return
         self._served += 1
         self._ends[name] = self._maker.open_at_broker(name.node, server, self._events_of(name))
+
+    def _log_once(self, node: str, why: str, text: str, level: str) -> None:
+        """Log it, unless the log has this reason for this node: the node may ask again and again."""
+        if (node, why) not in self._told and len(self._told) < MAX_REPORTS:
+            self._told.add((node, why))
+            self._log(text, level)
 
     def _events_of(self, name: SessionName) -> NearEndEvents:
         def send(data: bytes) -> None:
@@ -203,7 +208,7 @@ class LocalSessions(Generic[P]):
 
         def ended(text: str) -> None:
             if name.number < 0 and text:
-                self._log(f"a session of node {name.node} ended: {text}", "info")
+                self._log_once(name.node, text, f"a session of node {name.node} ended: {text}", "info")
                 text = f"node {self._core.name}: {text}"
             self._core.close(name, text)
             self._end(name, text, has_ended=True)

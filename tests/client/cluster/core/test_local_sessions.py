@@ -161,6 +161,19 @@ def test_a_node_refuses_sessions_that_it_has_no_descriptors_for_and_logs_that_on
     assert (len(b.sessions), len(b.log)) == (2, 1)
 
 
+def test_a_node_logs_once_why_the_broker_ends_sessions_of_another_node() -> None:
+    """That node may ask again each time, as fast as it can."""
+    a, b = two_nodes()
+    supervisor = Supervisor()
+    for instance in (1, 2, 3):
+        a.sessions.open_for(supervisor, instance, "b", "echo", "pipes")
+        carry(a, b)
+        b.ends.made[-1].events.ended("the profile allows no further session")
+        carry(a, b)
+    assert len(supervisor.told) == 6
+    assert b.log == ["a session of node a ended: the profile allows no further session"]
+
+
 def test_a_supervisor_that_is_gone_ends_its_own_sessions_only() -> None:
     a, b = two_nodes()
     gone, other = Supervisor(), Supervisor()

@@ -17,8 +17,8 @@ from carpool_protocol.runtime.wallclock import unix_s
 BLOCK: Final = 1 << 20
 """The file is written once for this number of ids, in which the clock goes on for 17 minutes."""
 MAX_ID: Final = 1 << 42
-"""A greater number in the file is none of carpool's: 2**42 ms after 1970 is the year 2109. Session numbers are
-multiples of ids, and have 53 bits.
+"""A greater number in the file is none of carpool's: so many milliseconds after 1970 is the year 2109.
+Numbers of sessions are multiples of ids, and have 53 bits.
 """
 
 

@@ -61,6 +61,8 @@ class SupervisorConnection:
         on_closed: Callable[["SupervisorConnection"], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self.peer: Final = peer_credentials.peer(sock)
+        """Process id and user id of the other end, also after its end; None: not known."""
         self._sock = sock
         self._on_request = on_request
         self._on_closed = on_closed
@@ -69,11 +71,6 @@ class SupervisorConnection:
         self._outbox = b""
         self._is_open = True
         self._loop.add_reader(sock.fileno(), self._readable)
-
-    @property
-    def peer(self) -> tuple[int, int] | None:
-        """Return process id and user id of the other end; None: not known."""
-        return peer_credentials.peer(self._sock) if self._is_open else None
 
     def tell(self, answer: dict[str, object]) -> None:
         """Send one line."""

@@ -33,11 +33,11 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=6.0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    house = PrivateCarpool("cpl-line-")
+    carpool = PrivateCarpool("cpl-line-")
     try:
-        rounds = measure(house, options.rounds)
+        rounds = measure(carpool, options.rounds)
     finally:
-        troubles = house.close()
+        troubles = carpool.close()
     for trouble in troubles:
         print(f"bench: {trouble}", file=sys.stderr)
     found = {name: summary(name, rounds) for name in rounds[0]}
@@ -66,17 +66,17 @@ def summary(name: str, rounds: list[dict[str, Taken]]) -> dict[str, Any]:
     }
 
 
-def measure(house: PrivateCarpool, rounds: int) -> list[dict[str, Taken]]:
+def measure(carpool: PrivateCarpool, rounds: int) -> list[dict[str, Taken]]:
     """Return what each command of each round took."""
-    offer = house.base / "offer.json"
+    offer = carpool.base / "offer.json"
     offer.write_text(json.dumps({"tools": {"look": "Looks."}}))
-    args = ["-S", "-E", str(OFFERS), str(house.base / "starts"), str(offer)]
+    args = ["-S", "-E", str(OFFERS), str(carpool.base / "starts"), str(offer)]
     servers = {f"shop{at}": {"command": sys.executable, "args": args} for at in range(2)}
-    house.config_file.write_text(json.dumps({"mcpServers": servers}))
-    house.up()
-    house.run_carpool("tools", "--json")
-    house.run_carpool("start", "--all")
-    return [one_round(house.environ) for _ in range(rounds + 2)][2:]  # the first ones warm the page cache
+    carpool.config_file.write_text(json.dumps({"mcpServers": servers}))
+    carpool.up()
+    carpool.run_carpool("tools", "--json")
+    carpool.run_carpool("start", "--all")
+    return [one_round(carpool.environ) for _ in range(rounds + 2)][2:]  # the first ones warm the page cache
 
 
 def one_round(environ: dict[str, str]) -> dict[str, Taken]:

@@ -72,9 +72,9 @@ class SocketAgent:
 
 
 @asynccontextmanager
-async def agent(house: PrivateCarpool) -> AsyncIterator[SocketAgent]:
+async def agent(private: PrivateCarpool) -> AsyncIterator[SocketAgent]:
     """An agent that has greeted."""
-    stream = await trio.open_unix_socket(paths.agents_socket(house.directory))
+    stream = await trio.open_unix_socket(paths.agents_socket(private.directory))
     async with stream:
         one = SocketAgent(stream)
         await one.answer(await one.call("initialize", GREETING))
@@ -86,12 +86,12 @@ def server(name: str, *arguments: str, **settings: Any) -> Json:
     return {"command": sys.executable, "args": ["-S", "-E", str(SERVERS / name), *arguments], **settings}
 
 
-def pid_of(house: PrivateCarpool, name: str) -> int:
+def pid_of(private: PrivateCarpool, name: str) -> int:
     """The serving instance of a server, once there is one."""
     found: list[int] = []
 
     def look() -> bool:
-        with ControlClient(house.directory, control=True) as door:
+        with ControlClient(private.directory, control=True) as door:
             status = msgspec.json.decode(door.request("carpool/status", {}, LIMIT_S))
         instances = status["servers"][name]["instances"]
         found[:] = [each["pid"] for each in instances if each["state"] == "serving"]
@@ -102,14 +102,14 @@ def pid_of(house: PrivateCarpool, name: str) -> int:
 
 
 @asynccontextmanager
-async def carpool(servers: Json) -> AsyncIterator[PrivateCarpool]:
-    house = PrivateCarpool("cpf-")
+async def private_carpool(servers: Json) -> AsyncIterator[PrivateCarpool]:
+    private = PrivateCarpool("cpf-")
     try:
-        house.config_file.write_text(json.dumps({"mcpServers": servers, "max_greeting": 8}))
-        house.up()
-        yield house
+        private.config_file.write_text(json.dumps({"mcpServers": servers, "max_greeting": 8}))
+        private.up()
+        yield private
     finally:
-        house.close()
+        private.close()
 
 
 # --- death -----------------------------------------------------------------------------------------------
@@ -120,10 +120,13 @@ async def deaths(times: int) -> tuple[list[float], list[float]]:
     told, served = [], []
     restart = {"first_delay_s": 0, "max_delay_s": 0, "give_up_after": 10 * times}
     ledger = "/dev/null"
-    async with carpool({"tally": server("tally.py", ledger, restart=restart)}) as house, agent(house) as one:
+    async with (
+        private_carpool({"tally": server("tally.py", ledger, restart=restart)}) as private,
+        agent(private) as one,
+    ):
         for _ in range(times):
             await one.answer(await one.tool("tally__run", {"mark": "warm"}))
-            pid = pid_of(house, "tally")
+            pid = pid_of(private, "tally")
             held = await one.tool("tally__run", {"mark": "held", "how": "hold", "gate": "/nowhere"})
             # Its turn at the server comes before that of the next, so it is inside when that is answered.
             await one.answer(await one.tool("tally__run", {"mark": "inside"}))
@@ -165,17 +168,20 @@ async def freezes(count: int, pairs: int, seconds: float) -> list[tuple[float, f
     """(p99 with all servers well, p99 of the same agents with one server frozen), pair by pair."""
     names = [f"s{at}" for at in range(count)]
     found: list[tuple[float, float]] = []
-    async with carpool({name: server("echo.py") for name in names}) as house, trio.open_nursery() as nursery:
+    async with (
+        private_carpool({name: server("echo.py") for name in names}) as private,
+        trio.open_nursery() as nursery,
+    ):
 
         async def attend(name: str, *, task_status: trio.TaskStatus[SocketAgent]) -> None:
-            async with agent(house) as one:
+            async with agent(private) as one:
                 await one.answer(await one.tool(f"{name}__echo", {"text": "warm"}))
                 task_status.started(one)
                 await trio.sleep_forever()
 
         agents = [(name, await nursery.start(attend, name)) for name in names]
         (frozen, victim), *others = agents
-        pid = pid_of(house, frozen)
+        pid = pid_of(private, frozen)
         await window(others, seconds / 2)
         for at in range(pairs):
             p99: dict[bool, float] = {}

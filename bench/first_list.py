@@ -40,12 +40,12 @@ def main() -> int:
     failed = False
     for arm in ("plain", "variables", "plain -S", "variables -S"):
         env = {"SHOP_TOKEN": "${SHOP_TOKEN}"} if arm.startswith("variables") else {}
-        house = PrivateCarpool("cpl-list-")
-        house.environ["SHOP_TOKEN"] = "sesame-17"
+        private = PrivateCarpool("cpl-list-")
+        private.environ["SHOP_TOKEN"] = "sesame-17"
         try:
-            bare, first = measure(house, options.rounds, env, site=not arm.endswith("-S"))
+            bare, first = measure(private, options.rounds, env, site=not arm.endswith("-S"))
         finally:
-            troubles = house.close()
+            troubles = private.close()
         for trouble in troubles:
             print(f"bench: {trouble}", file=sys.stderr)
         ratio = statistics.median(one / other for one, other in zip(first, bare, strict=True))
@@ -63,20 +63,20 @@ def _ms(taken: list[float]) -> float:
 
 
 def measure(
-    house: PrivateCarpool, rounds: int, env: dict[str, str], *, site: bool
+    private: PrivateCarpool, rounds: int, env: dict[str, str], *, site: bool
 ) -> tuple[list[float], list[float]]:
     """Seconds of each round: of the bare interpreter, and of the first list."""
-    ledger, offer = house.base / "starts", house.base / "offer.json"
+    ledger, offer = private.base / "starts", private.base / "offer.json"
     tools = {f"tool_{at}": ABOUT for at in range(TOOLS)}
     offer.write_text(json.dumps({"tools": tools, "instructions": ABOUT}))
     args = ["-S", "-E", str(OFFERS), str(ledger), str(offer)]
     servers = {f"shop{at}": {"command": sys.executable, "args": args, "env": env} for at in range(SERVERS)}
-    house.config_file.write_text(json.dumps({"mcpServers": servers}))
-    house.up()
-    house.run_carpool("tools", "--json")
-    house.run_carpool("down")
+    private.config_file.write_text(json.dumps({"mcpServers": servers}))
+    private.up()
+    private.run_carpool("tools", "--json")
+    private.run_carpool("down")
     started = len(ledger.read_text().splitlines())
-    house.up()
+    private.up()
     python, carpool = [sys.executable], carpool_argv()
     if not site:
         python = [sys.executable, "-S", "-E"]
@@ -86,7 +86,9 @@ def measure(
             "-c",
             f"import sys; sys.path += {roots!r}; from carpool.entry import main; main()",
         ]
-    rows = [(bare_s(python, house.environ), first_list_s(carpool, house.environ)) for _ in range(rounds + 2)]
+    rows = [
+        (bare_s(python, private.environ), first_list_s(carpool, private.environ)) for _ in range(rounds + 2)
+    ]
     if len(ledger.read_text().splitlines()) != started:
         raise SystemExit("bench: a server was started")
     bare, first = zip(*rows[2:], strict=True)  # the first ones warm the page cache

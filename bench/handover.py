@@ -146,9 +146,9 @@ def configuration(order: Path) -> dict[str, Any]:
     return {"mcpServers": {"good": server}, "http": {"port": 0}}
 
 
-def port_of(house: PrivateCarpool) -> int:
+def port_of(carpool: PrivateCarpool) -> int:
     """Return the port of its HTTP door."""
-    url: str = json.loads((Path(house.directory) / "http.json").read_text())["url"]
+    url: str = json.loads((Path(carpool.directory) / "http.json").read_text())["url"]
     return int(url.rpartition(":")[2].partition("/")[0])
 
 
@@ -159,26 +159,26 @@ def main() -> int:
     parser.add_argument("--restarts", type=int, default=10)
     parser.add_argument("--every-s", type=float, default=2.0, help="Seconds of calm before each restart.")
     arguments = parser.parse_args()
-    house = InstalledCarpool()
-    order = house.base / "order"
+    carpool = InstalledCarpool()
+    order = carpool.base / "order"
     try:
-        house.config_file.write_text(json.dumps(configuration(order)))
-        house.up()
-        crowd = workers(arguments.workers, port_of(house))
+        carpool.config_file.write_text(json.dumps(configuration(order)))
+        carpool.up()
+        crowd = workers(arguments.workers, port_of(carpool))
         restarts: list[Callable[[], object]] = [
-            lambda: house.run_carpool("restart", "--all")
+            lambda: carpool.run_carpool("restart", "--all")
         ] * arguments.restarts
 
         def upgrade() -> None:
-            house.install("2.0.0")
-            house.run_carpool("restart", "--all")
+            carpool.install("2.0.0")
+            carpool.run_carpool("restart", "--all")
 
         restarts.insert(len(restarts) // 2, upgrade)
         asyncio.run(load(crowd, "good__steps", restarts, arguments.every_s))
-        version = house.status()["broker"]["version"]
+        version = carpool.status()["broker"]["version"]
         found = findings(crowd, executions(order))
     finally:
-        troubles = house.close()
+        troubles = carpool.close()
         for line in troubles:
             print(line, file=sys.stderr)
     found |= {"restarts": arguments.restarts, "upgrades": 1, "version at the end": version}

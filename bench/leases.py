@@ -32,10 +32,10 @@ _ADD = {"method": "tools/call", "params": {"name": "counter__increment", "argume
 class GreetedShim:
     """An agent behind `carpool connect`, greeted."""
 
-    def __init__(self, house: PrivateCarpool) -> None:
+    def __init__(self, carpool: PrivateCarpool) -> None:
         self.process = subprocess.Popen(
             [*carpool_argv(), "connect"],
-            env=house.environ,
+            env=carpool.environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -84,19 +84,19 @@ class GreetedShim:
                 pipe.close()
 
 
-def waiting(house: PrivateCarpool) -> int:
+def waiting(carpool: PrivateCarpool) -> int:
     """Calls that wait for an instance."""
-    with ControlClient(house.directory, control=True) as door:
+    with ControlClient(carpool.directory, control=True) as door:
         status = msgspec.json.decode(door.request("carpool/status", {}, LIMIT_S))
     found: int = status["servers"]["counter"]["waiting"]
     return found
 
 
-def turn(house: PrivateCarpool, holder: GreetedShim) -> tuple[float, GreetedShim]:
+def turn(carpool: PrivateCarpool, holder: GreetedShim) -> tuple[float, GreetedShim]:
     """Kill the holder while another waits: seconds until that one's answer, and the new holder."""
-    following = GreetedShim(house)
+    following = GreetedShim(carpool)
     following.send({"id": 1, **_ADD})
-    until(lambda: waiting(house) == 1, LIMIT_S, "a call in line")
+    until(lambda: waiting(carpool) == 1, LIMIT_S, "a call in line")
     began = time.perf_counter()
     holder.kill()
     answer = following.answer(1)
@@ -112,22 +112,22 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--times", type=int, default=20, help="holders to kill (default 20)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(argv)
-    house = PrivateCarpool("cpl-")
+    carpool = PrivateCarpool("cpl-")
     try:
         server = {"command": sys.executable, "args": ["-S", "-E", str(COUNTER)]}
         mode = {"sharing": "session", "wait_s": LIMIT_S, "pool": {"max": 1}}
-        house.config_file.write_text(json.dumps({"mcpServers": {"counter": {**server, **mode}}}))
-        house.up()
-        holder = GreetedShim(house)
+        carpool.config_file.write_text(json.dumps({"mcpServers": {"counter": {**server, **mode}}}))
+        carpool.up()
+        holder = GreetedShim(carpool)
         holder.send({"id": 1, **_ADD})
         holder.answer(1)
         took: list[float] = []
         for _ in range(options.times):
-            took_s, holder = turn(house, holder)
+            took_s, holder = turn(carpool, holder)
             took.append(took_s)
         holder.close()
     finally:
-        house.close()
+        carpool.close()
     if options.json:
         print(json.dumps({"times": len(took), "median_s": statistics.median(took), "worst_s": max(took)}))
     else:

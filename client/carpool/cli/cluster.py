@@ -100,7 +100,7 @@ def _status(*, as_json: bool) -> None:
         print_json(msgspec.to_builtins(facts))
         return
     own = facts.own
-    state = "" if facts.is_up else f", which is not reached for {display.duration(facts.down_s)}"
+    state = "" if facts.is_up else f", not reached for {display.duration(facts.down_s)}"
     click.echo(display.printable(f"cluster {facts.cluster} at {facts.url}{state}"))
     if facts.problem:
         click.echo(display.printable(f"its link says: {facts.problem}"))

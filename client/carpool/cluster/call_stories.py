@@ -18,7 +18,9 @@ from carpool_protocol.ids import call_named
 ATTACH_S: Final = 1.0
 ANSWER_S: Final = 1.5
 
-NO_SESSION: Final = NodeAnswer(refused="the node has had no such session of this one")
+NO_SESSION: Final = NodeAnswer(
+    refused="the node does not know this session: its process may have been started again"
+)
 _FORGOTTEN: Final = NodeAnswer()
 
 
@@ -36,8 +38,10 @@ def _ask_broker(directory: str, session: str, call: int) -> NodeAnswer:
         with ControlClient(directory, control=True, attach_s=ATTACH_S) as client:
             params = {"session": session, "request": call}
             live = msgspec.json.decode(client.request("carpool/story", params, ANSWER_S))
-    except (ControlClientError, AnsweredError):
+    except ControlClientError:
         return NodeAnswer(refused="its broker does not answer")
+    except AnsweredError as error:
+        return NodeAnswer(refused=f"its broker refuses the question ({error})")
     found = story_steps(live, call_named(live["call"]) or 0)
     steps = sorted(found, key=lambda step: step.at)
     if not steps:

@@ -190,7 +190,7 @@ class NodeChannel:
         if self._kept and now >= self._progress_at + STUCK_S:
             return self._lose(f"it is heard, and has taken nothing up for {STUCK_S:g} s")
         if self.waiting(CloseRecord) > MAX_CLOSES:
-            return self._lose("it opens more sessions than it takes answers to")
+            return self._lose("it opens sessions faster than it takes our refusals")
         return []
 
     def give_up(self, text: str) -> list[ChannelEvent]:

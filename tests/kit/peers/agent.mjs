@@ -12,7 +12,7 @@ const { StreamableHTTPClientTransport } = require("@modelcontextprotocol/sdk/cli
 const { SSEClientTransport } = require("@modelcontextprotocol/sdk/client/sse.js");
 const types = require("@modelcontextprotocol/sdk/types.js");
 
-const PATIENCE_MS = 5000;
+const PATIENCE_MS = 20000;
 const plan = JSON.parse(readFileSync(process.argv[2], "utf8"));
 let step = fresh();
 

@@ -1,14 +1,14 @@
 """Carpools of a test that are nodes of one cluster, over NATS or over ZeroMQ with keys."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import trio
 
 from carpool.cluster.embedded_nats import EmbeddedNats
-from carpool_protocol.bootstrap import paths
+from carpool.cluster.node_facts import read_facts
 from tests.kit.line_agent import Json, LineAgent
 from tests.kit.live import Daemon
 from tests.kit.ports import free_port
@@ -28,8 +28,11 @@ class ClusterUnderTest:
         return self.nodes[name]
 
     def facts(self, name: str) -> Json:
-        """What `carpool cluster status --json` prints."""
-        return self.nodes[name].carpool_json("cluster", "status")
+        """What `carpool cluster status --json` prints, read as it does, without a process."""
+        found = read_facts(str(self.nodes[name].directory))
+        assert found is not None, f"{name} is in no cluster"
+        facts: Json = msgspec.to_builtins(found)
+        return facts
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
         """Wait until a condition holds."""
@@ -37,11 +40,8 @@ class ClusterUnderTest:
 
     def reached(self, name: str) -> set[str]:
         """The nodes that a node reaches, with an offer."""
-        path = Path(paths.node_file(str(self.nodes[name].directory)))
-        if not path.exists():
-            return set()
-        facts = self.facts(name)
-        return {each["offer"]["node"] for each in facts["nodes"] if each["is_reached"]}
+        facts = read_facts(str(self.nodes[name].directory))
+        return set() if facts is None else {each.offer.node for each in facts.nodes if each.is_reached}
 
     def node_pid(self, name: str) -> int:
         """The pid of a node's process."""
@@ -70,17 +70,32 @@ async def cluster_of(servers: ServersOf, **settings: Any) -> AsyncIterator[Clust
             own = {**{key: each for key, each in settings.items() if key not in servers}}
             own |= settings.get(name, {})
             whole = {key: own.pop(key) for key in ("profiles", "audit") if key in own}
-            daemon = cluster.nodes[name] = Daemon(
-                its, cluster={"url": nats.url, "node": name, **own}, **whole
-            )
-            daemon.up()
+            cluster.nodes[name] = Daemon(its, cluster={"url": nats.url, "node": name, **own}, **whole)
+        await all_at_once(daemon.up for daemon in cluster.nodes.values())
         await cluster.until(lambda: _all_meet(cluster), "each node reaches all others")
         yield cluster
     finally:
-        for daemon in cluster.nodes.values():
-            daemon.close()
+        with trio.CancelScope(shield=True):
+            await all_at_once(daemon.close for daemon in cluster.nodes.values())
         nats.stop()
         base.close()
+
+
+async def all_at_once(acts: Iterable[Callable[[], None]]) -> None:
+    """Do all of this side by side, and to its end, whatever fails."""
+    failed: list[BaseException] = []
+
+    async def run(act: Callable[[], None]) -> None:
+        try:
+            await trio.to_thread.run_sync(act)
+        except Exception as wrong:  # noqa: BLE001 - the first is raised once all have ended
+            failed.append(wrong)
+
+    async with trio.open_nursery() as nursery:
+        for act in acts:
+            nursery.start_soon(run, act)
+    if failed:
+        raise failed[0]
 
 
 def _all_meet(cluster: ClusterUnderTest) -> bool:

@@ -8,7 +8,7 @@ import trio
 
 from bench.cut_proxy import CutProxy, Way
 from carpool.cluster.embedded_nats import EmbeddedNats
-from tests.kit.cluster import curve_settings
+from tests.kit.cluster import all_at_once, curve_settings
 from tests.kit.line_agent import Json
 from tests.kit.live import Daemon
 
@@ -57,14 +57,13 @@ async def cut_cluster(kind: str, servers: Mapping[str, Json]) -> AsyncIterator[C
                 settings, proxies = await _over_curve({"alpha": alpha, "beta": beta}, nursery)
             alpha.configure(servers, cluster=settings["alpha"])
             beta.configure({}, cluster=settings["beta"])
-            for each in (alpha, beta):
-                each.up()
+            await all_at_once((alpha.up, beta.up))
             await beta.until(lambda facts: set(servers) <= set(facts["servers"]), "beta has alpha's servers")
             yield CutCluster(alpha, beta, proxies)
             nursery.cancel_scope.cancel()
     finally:
-        for each in (alpha, beta):
-            each.close()
+        with trio.CancelScope(shield=True):
+            await all_at_once((alpha.close, beta.close))
         nats.stop()
         base.close()
 

@@ -151,7 +151,8 @@ def catalog(key: PoolKey, traits: Traits, tools: int | None = None, era: Era = "
     count += traits.choosy and key.endswith(":asking")
     mark = b',"title":"%b"' % key.encode() if traits.marked else b""
     offers = [
-        ToolOffer(f"t{i}", RawJson(b'{"name":"t%d","inputSchema":{}%b}' % (i, mark))) for i in range(count)
+        ToolOffer(f"t{i}", RawJson(b'{"name":"t%d","inputSchema":{"type":"object"}%b}' % (i, mark)))
+        for i in range(count)
     ]
     uri = uri_of(key)
     resource = ResourceOffer(uri, RawJson(b'{"name":"r","uri":"%b"}' % uri.encode()))

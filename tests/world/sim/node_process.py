@@ -95,7 +95,6 @@ class SimNode:
         elif links.is_up:
             self._hear_store()
         self._publish_again()
-        self._read_offers_soon()
 
     def _new_id(self) -> int:
         """As the real one by the clock: greater than all before."""
@@ -199,6 +198,7 @@ class SimNode:
     def _publish_again(self) -> None:
         self.publish()
         if self.alive:
+            self._read_offers_soon()  # the names that are taken here may be others (`OfferExchange`)
             self.clock.later(PUBLISH_S, self._publish_again)
 
     def publish(self) -> None:

@@ -112,8 +112,9 @@ async def test_a_story_tells_what_happened_at_the_other_node() -> None:
 
 @behaviour("cluster:story")
 async def test_a_story_of_a_session_that_has_ended_is_still_told_and_an_absent_node_is_named() -> None:
+    own = {**ECHO, "alpha": {"echo": kit("echo", sharing="session")}}  # its session ends with its agent
     with trio.fail_after(LIMIT_S):
-        async with cluster_of(ECHO, audit={"on": True}) as cluster:
+        async with cluster_of(own, audit={"on": True}) as cluster:
             beta = cluster["beta"]
             await until_offered(cluster, "beta", "echo")
             async with beta.shim() as agent:

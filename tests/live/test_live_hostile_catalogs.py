@@ -3,7 +3,6 @@
 import json
 import re
 
-import pytest
 import trio
 
 from tests.behaviours import behaviour
@@ -26,7 +25,7 @@ def recorded(daemon: Daemon, said: HostileCatalog) -> str:
         for name, entries in listed.items()
     }
     told["initialize"] = json.dumps(about | {"instructions": said.instructions})
-    file = daemon.base / "told.json"
+    file = daemon.base / f"{said.name}.json"
     file.write_text(json.dumps(told))
     return str(file)
 
@@ -39,15 +38,17 @@ def served(daemon: Make, said: HostileCatalog) -> Daemon:
 
 
 @behaviour("catalogs:terminal")
-@pytest.mark.parametrize("name", SHOWN)
-async def test_what_a_hostile_server_lists_is_not_obeyed_by_a_terminal(daemon: Make, name: str) -> None:
-    one = served(daemon, HOSTILE[name])
+async def test_what_hostile_servers_list_is_not_obeyed_by_a_terminal(daemon: Make) -> None:
+    one = daemon({}, up=False)
+    one.configure({f"evil-{name}": kit("recorded", recorded(one, HOSTILE[name])) for name in SHOWN})
+    one.up()
     with trio.fail_after(LIMIT_S):
         for verb in (("tools",), ("tools", "plain"), ("prompts",), ("resources",), ("status",)):
             _, out, err = await one.carpool(*verb)
             text = (out + err).replace("\t", " ")
             assert not OBEYED.search(text), verb
-            assert verb != ("tools",) or "evil" in text, "it is shown"
+            if verb == ("tools",):
+                assert all(f"evil-{name}" in text for name in SHOWN), "they are shown"
 
 
 @behaviour("catalogs:bounded")

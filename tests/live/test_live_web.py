@@ -29,6 +29,8 @@ from tests.live.test_live_http import HttpReply, ask, door
 
 Json = dict[str, Any]
 OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}
+SEEN = {"ansi", "controls", "bidi", "surrogate", "html", "markdown", "injection", "format", "names"}
+"""Hostile catalogs with tools that are listed, if not as they are."""
 
 
 @pytest.fixture(scope="module")
@@ -248,13 +250,11 @@ async def test_the_verb_says_what_to_do_where_there_is_no_page(daemon: Make) -> 
 
 
 @behaviour("web:sealed")
-@pytest.mark.parametrize(
-    "name", sorted(name for name, said in HOSTILE.items() if not said.is_large and not said.is_unreadable)
-)
-async def test_a_hostile_catalog_arrives_as_json_text(daemon: Make, name: str) -> None:
-    said = HOSTILE[name]
-    one = daemon({}, up=False, http={"port": 0})
-    one.configure({"evil": kit("recorded", recorded(one, said))}, http={"port": 0})
+async def test_hostile_catalogs_arrive_as_json_text(daemon: Make) -> None:
+    catalogs = [said for said in HOSTILE.values() if not said.is_large and not said.is_unreadable]
+    one = daemon({}, up=False)
+    servers = {f"evil{at}": kit("recorded", recorded(one, said)) for at, said in enumerate(catalogs)}
+    one.configure(servers, http={"port": 0})
     one.up()
     with trio.fail_after(LIMIT_S):
         await one.carpool("tools")
@@ -262,9 +262,10 @@ async def test_a_hostile_catalog_arrives_as_json_text(daemon: Make, name: str) -
         assert reply.status == 200
         assert reply.headers["Content-Type"] == "application/json"
         assert reply.headers["X-Content-Type-Options"] == "nosniff"
-        assert isinstance(reply.json["tools"], list)
+        shown = {tool["name"].partition("__")[0] for tool in reply.json["tools"]}
+        assert shown >= {f"evil{at}" for at, said in enumerate(catalogs) if said.name in SEEN}
         with watching(one, key(one)) as watcher:
-            await trio.to_thread.run_sync(watcher.state, lambda state: "evil" in state["servers"])
+            await trio.to_thread.run_sync(watcher.state, lambda state: servers.keys() <= {*state["servers"]})
 
 
 @behaviour("web:frozen")

@@ -1237,6 +1237,9 @@ _DOOR: Final = {
     "logs:server": Behaviour(
         "docs/files.md#logs", "`carpool logs SERVER` shows its output, and what carpool did to its processes."
     ),
+    "logs:why-ended": Behaviour(
+        "docs/files.md#logs", "The log says in one line why an instance has ended, also if carpool ended it."
+    ),
     "http:check": Behaviour(
         "docs/http.md", "`carpool check` tells why the HTTP door could not open, before it is to open."
     ),

@@ -89,7 +89,7 @@ from carpool_supervisor.core.model.events import (
     UrlElicitationRequired,
 )
 from carpool_supervisor.core.model.lifecycle import InstanceState
-from carpool_supervisor.core.model.loss_causes import LossCause
+from carpool_supervisor.core.model.loss_causes import LOSS_CAUSES, LossCause
 from carpool_supervisor.core.model.pool import Instance, Pool, Pools
 from carpool_supervisor.core.model.timer_kinds import TimerKind, supervisor_timers
 from carpool_supervisor.core.pools.instances import Instances
@@ -390,6 +390,7 @@ class SupervisorCore:
                 subscriptions.log_received(instance, event, self._emit)
             case ServerAsked():
                 if self.asks.server_asked(instance, event, now):
+                    instance.note_end("a question of it could belong to several agents")
                     self._replace_instance(instance, now)
                 elif event.facts.wire is not None:  # the server does not run its call meanwhile
                     self.dispatcher.instance_freed(instance, now)
@@ -454,6 +455,7 @@ class SupervisorCore:
         if event.state_lost:
             if is_told:  # otherwise its agent has cancelled the call, and the next one tells it
                 self.leases.mark_unused(instance.id)
+            instance.note_end(LOSS_CAUSES["remote"])
             self._replace_instance(instance, now, "remote")
         pool = instance.pool
         if instance.calls >= instance.review_from:

@@ -422,7 +422,7 @@ def ended_while_open(rig: CoreRig, *, instance: int = 1) -> str:
         (SetPools([spec(PoolKey("git:2"))]), "its configuration was changed or removed"),
         (SetPools([]), "its configuration was changed or removed"),
         (operate(1, "stop"), "an operator stopped it"),
-        (operate(1, "restart"), "it was restarted, replaced or no longer needed"),
+        (operate(1, "restart"), "an operator restarted it"),
     ],
 )
 def test_a_call_on_an_instance_that_we_end_is_told_so_why_and_how_long_it_had(
@@ -434,6 +434,33 @@ def test_a_call_on_an_instance_that_we_end_is_told_so_why_and_how_long_it_had(
     assert CloseStdin(ONE) in rig.wait(20.0)
     told = f"It was ended by carpool, because {why}; it was given 20 s (drain_s) to finish its open calls."
     assert ended_while_open(rig) == told
+
+
+@behaviour("logs:why-ended")
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        (SetPools([]), "its configuration was changed or removed"),
+        (operate(1, "stop"), "an operator stopped it"),
+        (operate(1, "restart"), "an operator restarted it"),
+        (ev.StopRequested(), "carpool itself was stopped"),
+    ],
+)
+def test_the_log_says_why_carpool_has_ended_an_instance(word: Any, why: str) -> None:
+    rig = serving()
+    rig.feed(word)
+    gone = ev.InstanceExited(ONE, "ended with exit code 0", (), "", 0.0)
+    texts = [each.text for each in rig.core.handle(gone, rig.now) if isinstance(each, WriteLogLine)]
+    assert f"git #1 ended with exit code 0, as carpool asked it to: {why}" in texts
+
+
+@behaviour("logs:why-ended")
+def test_the_log_says_that_an_instance_was_not_used() -> None:
+    rig = serving(idle_s=50.0)
+    rig.wait(100.0)
+    gone = ev.InstanceExited(ONE, "ended with exit code 0", (), "", 0.0)
+    texts = [each.text for each in rig.core.handle(gone, rig.now) if isinstance(each, WriteLogLine)]
+    assert any(text.endswith("it was not used for a while (pool.idle_s)") for text in texts)
 
 
 def test_a_call_open_when_carpool_itself_stops_is_told_so() -> None:

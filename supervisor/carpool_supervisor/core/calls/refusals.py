@@ -164,17 +164,13 @@ def timeout_text(slug: Literal["timed_out", "ran_too_long"], pool: Pool, pool_ca
     return f"The limit is {pool_call.timeout_s if slug == 'timed_out' else pool.policy.max_total_s:g} s."
 
 
-def ended_text(pool: Pool, *, closing: bool, worn: str = "") -> str:
-    """Why carpool ended the instance while a call was open, and the time that the call had to finish. `worn`:
-    the limit that the instance had reached.
+def ended_text(pool: Pool, *, closing: bool, reason: str = "") -> str:
+    """Why carpool ended the instance while a call was open, and the time that the call had to finish.
+    `reason`: see `Instance.end_reason`.
     """
     if closing:
         return "It was ended by carpool, because carpool itself was stopped."
-    why = worn or "it was restarted, replaced or no longer needed"
-    if not pool.wanted:
-        why = "its configuration was changed or removed"
-    elif pool.stopped:
-        why = "an operator stopped it"
+    why = reason or "it was no longer needed"
     limit = f"{pool.policy.drain_s:g} s (drain_s)"
     return f"It was ended by carpool, because {why}; it was given {limit} to finish its open calls."
 

@@ -96,11 +96,43 @@ class Instance:
     """One process of a pool."""
 
     __slots__ = (
-        "abandoned", "asks", "asks_closed_at", "blocked", "calls", "cause", "era", "failure", "fit_at",
-        "generation", "held_tasks", "id", "idle_since", "in_flight", "is_stdin_closed", "last_output_at",
-        "limit_reached", "list_request", "next_wire", "node", "node_session", "over_rss_count", "pid",
-        "pool", "probed_at", "probed_era", "recycle_pending_since", "refusals", "review_from", "rss_mb",
-        "spawned_at", "state", "suspended", "tasks", "undelivered", "unread_since",
+        "abandoned",
+        "asks",
+        "asks_closed_at",
+        "blocked",
+        "calls",
+        "cause",
+        "end_reason",
+        "era",
+        "failure",
+        "fit_at",
+        "generation",
+        "held_tasks",
+        "id",
+        "idle_since",
+        "in_flight",
+        "is_stdin_closed",
+        "last_output_at",
+        "limit_reached",
+        "list_request",
+        "next_wire",
+        "node",
+        "node_session",
+        "over_rss_count",
+        "pid",
+        "pool",
+        "probed_at",
+        "probed_era",
+        "recycle_pending_since",
+        "refusals",
+        "review_from",
+        "rss_mb",
+        "spawned_at",
+        "state",
+        "suspended",
+        "tasks",
+        "undelivered",
+        "unread_since",
     )  # fmt: skip
 
     def __init__(self, instance: InstanceId, pool: "Pool", generation: int, now: float) -> None:
@@ -152,6 +184,8 @@ class Instance:
         """It has not answered a probe: no new call is placed on it."""
         self.failure: str | None = None
         """The reason why carpool ends it, if that counts as a failure."""
+        self.end_reason = ""
+        """The reason why carpool ends it, as a clause for logs and errors; empty: none."""
         self.cause: LossCause = "reload"
         """The loss cause for its holder if it ends while it drains."""
         self.rss_mb = 0
@@ -164,6 +198,10 @@ class Instance:
         """The limit that it has reached; a replacement is due (`recycling`)."""
         self.recycle_pending_since: float | None = None
         """Since then it waits for a moment in which no call runs on it, to be recycled."""
+
+    def note_end(self, reason: str) -> None:
+        """Carpool ends it because of this, unless another reason came first."""
+        self.end_reason = self.end_reason or reason
 
     def update_review(self) -> None:
         """Set the number of calls from which answers are reviewed."""

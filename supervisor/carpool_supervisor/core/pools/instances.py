@@ -109,6 +109,7 @@ class Instances:
             pool.target = 0
         for instance in list(self.by_id.values()):
             if instance.state not in ENDING:
+                instance.note_end("carpool itself was stopped")
                 self.stop(instance, now)
 
     # --- starting --------------------------------------------------------------------------------------
@@ -185,6 +186,7 @@ class Instances:
             self._leases.withdraw_pool(pool.key)
             for instance in list(pool.serving):
                 if self._leases.holder(instance.id) is not None:
+                    instance.note_end("its server is shared in another way now")
                     self.wind_down(instance, now)
 
     # --- ending ----------------------------------------------------------------------------------------
@@ -204,6 +206,7 @@ class Instances:
 
     def _end_for_other_pool(self, instance: Instance, now: float, cause: LossCause) -> None:
         """End it to make room for another pool's instance; sessions that wait for it are told at once."""
+        instance.note_end("another server needed its place")
         self.drain(instance, now, cause)
         self._dispatcher.instance_freed(instance, now)
 
@@ -287,6 +290,7 @@ class Instances:
         if instance.state is InstanceState.DRAINING and not instance.is_busy:
             self.stop(instance, now)
         elif instance.state is InstanceState.SERVING and len(instance.abandoned) >= MAX_ABANDONED:
+            instance.note_end(f"{MAX_ABANDONED} calls that had ended could still run on it")
             self.drain(instance, now)
             self.start_queue.enqueue(instance.pool)
             self.start_queue.start_queued(now)
@@ -306,7 +310,7 @@ class Instances:
         first_words = never_fit or unused or pool.policy.stderr_in_errors
         text = died_text(pool, event.how, event.stderr if first_words else "")
         if failure is None and instance.state in ENDING:
-            text = ended_text(pool, closing=self.start_queue.closed, worn=instance.limit_reached)
+            text = ended_text(pool, closing=self.start_queue.closed, reason=instance.end_reason)
         if unused:
             self._leases.mark_unused(instance.id)
         self._remove(instance)
@@ -315,7 +319,8 @@ class Instances:
             instance, by_itself=instance.failure is None and not asked
         )
         if failure is None or failure is instance.failure:
-            self._log(instance, f"{event.how}{'' if failure else ', as carpool asked it to'}")
+            reason = f": {instance.end_reason}" if instance.end_reason else ""
+            self._log(instance, f"{event.how}{'' if failure else f', as carpool asked it to{reason}'}")
         if failure is not None and not forgiven:
             pool.stderr = event.stderr.splitlines()[-20:]
             words = telling_stderr_line(event.stderr) if never_fit else ""
@@ -371,6 +376,7 @@ class Instances:
             key=lambda i: (self._leases.holder(i.id) is not None, i.is_busy, len(i.in_flight), i.idle_since),
         )
         for instance in order[:surplus]:
+            instance.note_end("its pool had more instances than it may")
             self.wind_down(instance, now)
         pool.target = min(pool.target, pool.max_instances)
 
@@ -427,6 +433,7 @@ class Instances:
         may_end = not instance.limit_reached and demand.may_end(instance, self._leases)
         match judge_liveness(instance, now, may_end=may_end):
             case LivenessVerdict.END_IDLE:
+                instance.note_end("it was not used for a while (pool.idle_s)")
                 self.end_without_replacement(instance, now)
             case LivenessVerdict.PROBE:
                 self.probe_instance(instance, now)

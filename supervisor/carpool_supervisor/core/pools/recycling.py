@@ -91,6 +91,7 @@ class Recycling:
             return
         text = f"{pool.server} #{instance.id} is to be replaced: {reached}"
         self._emit(WriteLogLine("info", text, pool.server, instance.id))
+        instance.note_end(reached)
         if is_held:
             self._instances.wind_down(instance, now, "memory")
         elif not _in_use(instance, now):

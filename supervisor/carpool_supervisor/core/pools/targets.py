@@ -186,6 +186,7 @@ class PoolTargets:
             elif self._leases.pool_removed(pool.key):
                 mark_not_plain(pool.server, self._pools)
             for instance in list(pool.instances.values()):
+                instance.note_end("its configuration was changed or removed")
                 self._instances.wind_down(instance, now)
         if not pool.instances and not pool.queue and not self._stands_for_another(pool):
             operator_state.end_operations(pool, self._emit)
@@ -269,6 +270,7 @@ class PoolTargets:
             self._dispatcher.fail_waiting(pool, "stopped", "")
         if command.verb != "start":
             for instance in list(pool.instances.values()):
+                instance.note_end(f"an operator {'stopped' if command.verb == 'stop' else 'restarted'} it")
                 self._instances.drain(instance, now, "restart")
         self._start_queue.enqueue(pool)
         self._start_queue.start_queued(now)
@@ -296,7 +298,9 @@ class PoolTargets:
         place = None if pool is None else self._leases.held_instance(moved.session, pool.server)
         if place is not None and place[0] != moved.new:
             cause: LossCause = "roots" if moved.new else "reload"
-            self._instances.end_without_replacement(self._instances.by_id[place[1]], now, cause)
+            instance = self._instances.by_id[place[1]]
+            instance.note_end("the session that held it has other roots, another workspace or configuration")
+            self._instances.end_without_replacement(instance, now, cause)
         if (
             moved.old in self._pools
         ):  # queued calls would lease an instance that the session never calls again
@@ -334,6 +338,7 @@ class PoolTargets:
         for ended in leases:
             instance = self._instances.by_id[ended.instance]
             mark_not_plain(instance.pool.server, self._pools)
+            instance.note_end("its lease has ended")
             self._instances.end_without_replacement(instance, now)
 
     # --- pools that are not plain ----------------------------------------------------------------------
@@ -375,6 +380,7 @@ class PoolTargets:
             if since is None:
                 continue
             if since + TAINTED_S <= now:
+                instance.note_end("a call that was cancelled may still run on it")
                 self._instances.drain(instance, now)
             else:
                 earlier = self._timers.deadline_of("tainted_instance", pool.key)
@@ -386,6 +392,7 @@ class PoolTargets:
         for instance in list(pool.serving):
             if demand.is_unleasable(instance, self._leases):
                 if not instance.is_busy:
+                    instance.note_end("several sessions have used it, and it cannot be leased any more")
                     self._instances.end_without_replacement(instance, now)
             elif not self._leases.knows_instance(instance.id) and self._leases.instance_offered(
                 instance.id, pool.key, now

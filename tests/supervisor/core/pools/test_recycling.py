@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from carpool_protocol.ids import InstanceId, PoolKey
 from carpool_protocol.link.messages import Policy, SetPools
 from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.effects import WriteLogLine
 from carpool_supervisor.core.model.instance_limits import max_age_s, max_calls
 from carpool_supervisor.core.model.lifecycle import InstanceState
 from tests.behaviours import behaviour
@@ -145,6 +146,18 @@ def test_memory_counts_when_it_was_measured_above_the_limit_twice_in_a_row() -> 
     a.up()
     assert a.closing == [first]
     measure(a, InstanceId(99), 150)
+
+
+@behaviour("logs:why-ended")
+def test_the_log_says_which_limit_has_ended_an_instance() -> None:
+    a = rig(limit_rss_mb=100)
+    first = a.served(1, "a")
+    measure(a, first, 150)
+    a.up()
+    gone = ev.InstanceExited(first, "ended with exit code 0", (), "", 0.0)
+    texts = [each.text for each in a.core.handle(gone, a.now) if isinstance(each, WriteLogLine)]
+    reason = "its processes hold 150 MiB (limits.rss_mb: 100)"
+    assert texts == [f"web #{first} ended with exit code 0, as carpool asked it to: {reason}"]
 
 
 @behaviour("recycling:one-by-one")

@@ -259,7 +259,7 @@ async def test_without_the_key_the_page_reads_and_offers_no_act(
         await browser.run(clicked("#tab-servers"))
         await browser.until("one('#table-servers button.small')")
         assert await browser.run("[...all('#table-servers .acts button')].every(b => b.disabled)")
-        key = (await address(one)).partition("#key=")[2]
+        key = (await address(one)).partition("#code=")[2]
         await browser.run(f"$('key').value = {json.dumps(key)}")
         await browser.run(clicked("#enter"))
         await browser.run("$('login-form').requestSubmit()")
@@ -318,6 +318,66 @@ async def test_no_part_of_the_page_is_wider_than_a_phone(daemon: Make, browser: 
         for tab in ("overview", "calls", "servers", "agents", "tools", "profiles", "logs", "errors"):
             await browser.run(f"choose('{tab}')")
             await browser.until("document.documentElement.scrollWidth <= 390")
+
+
+@behaviour("web:same")
+async def test_on_a_phone_all_tabs_are_in_view_and_all_rows_are_equally_high(
+    daemon: Make, browser: HeadlessBrowser
+) -> None:
+    one = daemon({"echo": kit("echo"), "long": kit("echo", tags=["x" * 30])}, http={"port": 0})
+    with trio.fail_after(LIMIT_S):
+        async with one.agent() as agent:
+            await agent.text("echo__echo", {"text": "hi"})
+            await shown(browser, one)
+            await browser.resize(390, 844)
+            assert await browser.run("$('tabs').scrollWidth <= $('tabs').clientWidth")
+            heights = (
+                "new Set([...all('tbody tr')].filter(e => e.offsetParent).map(e => e.offsetHeight)).size"
+            )
+            for tab, rows in (("servers", 2), ("tools", 3), ("errors", 3)):
+                await browser.run(f"choose('{tab}')")
+                await browser.until(
+                    f"[...all('#panel-{tab} tbody tr')].filter(e => e.offsetParent).length >= {rows}"
+                )
+                assert await browser.run(heights) == 1, tab
+
+
+@behaviour("web:same")
+async def test_the_open_dialog_of_a_server_follows_it_and_keeps_what_was_read(
+    daemon: Make, browser: HeadlessBrowser
+) -> None:
+    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    with trio.fail_after(LIMIT_S):
+        async with one.agent() as agent:
+            await agent.text("echo__echo", {"text": "hi"})
+            await shown(browser, one)
+            await browser.run("showServer('echo')")
+            (before,) = [each["pid"] for each in (await status_of(one))["servers"]["echo"]["instances"]]
+            await browser.until(f"$('details').innerText.includes('{before}')")
+            assert await browser.run(clicked("#details button", "Why is it shared like this?"))
+            await browser.until("one('#details pre')")
+            await one.operate("restart", "echo")
+            (after,) = [each["pid"] for each in (await status_of(one))["servers"]["echo"]["instances"]]
+            await browser.until(f"$('details').innerText.includes('{after}')")
+            assert not await browser.run(f"$('details').innerText.includes('{before}')")
+            assert await browser.run("Boolean(one('#details pre'))")
+            assert (await one.carpool("pause", "echo"))[0] == 0
+            await browser.until("one('#details dl').innerText.includes('paused')")
+            await browser.until("one('#details .acts').innerText.includes('Resume')")
+
+
+@behaviour("web:same")
+async def test_an_instance_without_a_process_here_has_no_pid_on_the_page(
+    daemon: Make, browser: HeadlessBrowser
+) -> None:
+    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    with trio.fail_after(LIMIT_S):
+        await shown(browser, one)
+        known = {"state": "serving", "in_flight": 0, "calls": 0, "pss_bytes": 0, "cpu_percent": 0.0}
+        rows = [{**known, "id": 7, "pid": 0, "node": "alpha"}, {**known, "id": 8, "pid": 0, "node": ""}]
+        cells = await browser.run(f"{json.dumps(rows)}.map(each => instanceRow(each).cells)")
+        assert [row[:3] for row in cells] == [["#7", "at alpha", "serving"], ["#8", "\u2013", "serving"]]
+        assert cells[0][5:7] == ["\u2013", "\u2013"], "its memory is measured at its own node"
 
 
 @behaviour("web:frozen")

@@ -371,6 +371,7 @@ function draw() {
     $("problems").mark = problems;
     put($("problems"), ...state.problems.map((each) => el("li", {}, each)));
   }
+  redrawDetails?.();
   ({ overview: drawOverview, calls: drawCalls, servers: drawServers, agents: drawAgents, tools: drawTools })[tab]?.();
 }
 
@@ -498,7 +499,7 @@ function drawPools() {
     });
 }
 
-const placeOf = (instance) => (instance.node ? `at node ${instance.node}` : `pid ${instance.pid}`);
+const placeOf = (instance) => (instance.node ? `at node ${instance.node}` : instance.pid ? `pid ${instance.pid}` : "not started yet");
 
 function instanceChip(each) {
   const odd = !["serving", "idle", "busy", "ready"].includes(each.state);
@@ -703,11 +704,22 @@ function drawErrors() {
 
 // --- details ----------------------------------------------------------------------------------------------
 
+let redrawDetails = null; // draws anew what changes in the open dialog; null: nothing in it does
+
 function details(title, ...parts) {
+  redrawDetails = null;
   say($("details-title"), title);
   put($("details-body"), ...parts);
   if (!$("details").open) $("details").showModal();
 }
+
+// The dialog shows each state as it comes, and keeps what was read on demand.
+function followDetails(redraw) {
+  redrawDetails = redraw;
+  redraw();
+}
+
+const factsCell = (pairs) => ({ mark: JSON.stringify(pairs), made: () => facts(pairs) });
 
 const facts = (pairs) => el("dl", { class: "facts" }, ...pairs.filter(([, value]) => value !== "" && value !== null && value !== undefined)
   .flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
@@ -726,14 +738,12 @@ function onDemand(words, read) {
 }
 
 function showServer(name) {
-  const server = state?.servers[name];
-  if (!server) return;
-  const instances = server.instances.map((each) => el("tr", {}, ...[`#${each.id}`, each.node ? `at ${each.node}` : each.pid, each.state, each.in_flight, each.calls, bytes(each.pss_bytes), each.cpu_percent === null ? "–" : `${Math.round(each.cpu_percent)} %`, seconds(each.uptime_s), each.holder || "", each.why || ""].map((value) => el("td", {}, value ?? "–"))));
-  details(name,
-    facts([["state", server.paused ? "paused" : server.state], ["node", server.node === "*" ? "any that offers it" : server.node], ["sharing", server.sharing], ["tools", server.tools], ["waiting calls", server.waiting], ["restarts", server.restarts], ["tags", (server.tags || []).join(", ")], ["last error", server.last_error]]),
-    el("p", { class: "bar" }, serverActs(name, server).made()),
-    el("h3", {}, `Instances (${server.instance_count})`),
-    el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, ...["", "PID", "STATE", "OPEN", "CALLS", "PSS", "CPU", "UP", "LEASED TO", "WHY"].map((each) => el("th", { scope: "col" }, each)))), el("tbody", {}, ...instances))),
+  if (!state?.servers[name]) return;
+  const about = el("div");
+  const acts = el("p", { class: "bar" });
+  const count = el("h3");
+  const list = el("div");
+  details(name, about, acts, count, list,
     ...onDemand("Why is it shared like this?", async () => {
       const lines = (await ask("why", { server: name })).pools.flatMap((pool) => [...(pool.lines || []), ""]);
       return el("pre", {}, lines.join("\n"));
@@ -742,18 +752,45 @@ function showServer(name) {
       const { lines } = await ask("logs", { log: `server-${name}`, lines: 60 });
       return el("pre", {}, lines.map((line) => `${line.at.slice(11, 23)} ${line.message}`).join("\n") || "nothing is logged");
     }));
+  followDetails(() => {
+    const server = state.servers[name];
+    const gone = [["state", "no longer configured"]];
+    fill(about, factsCell(server ? serverFacts(server) : gone));
+    fill(acts, server ? serverActs(name, server) : "");
+    say(count, `Instances (${server?.instance_count ?? 0})`);
+    table(list, INSTANCE_COLUMNS, (server?.instances ?? []).map(instanceRow), { name: "instances", empty: "No instance runs.", left: server ? server.instance_count - server.instances.length : 0 });
+  });
+}
+
+const serverFacts = (server) => [["state", server.paused ? "paused" : server.state], ["node", server.node === "*" ? "any that offers it" : server.node], ["sharing", server.sharing], ["tools", server.tools], ["waiting calls", server.waiting], ["restarts", server.restarts], ["tags", (server.tags || []).join(", ")], ["last error", server.last_error]];
+
+const INSTANCE_COLUMNS = [["ID"], ["PID", true], ["STATE"], ["OPEN", true], ["CALLS", true], ["PSS", true], ["CPU", true], ["UP", true], ["LEASED TO"], ["WHY"]]
+  .map(([title, number]) => ({ title, number, unsorted: true }));
+
+// An instance at another node has no process here, and one that is being started has none yet.
+function instanceRow(each) {
+  const known = (value, words) => (each.node || value === null || value === undefined ? "–" : words(value));
+  return {
+    key: String(each.id),
+    values: [],
+    cells: [`#${each.id}`, each.node ? `at ${each.node}` : each.pid || "–", each.state, each.in_flight, each.calls, known(each.pss_bytes, bytes), known(each.cpu_percent, (value) => `${Math.round(value)} %`), seconds(each.uptime_s), each.holder || "", each.why || ""],
+  };
 }
 
 function showAgent(key) {
-  const row = rowsOf("agents").find((each) => each.key === key);
-  if (!row) return;
-  const names = columnsOf("agents").map((each) => each.title.toLowerCase());
-  const recent = state.recent.filter((call) => call.session === key).slice(0, 20);
+  const rowOf = () => rowsOf("agents").find((each) => each.key === key);
+  if (!rowOf()) return;
+  const about = el("div");
   const place = el("div");
-  details(`Session ${key}`, facts(names.map((name, at) => [name, row.cells[at]])),
+  details(`Session ${key}`, about,
     el("p", { class: "bar" }, actButton("Disconnect", "disconnect", { session: key }, `Disconnect ${key}?`, key)),
     el("h3", {}, "Its recent calls"), place);
-  drawRecent(place, "of-agent", recent, { narrow: true });
+  followDetails(() => {
+    const names = columnsOf("agents").map((each) => each.title.toLowerCase());
+    const row = rowOf();
+    fill(about, factsCell(row ? names.map((name, at) => [name, row.cells[at]]) : [["session", `${key} has ended`]]));
+    drawRecent(place, "of-agent", state.recent.filter((call) => call.session === key).slice(0, 20), { narrow: true });
+  });
 }
 
 function showCall(call) {
@@ -843,6 +880,9 @@ $("tools-again").addEventListener("click", readOffer);
 $("logs-again").addEventListener("click", readLog);
 $("log-name").addEventListener("change", readLog);
 $("details-close").addEventListener("click", () => $("details").close());
+$("details").addEventListener("close", () => {
+  redrawDetails = null;
+});
 $("ask-no").addEventListener("click", () => $("ask").close());
 $("ask-yes").addEventListener("click", () => {
   $("ask").close();

@@ -81,8 +81,14 @@ class RequestHandler(Protocol):
 class HttpConnection(asyncio.Protocol):
     """One client's connection."""
 
-    def __init__(self, taker: RequestHandler, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, taker: RequestHandler, clock: Callable[[], float], left_data: bytes | None = None
+    ) -> None:
+        """`left_data`: the bytes that an earlier door has read of this connection and not answered; None: no
+        earlier door had it.
+        """
         self._handler = taker
+        self._left_data = left_data
         self._clock = clock
         self._transport: Any = None
         self._parser = httptools.HttpRequestParser(self)
@@ -134,8 +140,13 @@ class HttpConnection(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         refused = self._handler.client_connected(self)
+        left_data, self._left_data = self._left_data, None
         if refused is not None:
             self.refuse(refused)
+        elif left_data is not None:
+            self.due = self._clock() + self._handler.limits.keep_s
+            if left_data:  # before the loop reads the socket, where later bytes may wait
+                self.data_received(left_data)
 
     def data_received(self, data: bytes) -> None:
         if self._failed:
@@ -465,13 +476,6 @@ class HttpConnection(asyncio.Protocol):
         self._transport.resume_reading()
         if held:
             self.data_received(held)
-
-    def continue_from(self, data: bytes) -> None:
-        """Go on with a connection that an earlier door has left, and with the bytes that had come on it."""
-        if not self._failed:
-            self.due = self._clock() + self._handler.limits.keep_s
-        if data:
-            self.data_received(data)
 
     def leave(self, waiting: HttpRequest | None) -> LeftConnection | None:
         """Give the connection up for the next door, with what has come on it. `waiting`: the request that is

@@ -428,7 +428,7 @@ class HttpDoorServer:
 
     async def _continue_connection(self, left: LeftConnection) -> None:
         sock = socket.socket(fileno=left.fd)
-        connection = HttpConnection(self, self._clock)
+        connection = HttpConnection(self, self._clock, left.data)
         gate = self._core.gate
         if left.owner and not gate.is_open and gate.access_key(left.owner) is not None:
             self._note_owner(connection, left.owner)  # the earlier door has let it in
@@ -438,8 +438,6 @@ class HttpDoorServer:
         except OSError:  # it is closed
             self.connection_closed(connection)
             sock.close()
-            return
-        connection.continue_from(left.data)
 
     def set_gate(self, gate: AccessRules) -> None:
         """Set who may come in from now on; sessions of others are ended."""

@@ -3,11 +3,13 @@
 import asyncio
 import json
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
+import uvloop
 
 from carpool.http import left_connections, server
 from carpool.http.broker_link import BrokerLink
@@ -61,14 +63,18 @@ class RunningDoor:
         return await asyncio.wait_for(self._running, WAIT_S)
 
 
-def played(tmp_path: Path, play: Callable[[RunningDoor, socket.socket], Awaitable[None]]) -> None:
+def played(
+    tmp_path: Path,
+    play: Callable[[RunningDoor, socket.socket], Awaitable[None]],
+    run_loop: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+) -> None:
     """`play` with a door, and a second descriptor of its listening socket, as the launcher has one."""
 
     async def run() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener, listener.dup() as kept:
             await play(RunningDoor(tmp_path, listener), kept)
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 async def not_delivered(client: Client) -> bytes:
@@ -203,6 +209,26 @@ def test_a_request_that_is_half_read_when_the_door_ends_may_be_finished(tmp_path
         left_connections.end_connections([left])
 
     played(tmp_path, play)
+
+
+@behaviour("handover:requests")
+@pytest.mark.parametrize("run_loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_bytes_that_an_earlier_door_has_read_come_before_those_in_the_socket(
+    tmp_path: Path, run_loop: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    async def play(door: RunningDoor, kept: socket.socket) -> None:
+        client = await door.client()
+        door.server.hand_over(0.0)
+        (left,) = await door.ended()
+        await client.send(HEALTH[-5:])
+        following = RunningDoor(tmp_path, kept, left._replace(data=HEALTH[:-5]))
+        status, _ = await client.answer()
+        following.server.stop()
+        await following.ended()
+        client.writer.close()
+        assert status == 503, "400: the end of the request was read before its beginning"
+
+    played(tmp_path, play, run_loop)
 
 
 @pytest.mark.parametrize("follows", [True, False])

@@ -165,10 +165,10 @@ class Next:
     async def go_on(self, left: LeftConnection | None) -> None:
         assert left is not None
         (found,) = unpack(pack([left]))
-        _, connection = await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: HttpConnection(self.taker, lambda: self.taker.now), socket.socket(fileno=found.fd)
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: HttpConnection(self.taker, lambda: self.taker.now, found.data),
+            socket.socket(fileno=found.fd),
         )
-        connection.continue_from(found.data)
 
 
 @behaviour("handover:keep-alive")

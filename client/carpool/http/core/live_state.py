@@ -67,11 +67,12 @@ class LiveState:
 
     def _state(self, status: Facts, cluster: Facts | None) -> dict[str, Any]:
         broker, config = status.get("broker") or {}, status.get("config") or {}
+        facts = {**status, "cluster": cluster}  # the broker knows of no cluster
         return {
-            "well": is_well(status),
+            "well": is_well(facts),
             "healthy": bool(status.get("healthy")),
             "reason": status.get("reason", ""),
-            "sentence": health_line(status)[:MAX_TEXT],
+            "sentence": health_line(facts)[:MAX_TEXT],
             "calls_per_s": round(self._view.calls_per_s, _NUMBERS),
             "version": broker.get("version", ""),
             "uptime_s": broker.get("uptime_s", 0.0),

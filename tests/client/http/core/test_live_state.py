@@ -82,6 +82,17 @@ def test_the_rows_of_a_reading_are_summed_once_for_each_dimension(monkeypatch: p
     assert len(shown["tables"]["tools"]["rows"]) == 40
 
 
+@behaviour("web:same")
+def test_not_all_is_well_while_the_cluster_is_away() -> None:
+    recent = {"calls": [], "newest": 0, "left_out": 0}
+    found = LiveAnswers({**status_of(), "healthy": True, "reason": "ok"}, counters(), [], recent)
+    shown = json.loads(LiveState().add(found, {**CLUSTER, "is_up": False}))
+    assert (shown["well"], shown["healthy"]) == (False, True)
+    assert shown["sentence"] == "serving; this node does not reach its cluster"
+    shown = json.loads(LiveState().add(found, CLUSTER))
+    assert (shown["well"], shown["sentence"]) == (True, "all is well")
+
+
 @behaviour("web:same", "top:nodes")
 def test_a_state_has_the_cluster_and_the_place_of_what_is_at_other_nodes() -> None:
     recent = {"calls": [], "newest": 0, "left_out": 0}

@@ -151,8 +151,10 @@ class CallTable:
     def send(self, open_call: OpenCall, now: float) -> None:
         """Send a call to the supervisor, or give it to hooks first."""
         recent = self.recent
-        if recent is not None:
-            recent.call_ready(open_call, now)
+        if not open_call.is_ready:
+            open_call.is_ready = True
+            if recent is not None:
+                recent.call_ready(open_call, now)
         if self.hook_points is not None and self.hook_points.hold_call(open_call, now):
             return
         asked = open_call.asked

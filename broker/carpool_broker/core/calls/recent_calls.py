@@ -119,14 +119,15 @@ class WatchedCalls:
 
     @property
     def newest(self) -> int:
-        """The number of the newest row; 0 before the first one."""
+        """The number of the newest row; before the first one a number that is smaller than all of rows."""
         return self._number
 
     def call_ready(self, open_call: OpenCall, now: float) -> None:
-        """A call may be sent, or given to hooks before that. The first time counts."""
-        call = open_call.call
-        if call not in self._times and len(self._times) < MAX_TIMED and self._may_time.take(now):
-            self._times[call] = _CallTimes(now)
+        """A call may be sent, or given to hooks before that, for the first time. A call that is one too many
+        now is not timed later: the time with its hooks would count as waiting.
+        """
+        if len(self._times) < MAX_TIMED and self._may_time.take(now):
+            self._times[open_call.call] = _CallTimes(now)
 
     def is_timed(self, call: CallId) -> bool:
         """True if the supervisor is to say how long this call took."""

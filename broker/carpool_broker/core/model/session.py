@@ -57,8 +57,8 @@ class OpenCall:
 
     __slots__ = (
         "answered_at", "asked", "cache_version", "call", "edit", "instance", "is_listening", "is_parked",
-        "is_sent_again", "key", "latest", "node", "rounds", "sent_at", "server", "session", "since",
-        "size_bytes", "speaker", "stage", "target", "task", "tasks", "trace",
+        "is_ready", "is_sent_again", "key", "latest", "node", "rounds", "sent_at", "server", "session",
+        "since", "size_bytes", "speaker", "stage", "target", "task", "tasks", "trace",
     )  # fmt: skip
 
     def __init__(self, call: CallId, session: "Session", request: CallRequested) -> None:
@@ -74,6 +74,8 @@ class OpenCall:
         self.target = ""
         self.sent_at = -1.0
         """The time at which the call was sent; negative if it was not, or by an earlier broker."""
+        self.is_ready = False
+        """True once its turn has come: it was sent, or given to hooks."""
         self.is_sent_again = False
         """True if its pool was replaced before a server had it, and it was sent to the next one."""
         self.cache_version = -1

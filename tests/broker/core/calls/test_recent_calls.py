@@ -191,3 +191,27 @@ def test_the_time_with_hooks_before_and_after_is_told() -> None:
     (row,) = found.rows
     assert (row.waiting_s, row.hooks_s, row.server_s, row.back_s) == (0.0, 2.0, 0.5, 1.0)
     assert row.total_s == 3.5
+
+
+@behaviour("web:waterfall")
+def test_a_call_that_hooks_hold_when_the_first_watcher_comes_is_not_timed() -> None:
+    rig = hooked(BEFORE)
+    before = run_of(rig.feed(called()))
+    rig.now += 2
+    rig.feed(ev.RecentCallsWatched())
+    (call,) = of_kind(say(rig, before), Call)
+    assert not call.timed, "the time with its hook would be shown as waiting"
+
+
+@behaviour("web:waterfall")
+def test_a_call_is_not_timed_after_its_hook_if_it_was_one_too_many_before() -> None:
+    rig = hooked(BEFORE)
+    rig.feed(ev.RecentCallsWatched())
+    for number in range(TIMED_PER_S):
+        (call,) = of_kind(say(rig, run_of(rig.feed(called(str(number))))), Call)
+        assert call.timed
+        rig.answer(call.call)
+    one_too_many = run_of(rig.feed(called()))
+    rig.now += 2
+    (call,) = of_kind(say(rig, one_too_many), Call)
+    assert not call.timed

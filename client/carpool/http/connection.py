@@ -346,7 +346,7 @@ class HttpConnection(asyncio.Protocol):
         self._bare = request.method == "HEAD"
         self._give_back(len(request.body))
         self.due = float("inf")
-        self._x = -1  # answered from within `asked`, perhaps
+        self._x = -1  # answered from within `request_received`, perhaps
         x = self._handler.request_received(self, request)
         if self._x == -1:
             self._x = x

@@ -121,7 +121,7 @@ class HttpDoorServer:
         self.linked = asyncio.Event()
         """Set once the broker was connected."""
 
-    # --- the clients' side (see `connection.Taker`) ---
+    # --- the clients' side (see `connection.RequestHandler`) ---
 
     def client_connected(self, connection: HttpConnection) -> Respond | None:
         self._connections.add(connection)

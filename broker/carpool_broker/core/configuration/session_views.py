@@ -31,8 +31,9 @@ from carpool_protocol.link.messages import DiscoverCatalog, PoolChanged
 from carpool_protocol.wire.tool_name_resolver import may_be_of
 
 MAX_FAILURES: Final = 256
-MAX_AT_NODES: Final = 10_000
 """Servers of which the last failure is kept."""
+MAX_AT_NODES: Final = 10_000
+"""Servers that are noted as running at other nodes."""
 FAILING_STATES: Final = frozenset({"given_up", "stopped", "backing_off", "breaker_open", "half_open"})
 """The states in which no request waits for a pool's catalog."""
 

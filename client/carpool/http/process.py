@@ -39,6 +39,7 @@ from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.last_good import LastGoodReadings
 from carpool_protocol.config.reading.load import ConfigFile, find_config_file, load_config, load_layer
 from carpool_protocol.config.schema.model import Config, HttpConfig, HttpToken
+from carpool_protocol.config.text.file_stamps import stamp
 from carpool_protocol.files.log_rotation import rotate_in_use
 from carpool_protocol.machine.stop_commands import DRAIN_S, STOP_FOR_RESTART
 from carpool_protocol.runtime import core_dumps
@@ -312,17 +313,17 @@ class _HttpDoor:
         """Watch the configuration, and what the node's process says of the cluster. Tokens, hosts and origins
         change at once; for another address the launcher starts another door.
         """
-        seen = _stamp(self._file.path)
+        seen = stamp(self._file.path)
         while True:
             self._core.set_cluster(cluster_section(read_facts(self._directory)))
             await asyncio.sleep(_LOOK_EVERY_S)
             self._restore_url_file()
             rotate_in_use(self._log)
-            stamp = _stamp(self._file.path)
-            if stamp == seen:
+            found = stamp(self._file.path)
+            if found == seen:
                 self._end_expired_tokens()
                 continue
-            seen = stamp
+            seen = found
             try:
                 fresh = settings_of(self._file, self._listen)
             except UnservableError as error:
@@ -380,11 +381,3 @@ def _fixed(settings: HttpConfig) -> tuple[object, ...]:
     """Return the settings that cannot change while it serves."""
     free = {"tokens", "hosts", "origins"}
     return tuple(getattr(settings, name) for name in settings.__struct_fields__ if name not in free)
-
-
-def _stamp(path: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size

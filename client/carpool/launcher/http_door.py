@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from carpool.launcher.log import exit_status_text
 from carpool_protocol.bootstrap import paths
+from carpool_protocol.config.text.file_stamps import stamp
 from carpool_protocol.files import private_files
 
 EXIT_CONFIG, EXIT_UNWANTED, EXIT_TAKEN = 2, 3, 4
@@ -42,10 +43,10 @@ class HttpDoorWatch:
         """True if a door that does not run should be started: the file is new or changed, and
         may want one.
         """
-        stamp = stamp_of(self._path)
-        if stamp == self._seen:
+        found = stamp(self._path)
+        if found == self._seen:
             return False
-        self._seen = stamp
+        self._seen = found
         wanted = bool(self.listen) or self._is_http_mentioned()
         self._dropped = not wanted
         return wanted
@@ -90,15 +91,6 @@ def default_config(environ: dict[str, str]) -> str:
     if not os.path.isabs(base):
         base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".config")
     return os.path.join(base, "carpool", "carpool.json")
-
-
-def stamp_of(path: str) -> tuple[int, int] | None:
-    """Return what changes when the file does; None if it is not there."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
 
 
 class HttpDoorStatus(NamedTuple):

@@ -7,8 +7,9 @@ holds until carpool is started again. Standard library only: the launcher stays 
 Knows nothing of: clusters, when a process is started again (`restart_policy`).
 """
 
-from carpool.launcher.http_door import default_config, is_word_in, stamp_of
+from carpool.launcher.http_door import default_config, is_word_in
 from carpool_protocol.bootstrap import paths
+from carpool_protocol.config.text.file_stamps import stamp
 from carpool_protocol.runtime.node_join import read_join
 
 EXIT_CONFIG, EXIT_UNWANTED, EXIT_LEFT = 2, 3, 4
@@ -31,7 +32,7 @@ class NodeProcessWatch:
         """
         if self._has_left:
             return False
-        stamps = (stamp_of(self._path), stamp_of(paths.node_join_file(self._directory)))
+        stamps = (stamp(self._path), stamp(paths.node_join_file(self._directory)))
         if stamps == self._seen:
             return False
         self._seen = stamps

@@ -45,6 +45,16 @@ def test_a_door_is_due_when_the_file_mentions_one_and_again_when_it_changes(tmp_
     assert not watch.is_start_due()
 
 
+def test_a_file_that_replaces_another_of_the_same_size_and_time_is_a_change(tmp_path: Path) -> None:
+    file, fresh = tmp_path / "carpool.json", tmp_path / "fresh.json"
+    write(file, '{"http": []}', 1)
+    watch = HttpDoorWatch("", str(file), {})
+    assert watch.is_start_due()
+    write(fresh, '{"http": {}}', 1)
+    os.replace(fresh, file)
+    assert watch.is_start_due()
+
+
 def test_a_door_is_due_where_the_last_good_reading_mentions_one(tmp_path: Path) -> None:
     file, kept = tmp_path / "carpool.json", tmp_path / "last-good.json"
     write(file, "", 1)

@@ -126,7 +126,7 @@ class HttpCore:
         self._live = LiveStreams(self._table, cpu_s)
         self._web_page = WebPage(web_files or {})
         self._page_codes = page_codes or PageCodes()
-        self._sse_transport = SseTransport(self._table, self._quotas)
+        self._sse_transport = SseTransport(self._table, self._quotas, self._events)
         self._linked = False
         self._return_by: float | None = None
         """The broker has died, and another one must come by this time."""

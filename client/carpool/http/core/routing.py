@@ -559,12 +559,25 @@ class ExchangeTable:
                 self._events.remove(stream.get_request)
                 self.out.append(refusal(stream.get_request, status, code, text))
             else:
+                if stream.sort == "sse":
+                    self._fail_sse_requests(stream, code, text)
                 self._events.end(stream.get_request)
             stream.get_request = 0
         self._events.forget_stream(stream)
         self._resumption.forget_stream(stream)
         if tell:
             self.out.append(SendToBroker(control_line(stream.s, CloseStream())))
+
+    def _fail_sse_requests(
+        self, stream: BrokerStream, code: int, text: str, *, unkept_only: bool = False
+    ) -> None:
+        """Write this error for each open request to the stream of the transport of 2024-11-05 that gets all
+        answers. `unkept_only`: only for those that no later broker can hear of.
+        """
+        for _, ident, line in stream.detached_requests.entries():
+            assert isinstance(ident, bytes)
+            if not (unkept_only and line):
+                self._events.write_sse(stream, error_line(ident, code, text))
 
     def _take_held(self, stream: BrokerStream) -> list[int]:
         """Remove and return the HTTP requests that wait for this stream and are not sent."""
@@ -591,6 +604,8 @@ class ExchangeTable:
                     self._exchange_ended(exchange, now)  # its client has cancelled it
                 elif not all(exchange.lines.lines()) or not _is_safe(exchange):
                     self._fail(exchange, 502, INTERNAL_ERROR, BROKER_LOST, now)
+            if stream.sort == "sse":
+                self._fail_sse_requests(stream, INTERNAL_ERROR, BROKER_LOST, unkept_only=True)
             stream.detached_requests.forget_unkept()
             if stream.schemas is not None and not stream.schemas.fetching:
                 stream.schemas.tools = None  # whether the list has changed meanwhile, nobody says
@@ -610,6 +625,7 @@ class ExchangeTable:
         return any(
             stream.seeking_requests
             or (stream.schemas is not None and stream.schemas.waiting_calls)
+            or (stream.sort == "sse" and stream.detached_requests)
             or any(
                 isinstance(each, Exchange) and each.sink and not each.is_listen
                 for each in stream.exchanges.values()

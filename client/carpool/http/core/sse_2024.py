@@ -1,12 +1,24 @@
 """The transport of MCP 2024-11-05 ("HTTP with SSE"): one GET that hears everything, and POSTs beside it.
 
+The stream of a session ends with its door, and no later door resumes it: while the door holds requests for
+the next one, new streams are held, and calls of open ones are refused as not delivered.
+
 Knows nothing of: who may come in, what frames say.
 """
 
 from urllib.parse import parse_qs
 
-from carpool.http.core.body import INTERNAL_ERROR, SESSION_NOT_FOUND, BadBody, read_body
-from carpool.http.core.effects import HttpRequest, Respond, body_refusal, refusal
+from carpool.http.core.body import (
+    INTERNAL_ERROR,
+    SESSION_NOT_FOUND,
+    BadBody,
+    ClientMessage,
+    read_body,
+    unsent_answer,
+)
+from carpool.http.core.effects import HoldRequest, HttpRequest, Respond, body_refusal, refusal
+from carpool.http.core.event_streams import EventStreams
+from carpool.http.core.kept_messages import REPEATABLE
 from carpool.http.core.pages import AWAY
 from carpool.http.core.quotas import PrincipalQuotas
 from carpool.http.core.routing import ExchangeTable
@@ -16,8 +28,9 @@ from carpool.http.core.streams import Endpoint
 class SseTransport:
     """The two paths of this transport."""
 
-    def __init__(self, table: ExchangeTable, quotas: PrincipalQuotas) -> None:
+    def __init__(self, table: ExchangeTable, quotas: PrincipalQuotas, events: EventStreams) -> None:
         self._table = table
+        self._events = events
         self._quotas = quotas
 
     def stream(self, x: int, endpoint: Endpoint, now: float, *, linked: bool) -> Respond | None:
@@ -26,7 +39,10 @@ class SseTransport:
             return refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1")
         if self._quotas.has_no_room(endpoint[0]):
             return refusal(x, 503, INTERNAL_ERROR, "too many sessions are open", Retry_After="10")
-        self._table.open_sse_stream(x, endpoint, now)
+        if self._table.is_holding:
+            self._table.out.append(HoldRequest(x, b""))
+        else:
+            self._table.open_sse_stream(x, endpoint, now)
         return None
 
     def post(self, x: int, request: HttpRequest, principal: str, now: float) -> Respond | None:
@@ -39,5 +55,12 @@ class SseTransport:
         if isinstance(body, BadBody):
             return body_refusal(x, body)
         for message in body if isinstance(body, list) else [body]:
-            self._table.forward_message(stream, message, now)
+            if self._must_refuse(message):
+                self._events.write_sse(stream, unsent_answer(message))
+            else:
+                self._table.forward_message(stream, message, now)
         return Respond(x, 202, b"Accepted", media="text/plain")
+
+    def _must_refuse(self, message: ClientMessage) -> bool:
+        """Return whether this message is a call that would outlive the stream of its answer."""
+        return self._table.is_holding and message.sort == "request" and message.method not in REPEATABLE

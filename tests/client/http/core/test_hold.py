@@ -209,6 +209,78 @@ def test_the_end_of_a_door_ends_event_streams_and_answers_what_is_open(desk: Doo
     assert not any(isinstance(word, CloseStream) for _, word, _ in desk.told), "the next door may ask for it"
 
 
+def sse_session(desk: DoorCoreRig) -> tuple[int, int]:
+    """A session of the transport of 2024-11-05: its stream, and the GET that gets all its messages."""
+    get = desk.send("GET", "/sse", accept="text/event-stream")
+    s, _ = desk.word()
+    desk.say(s, StreamOpened("sid-9", "s9", "0.mac", "e1"))
+    return s, get
+
+
+@behaviour("handover:requests")
+@pytest.mark.parametrize("sessions_end", [True, False])
+def test_the_end_of_a_door_waits_for_calls_of_the_older_sse_transport(
+    desk: DoorCoreRig, *, sessions_end: bool
+) -> None:
+    s, get = sse_session(desk)
+    assert desk.status(desk.post(CALL, "/messages?session=sid-9")) == 202
+    desk.take(desk.core.hold_requests(desk.now, sessions_end=sessions_end))
+    assert desk.core.has_open_calls
+    desk.answer(s, 0, 2, content=[])
+    assert desk.events(get)[-1]["result"] == {"content": []}
+    assert not desk.core.has_open_calls
+    desk.take(desk.core.door_ends(desk.now))
+    assert desk.ended == [get]
+    assert [each["id"] for each in desk.events(get)] == [2]
+
+
+@behaviour("handover:requests")
+def test_calls_of_the_older_sse_transport_that_are_open_at_the_end_of_a_door_get_an_error(
+    desk: DoorCoreRig,
+) -> None:
+    s, get = sse_session(desk)
+    for each in (CALL, request("x", "tools/call", name="b"), request(4, "tools/call", name="c")):
+        desk.post(each, "/messages?session=sid-9")
+    desk.post(notification("notifications/cancelled", requestId="x"), "/messages?session=sid-9")
+    desk.answer(s, 0, 4, content=[])
+    desk.take(desk.core.door_ends(desk.now))
+    answered, failed = desk.events(get)
+    assert answered["id"] == 4
+    assert failed["id"] == 2
+    assert "nothing is known of its outcome" in failed["error"]["message"]
+    assert desk.ended == [get]
+
+
+@behaviour("handover:requests")
+@pytest.mark.parametrize("sessions_end", [True, False])
+def test_a_call_of_the_older_sse_transport_is_refused_as_not_delivered_while_the_door_holds(
+    desk: DoorCoreRig, *, sessions_end: bool
+) -> None:
+    """The stream of its answer ends with this door."""
+    s, get = sse_session(desk)
+    desk.take(desk.core.hold_requests(desk.now, sessions_end=sessions_end))
+    desk.told.clear()
+    assert desk.status(desk.post(CALL, "/messages?session=sid-9")) == 202
+    (refusal,) = desk.events(get)
+    fault = refusal["result"]["_meta"]["carpool/error"]
+    assert (refusal["id"], fault["code"], fault["delivered"]) == (2, "closing", "no")
+    assert not desk.told
+    desk.post(PING, "/messages?session=sid-9")
+    assert desk.heard("ping")[0] == s
+    desk.post(notification("notifications/cancelled", requestId=1), "/messages?session=sid-9")
+    assert desk.heard()[1]["method"] == "notifications/cancelled"
+
+
+@behaviour("handover:requests")
+def test_a_stream_of_the_older_sse_transport_that_comes_while_the_door_holds_is_kept(
+    desk: DoorCoreRig,
+) -> None:
+    hold(desk)
+    x = desk.send("GET", "/sse", accept="text/event-stream")
+    assert desk.held == {x: b""}
+    assert not desk.told
+
+
 @behaviour("handover:requests")
 @pytest.mark.parametrize(
     ("body", "ident"), [(json.dumps(LIST).encode(), 7), (b"[]", None), (b"{", None), (b"", None)]

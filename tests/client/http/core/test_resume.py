@@ -276,6 +276,21 @@ def test_the_transport_of_2024_goes_on_as_well(desk: DoorCoreRig) -> None:
     assert not desk.ended
 
 
+def test_a_call_of_the_transport_of_2024_that_a_later_broker_cannot_hear_of_gets_an_error(
+    desk: DoorCoreRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get = desk.send("GET", "/sse")
+    s = desk.word()[0]
+    desk.say(s, StreamOpened("sid-9", "s7", "0.mac", "e1"))
+    monkeypatch.setattr(KeepBudget, "reserve", lambda _budget, _line: b"")
+    desk.post(CALL, "/messages?session=sid-9")
+    died(desk)
+    (failed,) = desk.events(get)
+    assert (failed["id"], failed["error"]["code"]) == (2, -32603)
+    assert len(reborn(desk)) == 1, "the stream is opened, and the call is not sent again"
+    assert not desk.ended
+
+
 @behaviour("reattach:http:given-up")
 def test_after_a_while_without_a_broker_what_is_open_is_answered_and_every_session_ended(
     desk: DoorCoreRig,

@@ -472,6 +472,14 @@ _RUNS: Final = {
         "docs/architecture.md",
         "Installed files may be replaced under running agents: they notice a pause, each call runs once.",
     ),
+    "restart:down-wins": Behaviour(
+        "docs/operating.md",
+        "`carpool down` ends also a restart that runs: when it returns, carpool is down and stays down.",
+    ),
+    "restart:one-at-a-time": Behaviour(
+        "docs/operating.md",
+        "A `carpool restart --all` beside another one waits for it; open calls keep their time.",
+    ),
     "restart:one-half-newer": Behaviour(
         "docs/architecture.md",
         "A half that comes up in another version after an update has the other one follow by itself.",

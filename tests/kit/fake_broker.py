@@ -5,7 +5,7 @@ for the modules `carpool_broker` and `carpool_supervisor` (see `fake_packages`),
 `behave-NAME` in the runtime directory says, one word a line: `refuse` (print a config error, exit 2), `crash`
 (exit 1 at once), `spawner` (once: leave a child behind), `mute` (never a word), `alone` (says so), `note`
 (says something to whoever starts it), `idle` (says so while it lives), `deaf` (ignores every word that ends
-it).
+it), `drains` (has open calls at `stop again`, until there is a file `answered`).
 What the launcher tells it goes to `heard-NAME`, each of its lives to `lives-NAME`.
 """
 
@@ -402,7 +402,8 @@ def main(package: str) -> None:
     else:
         time.sleep(60)
     lifeline.settimeout(0.1)
-    while True:
+    is_draining = False
+    while not (is_draining and (directory / "answered").exists()):
         try:
             data = lifeline.recv(4096)
         except TimeoutError:
@@ -410,6 +411,9 @@ def main(package: str) -> None:
             continue
         with (directory / f"heard-{name}").open("ab") as heard:
             heard.write(data)
+        if data == b"stop again\n" and "drains" in words:
+            is_draining = True
+            continue
         told_to_stop = any(line in STOPS for line in data.split(b"\n"))
         if not data or (told_to_stop and "deaf" not in words):
             break

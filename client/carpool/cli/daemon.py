@@ -1,14 +1,14 @@
 """The verbs that change what runs: `down`, `start`, `stop`, `restart`, `reload`.
 
 Owns the ending of a daemon from outside: only a launcher that really holds the lock is signalled, and the
-verb returns when nothing is left. `up` has its own file.
+verb returns when nothing is left and no other verb is about to start it again. `up` has its own file.
 """
 
 import contextlib
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -30,6 +30,7 @@ from carpool.launcher import processes
 from carpool.launcher.cleanup import CLEAR_S
 from carpool.launcher.http_handover import drop_offer
 from carpool.launcher.launcher import DRAINED_S, HOLD_S, RESTART, STOP_S, accepts
+from carpool.launcher.restart_lock import RestartLock, write_down_file
 from carpool.launcher.runtime_place import RuntimePlace
 from carpool.launcher.up import START_S, bring_up, requested_config
 from carpool.terminal import display
@@ -40,6 +41,10 @@ from carpool_protocol.runtime.search_path import missing_program
 
 DOWN_S = STOP_S + CLEAR_S + 5
 """The launcher's own time to stop, and a little more."""
+OTHER_RESTART_S = HOLD_S + DRAINED_S + DOWN_S + START_S
+"""The longest wait for a restart by another verb."""
+SERVICE_GAP_S = 5.0
+"""A service manager starts carpool again within this time (`RestartSec` of the unit is half a second)."""
 OPERATE_S = 400.0
 """A first start may install packages for minutes (rule 2)."""
 _POLL_S = 0.02
@@ -126,14 +131,36 @@ def restart(servers: tuple[str, ...], everything: bool, as_json: bool) -> None:
 
 
 def restart_daemon() -> None:
-    """End carpool, and start it with the configuration and the address that it had; fail the verb if not."""
+    """End carpool, and start it with the configuration and the address that it had; fail the verb if not.
+
+    It waits for another verb that restarts carpool. A carpool that was started meanwhile is new enough.
+    """
     place = runtime_place()
     before = launcher_lock.holder(place.directory) or launcher_lock.killed_holder(place.directory)
     config = before.config if before else requested_config()
     _refuse_broken(config)
-    end_daemon(place, HOLD_S + DRAINED_S + DOWN_S, RESTART)
-    if before is not None and before.is_service and _is_back(place):
+    try:
+        lock = RestartLock(place.directory)
+    except OSError as error:
+        fail(f"cannot write {paths.restart_file(place.directory)}: {error.strerror}")
+    with lock:
+        if not lock.take(OTHER_RESTART_S):
+            fail(f"another `carpool restart --all` still runs after {OTHER_RESTART_S:g} s")
+        now = launcher_lock.holder(place.directory)
+        is_new = now is not None and now.pid != (before.pid if before else 0)
+        if not (is_new and accepts(place.directory)):
+            _replace_daemon(place, before, config, lock)
+
+
+def _replace_daemon(
+    place: RuntimePlace, before: launcher_lock.LockHolder | None, config: str, lock: RestartLock
+) -> None:
+    if not lock.is_down_wanted():
+        _end_for_restart(place)
+    if before is not None and before.is_service and _is_back(place, lock):
         return
+    if lock.is_down_wanted():
+        fail("`carpool down` was said while carpool was restarted: it stays down")
     code, text = bring_up(
         place,
         config,
@@ -147,12 +174,17 @@ def restart_daemon() -> None:
         click.echo(f"carpool: {display.printable(text)}", err=True)
 
 
-def _is_back(place: RuntimePlace) -> bool:
-    """Wait for the service manager to start carpool again. False if it does not."""
+def _is_back(place: RuntimePlace, lock: RestartLock) -> bool:
+    """Wait for the service manager to start carpool again. False if it does not.
+
+    After `carpool down` the lock stays taken a little longer: that verb ends what is started by then.
+    """
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if accepts(place.directory):
             return True
+        if lock.is_down_wanted():
+            deadline = min(deadline, time.monotonic() + SERVICE_GAP_S)
         time.sleep(_POLL_S)
     return False
 
@@ -189,28 +221,90 @@ def _refuse_broken(config: str) -> None:
         fail(f"nothing is restarted while the configuration is broken:\n{said}", EXIT_USAGE)
 
 
-def end_daemon(place: RuntimePlace, timeout_s: float, number: signal.Signals = signal.SIGTERM) -> bool:
-    """End the daemon of this place. True if there was one; the verb fails if it does not end.
-
-    `number`: the signal for its launcher.
+def end_daemon(place: RuntimePlace, timeout_s: float) -> bool:
+    """End the daemon of this place, and every restart of it that runs. True if there was one of them; the
+    verb fails if they do not end.
     """
+    write_down_file(place.directory)
+    deadline = time.monotonic() + timeout_s
+    told: set[int] = set()
+    is_restarted = False
+    with _restart_lock(place) as restart:
+        while True:
+            held = launcher_lock.holder(place.directory)
+            if held is not None and held.pid not in {0, *told}:
+                told.add(held.pid)
+                _signal(held.pid, signal.SIGTERM)
+            if held is None:
+                if restart is None or restart.take():
+                    if _is_kept_down(place):
+                        break
+                    if restart is not None:
+                        restart.give_back()
+                else:
+                    is_restarted = True  # the verb ends, or starts a launcher, which is ended then
+            if time.monotonic() >= deadline:
+                fail(_still_there(place, held, timeout_s))
+            time.sleep(_POLL_S)
+    _fail_with_leftovers(place)
+    return bool(told) or is_restarted
+
+
+@contextlib.contextmanager
+def _restart_lock(place: RuntimePlace) -> Iterator[RestartLock | None]:
+    """Yield the lock of restarts; None if it cannot be had: then no restart has it either."""
+    try:
+        lock = RestartLock(place.directory)
+    except OSError:
+        yield None
+        return
+    with lock:
+        yield lock
+
+
+def _is_kept_down(place: RuntimePlace) -> bool:
+    """Take from agents and from the next launcher what would go on. False if a launcher runs."""
+    with launcher_lock.kept_free(place.directory) as free:
+        if free:
+            drop_offer(place.directory)  # of a launcher that has ended and waits for the next one
+            if not os.path.lexists(
+                paths.down_file(place.directory)
+            ):  # a launcher that was ended has removed it
+                write_down_file(place.directory)
+    return free
+
+
+def _still_there(place: RuntimePlace, held: launcher_lock.LockHolder | None, timeout_s: float) -> str:
+    """Return the sentence about what has not ended in time."""
+    if held is None:
+        return (
+            f"a `carpool restart --all` still runs after {timeout_s:g} s; end it, or say `carpool down` again"
+        )
+    if not held.pid:
+        return f"something holds {paths.lock_file(place.directory)} and does not say who it is"
+    return f"carpool (pid {held.pid}) still stops after {timeout_s:g} s; see `carpool logs --daemon`"
+
+
+def _end_for_restart(place: RuntimePlace) -> None:
+    """End the daemon of this place, if there is one, once its open calls are answered."""
     held = launcher_lock.holder(place.directory)
     if held is None:
-        if number != RESTART:
-            drop_offer(place.directory)  # of a launcher that has ended and waits for the next one
         _fail_with_leftovers(place)
-        return False
-    if not held.pid:
-        fail(f"something holds {paths.lock_file(place.directory)} and does not say who it is")
+        return
+    timeout_s = HOLD_S + DRAINED_S + DOWN_S
     deadline = time.monotonic() + timeout_s
-    with contextlib.suppress(ProcessLookupError):  # it may just be ending
-        os.kill(held.pid, number)
+    if held.pid:
+        _signal(held.pid, RESTART)
     while (now := launcher_lock.holder(place.directory)) is not None and now.pid in {0, held.pid}:
-        if time.monotonic() >= deadline:
-            fail(f"carpool (pid {held.pid}) still stops after {timeout_s:g} s; see `carpool logs --daemon`")
+        if time.monotonic() >= deadline or not held.pid:
+            fail(_still_there(place, held, timeout_s))
         time.sleep(_POLL_S)
     _fail_with_leftovers(place)
-    return True
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it may just be ending
+        os.kill(pid, number)
 
 
 def _fail_with_leftovers(place: RuntimePlace) -> None:

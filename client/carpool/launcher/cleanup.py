@@ -16,9 +16,9 @@ import time
 
 from carpool.launcher import processes
 from carpool.launcher.log import exit_status_text, log_line
+from carpool.launcher.restart_lock import write_down_file
 from carpool.launcher.runtime_dir import RuntimeDirWatch
 from carpool_protocol.bootstrap import paths
-from carpool_protocol.files import private_files
 
 CLEAR_S = 10.0
 """The longest wait for what a dead supervisor left, before the sweep ends it."""
@@ -59,11 +59,8 @@ class Leftovers:
         self.remove_sockets()
 
     def write_down_file(self) -> None:
-        """Write the file which says that carpool was stopped on purpose while no broker can say so: a shim
-        need not start it.
-        """
-        with contextlib.suppress(OSError):  # a full disk: then it is as if we had died
-            private_files.replace(paths.down_file(self._directory), b"")
+        """Say by a file that carpool was stopped on purpose, while no broker can say so."""
+        write_down_file(self._directory)
 
     def remove_down_file(self) -> None:
         """Remove that file, because carpool starts."""

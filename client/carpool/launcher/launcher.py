@@ -37,7 +37,7 @@ from carpool.launcher.service_manager import RESTART_STATUS, ServiceManager
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.files.log_rotation import rotate_in_use
 from carpool_protocol.ids import supervisor_name
-from carpool_protocol.machine.stop_commands import DRAIN_S, STOP, STOP_FOR_RESTART, STOP_FOR_RESTART_NOW
+from carpool_protocol.machine.stop_commands import DRAIN_S, STOP, STOP_FOR_RESTART
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 RESTART = signal.SIGUSR1
@@ -462,12 +462,17 @@ class Launcher:
 
     def _stop(self, why: str, word: str = STOP) -> None:
         now = time.monotonic()
+        if word == STOP_FOR_RESTART and self._stop_by is not None:
+            log_line(f"it stops already: {why}")  # another restart, or `carpool down`, which counts more
+            return
         self._service_manager.stopping()
         self._again = word == STOP_FOR_RESTART
+        if word == STOP and not self._broker.child.pid:
+            self._leftovers.write_down_file()
         if self._others_by is not None:
             log_line(f"draining no longer: {why}")
             self._drain_by = None
-            self._broker.child.send_line(STOP_FOR_RESTART_NOW if word == STOP_FOR_RESTART else word)
+            self._broker.child.send_line(word)
             self._others_by = now
         elif self._stop_by is not None:
             self._stop_by = now  # asked twice: no more patience
@@ -481,8 +486,6 @@ class Launcher:
             self._stop_by = self._others_by + STOP_S
         else:
             log_line(f"stopping: {why}")
-            if word == STOP and not self._broker.child.pid:
-                self._leftovers.write_down_file()
             self._stop_by = now + STOP_S
             for keep in self._all:
                 keep.child.send_line(word)

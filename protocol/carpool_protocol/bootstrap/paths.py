@@ -249,6 +249,11 @@ def down_file(directory: str) -> str:
     return directory + "/down"
 
 
+def restart_file(directory: str) -> str:
+    """The file that `carpool restart --all` holds locked until the next carpool runs."""
+    return directory + "/restart"
+
+
 def node_socket(directory: str) -> str:
     """The socket on which the node's process opens sessions at other nodes for supervisors."""
     return directory + "/node.sock"

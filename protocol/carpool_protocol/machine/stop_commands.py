@@ -10,6 +10,6 @@ STOP: Final = "stop"
 STOP_FOR_RESTART: Final = "stop again"
 """Carpool is started again at once: finish open work first, and keep sessions that can resume."""
 STOP_FOR_RESTART_NOW: Final = "stop again now"
-"""The same as `STOP_FOR_RESTART`, without waiting for open work."""
+"""The same as `STOP_FOR_RESTART`, without waiting for open work. Launchers of earlier versions send it."""
 DRAIN_S: Final = 30.0
 """How long, in seconds, the broker waits for calls that are at their servers."""

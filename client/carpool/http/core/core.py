@@ -167,11 +167,9 @@ class HttpCore:
     def hold_requests(self, now: float, *, sessions_end: bool = True) -> list[Effect]:
         """From now on, hold every request for the next door that no server has. `sessions_end`: those of a
         session are refused instead, because the broker ends, and the session with it. `RequestsHeld` says
-        when all that was sent before has reached the broker.
+        when all that was sent before has reached the broker, also to a second asker.
         """
         self._sessions_end |= sessions_end
-        if self._table.is_holding:
-            return []
         self._table.is_holding = True
         if not self._linked:
             return [RequestsHeld()]

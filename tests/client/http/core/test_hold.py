@@ -301,7 +301,25 @@ def test_without_a_broker_everything_has_reached_it(desk: DoorCoreRig) -> None:
     desk.take(desk.core.broker_lost(desk.now))
     desk.take(desk.core.hold_requests(desk.now))
     assert desk.all_held
-    assert desk.core.hold_requests(desk.now) == []
+
+
+@behaviour("handover:requests")
+def test_a_launcher_that_restarts_carpool_after_a_change_of_settings_hears_that_requests_are_held(
+    desk: DoorCoreRig,
+) -> None:
+    """It waits for that before it tells the broker to drain."""
+    session, _ = desk.initialized()
+    desk.told.clear()
+    desk.take(desk.core.hold_requests(desk.now, sessions_end=False))
+    s, _ = desk.word()
+    first = desk.heard("ping")[2]
+    desk.answer(s, first)
+    desk.all_held = False
+    desk.take(desk.core.hold_requests(desk.now))
+    desk.answer(s, desk.heard("ping")[2])
+    assert desk.all_held
+    x = desk.post(CALL, mcp_session_id=session)
+    assert desk.status(x) == 200, "the session ends now, so its calls are refused"
 
 
 def test_a_broker_that_dies_during_the_question_has_read_everything(desk: DoorCoreRig) -> None:

@@ -2,7 +2,8 @@
 
 Owns both descriptors while no door has them, and their way from a launcher that ends to the one that follows:
 a Unix socket in the runtime directory, where only processes of this user get them. Invariants: `HttpHandover`
-closes what it does not give away; an offer that nobody takes ends after `OFFER_S`, and then nothing listens.
+closes what it does not give away; an offer ends when a process says that it has taken everything, or after
+`OFFER_S`, and then nothing listens.
 Standard library only: the launcher owns it.
 
 Owns also the spelling of what the launcher and the door say to each other about it.
@@ -13,6 +14,7 @@ Decision: docs/decisions/0054.
 
 import contextlib
 import os
+import select
 import socket
 import time
 from collections.abc import Iterable
@@ -35,6 +37,10 @@ OFFER_S: Final = 20.0
 _TAKE_S: Final = 5.0
 """The next launcher waits this long for the descriptors, which are sent as soon as it connects."""
 _MOST: Final = 3
+_MOST_TAKERS: Final = 64
+"""The most processes that may have connected and say nothing; the oldest gives way."""
+_PAUSE_S: Final = 0.01
+"""Between two tries to connect while too many others do."""
 
 
 class HttpHandover:
@@ -109,44 +115,88 @@ class HandoverOffer:
             self._sock.bind(self._path)
             os.chmod(self._path, 0o600)
             self._sock.listen(8)
+            self._sock.setblocking(False)
             self._file = os.stat(self._path)
         except OSError:
             self._sock.close()
             raise
 
     def serve(self, wait_s: float = OFFER_S) -> bool:
-        """Wait for the next launcher and give it everything. Returns False if none has come in this time."""
+        """Give everything to each process of this user that connects, until one says that it has it. Returns
+        False if none has in this time.
+        """
         deadline = time.monotonic() + wait_s
+        takers: list[socket.socket] = []
         try:
             while (left_s := deadline - time.monotonic()) > 0:
-                self._sock.settimeout(left_s)
-                with contextlib.suppress(OSError):
-                    taker, _ = self._sock.accept()
-                    with taker:
-                        if peer_credentials.is_ours(taker):
-                            # Its own offer, at its end, stands under the same name.
+                ready, _, _ = select.select([self._sock, *takers], [], [], left_s)
+                for taker in [each for each in takers if each in ready]:
+                    if _has_taken(taker):
+                        # Its own offer, at its end, stands under the same name.
+                        with contextlib.suppress(OSError):
                             os.unlink(self._path)
-                            self._send(taker)
-                            return True
+                        return True
+                    takers.remove(taker)
+                    taker.close()
+                if self._sock in ready and (new := self._give()) is not None:
+                    takers.append(new)
+                    if len(takers) > _MOST_TAKERS:
+                        takers.pop(0).close()
         finally:
             with contextlib.suppress(OSError):
                 if os.path.samestat(os.stat(self._path), self._file):
                     os.unlink(self._path)
-            self._sock.close()
+            for each in (self._sock, *takers):
+                each.close()
             self._handover.close()
         return False
+
+    def _give(self) -> socket.socket | None:
+        """Send everything to the next process that has connected. None: that one gets nothing."""
+        try:
+            taker, _ = self._sock.accept()
+        except OSError:  # it has gone
+            return None
+        try:
+            if peer_credentials.is_ours(taker):
+                self._send(taker)
+                return taker
+        except OSError:  # it has gone
+            pass
+        taker.close()
+        return None
 
     def _send(self, taker: socket.socket) -> None:
         try:
             socket.send_fds(taker, [b"\n"], self._handover.descriptors)
+        except ConnectionError:
+            raise
         except OSError:  # more descriptors are on their way than this process may have open
             self._handover.set_connections(-1)
             socket.send_fds(taker, [b"\n"], self._handover.descriptors)
 
 
+def _has_taken(taker: socket.socket) -> bool:
+    """True if this process says that it has the descriptors; False if it has gone."""
+    try:
+        return bool(taker.recv(1))
+    except OSError:
+        return False
+
+
 def take_offer(directory: str) -> list[int]:
     """Return the descriptors that an ended launcher offers here; empty if none does."""
-    path = paths.handover_socket(directory)
+    deadline = time.monotonic() + _TAKE_S
+    while time.monotonic() < deadline:
+        try:
+            return _take(paths.handover_socket(directory))
+        except BlockingIOError:  # more connect than it accepts
+            time.sleep(_PAUSE_S)
+    return []
+
+
+def _take(path: str) -> list[int]:
+    """Take the descriptors. Raises `BlockingIOError` if that is possible a little later."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(_TAKE_S)
         try:
@@ -154,6 +204,11 @@ def take_offer(directory: str) -> list[int]:
             if not peer_credentials.is_ours(sock):
                 return []
             _, found, _, _ = socket.recv_fds(sock, 1, _MOST)
+            if found:
+                with contextlib.suppress(OSError):  # earlier launchers do not wait for it
+                    sock.sendall(b"\n")
+        except BlockingIOError:
+            raise
         except ConnectionRefusedError:  # of a launcher that was killed
             with contextlib.suppress(OSError):
                 os.unlink(path)

@@ -116,6 +116,31 @@ def test_a_process_of_another_user_gets_nothing(
     giving.join()
 
 
+@behaviour("handover:address")
+def test_processes_that_connect_and_go_or_stay_silent_do_not_take_the_offer(
+    place: str, sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    port = sockets[0].getsockname()[1]
+    offer = HandoverOffer(place, handover(*sockets))
+    silent: list[socket.socket] = []
+    for number in range(9):  # before anybody accepts: all of them come first, and fill the queue
+        silent.append(socket.socket(socket.AF_UNIX))
+        silent[-1].connect(paths.handover_socket(place))
+        if number % 2:
+            silent.pop().close()
+    giving = threading.Thread(target=offer.serve, args=(WAIT_S,))
+    giving.start()
+    found = HttpHandover(take_offer(place))
+    giving.join()
+    assert len(found.descriptors) == 2
+    assert accepts(port)
+    assert not os.path.exists(paths.handover_socket(place))
+    found.close()
+    for each in silent:
+        each.close()
+    assert not accepts(port)
+
+
 def test_connections_that_the_kernel_does_not_pass_on_do_not_cost_the_address(
     place: str, sockets: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:

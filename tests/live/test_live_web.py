@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,12 +17,14 @@ import trio
 from carpool.cluster.core.offers import NodeOffer
 from carpool.cluster.node_facts import NodeFacts, SilentNode, write_facts
 from carpool.http.core.access import hash_of
+from carpool.http.core.live_streams import MAX_OF_PRINCIPAL
 from carpool.launcher.http_door import read_page_key
 from tests.behaviours import behaviour
 from tests.kit.hostile_catalogs import HOSTILE
 from tests.kit.line_agent import LIMIT_S, WAIT_S
 from tests.kit.live import Daemon, Make, kit, observer
 from tests.kit.private_daemon import until as until_now
+from tests.kit.waits import until
 from tests.live.conftest import shared_daemon
 from tests.live.test_live_hostile_catalogs import recorded
 from tests.live.test_live_http import HttpReply, ask, door
@@ -266,6 +268,28 @@ async def test_hostile_catalogs_arrive_as_json_text(daemon: Make) -> None:
         assert shown >= {f"evil{at}" for at, said in enumerate(catalogs) if said.name in SEEN}
         with watching(one, key(one)) as watcher:
             await trio.to_thread.run_sync(watcher.state, lambda state: servers.keys() <= {*state["servers"]})
+
+
+@behaviour("web:frozen")
+async def test_watchers_that_do_not_read_do_not_keep_a_new_one_out(shared: Daemon) -> None:
+    """They read the beginning and stop, with all the buffers that the system gives them."""
+    frozen: list[Watcher] = []
+    try:
+        for _ in range(MAX_OF_PRINCIPAL):
+            frozen.append(Watcher(shared, key(shared)))
+            assert frozen[-1].event()[0] == "hello"
+
+        def is_let_in() -> bool:
+            connection = http.client.HTTPConnection(urlsplit(root(shared)).netloc, timeout=WAIT_S)
+            with closing(connection):
+                connection.request("GET", "/operator/live", headers=key(shared))
+                return connection.getresponse().status == 200
+
+        assert not is_let_in()
+        await until(is_let_in, "a new one may watch", LIMIT_S)
+    finally:
+        for watcher in frozen:
+            watcher.close()
 
 
 @behaviour("web:frozen")

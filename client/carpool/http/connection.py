@@ -40,7 +40,7 @@ from carpool.http.left_connections import LeftConnection
 
 _WRITE_BUFFER_BYTES: Final = 256 * 1024
 """The unsent bytes from which on a client counts as one that does not read."""
-_WATCHED_SEND_BYTES: Final = 128 * 1024
+_WATCHED_SEND_BYTES: Final = 16 * 1024
 """The bytes that the system keeps for a client whose reading is watched."""
 
 

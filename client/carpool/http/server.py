@@ -214,7 +214,7 @@ class HttpDoorServer:
             self._perform(self._core.client_gone(x, self._clock()))
 
     def client_blocked(self, x: int) -> None:
-        self._perform(self._core.client_blocked(x))
+        self._perform(self._core.client_blocked(x, self._clock()))
 
     def client_has_room(self, x: int) -> None:
         self._perform(self._core.client_has_room(x))

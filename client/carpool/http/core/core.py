@@ -245,9 +245,9 @@ class HttpCore:
             self._table.client_gone(x, now)
         return self._take_effects()
 
-    def client_blocked(self, x: int) -> list[Effect]:
+    def client_blocked(self, x: int, now: float) -> list[Effect]:
         """The client of a watched stream leaves events unread."""
-        self._live.client_blocked(x)
+        self._live.client_blocked(x, now)
         return self._take_effects()
 
     def client_has_room(self, x: int) -> list[Effect]:

@@ -6,13 +6,16 @@ everything that it was sent: no watchers, or only frozen ones, cost nothing. Whe
 much, the pause after it is longer, so that watchers take a tenth of the door at most. A watcher gets the
 newest state when it has room, and never an older one that it has missed.
 
+Where no further one may watch, a newcomer takes the place of the one that has left something unread for
+longest, and for `FROZEN_S` at least. The system keeps small states for a client that does not read, often for
+minutes. So those that watch are sent a long comment then: who does not read it is soon known.
+
 Invariants: at most one request to the broker is open; at most one state of each watcher is unread; there are
 at most `MAX_WATCHERS`. Knows nothing of: tokens, what a state holds (`live_state`), sockets, when a
 connection that does not read is cut (`connection`).
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -45,6 +48,12 @@ READING_S: Final = 5.0
 MAX_WATCHERS: Final = 64
 MAX_OF_PRINCIPAL: Final = 32
 """Watchers with the same token."""
+FROZEN_S: Final = 10.0
+"""A watcher that leaves something unread for so long gives way to a newcomer."""
+COMMENT_BYTES: Final = 512 * 1024
+"""More than the system keeps for a client that does not read."""
+COMMENT_EVERY_S: Final = 30.0
+"""Two long comments are so far apart at least."""
 AWAY_EVENT: Final = event_bytes(b"{}", name=b"away")
 """Says that the broker does not answer."""
 _HEADERS: Final = (*SAFE_HEADERS, ("X-Accel-Buffering", "no"))
@@ -53,14 +62,18 @@ _HEADERS: Final = (*SAFE_HEADERS, ("X-Accel-Buffering", "no"))
 class _Watcher:
     """One client that watches."""
 
-    __slots__ = ("is_blocked", "principal", "seen")
+    __slots__ = ("blocked_since", "principal", "seen")
 
     def __init__(self, principal: str) -> None:
         self.principal = principal
-        self.is_blocked = False
-        """True while it leaves something unread."""
+        self.blocked_since = float("inf")
+        """The time since when it leaves something unread; `inf`: it does not."""
         self.seen = 0
         """The number of the last state that it was sent."""
+
+    @property
+    def is_blocked(self) -> bool:
+        return self.blocked_since < float("inf")
 
 
 class LiveStreams:
@@ -84,6 +97,8 @@ class LiveStreams:
         """The section `cluster` of `carpool status --json`."""
         self._next_at = float("-inf")
         """The broker is not asked before this time."""
+        self._comment_at = float("-inf")
+        """No long comment is sent before this time."""
 
     def watch(
         self,
@@ -100,9 +115,13 @@ class LiveStreams:
             return refusal(x, 405, INVALID_REQUEST, "GET only", Allow="GET")
         if self._has_ended:
             return refusal(x, 503, INTERNAL_ERROR, "the HTTP door ends", Retry_After="1")
-        of_principal = Counter(each.principal for each in self._watchers.values())[principal]
-        if len(self._watchers) >= MAX_WATCHERS or of_principal >= MAX_OF_PRINCIPAL:
-            text = f"{of_principal} pages of this token and {len(self._watchers)} of all watch: close some"
+        of_principal = [at for at, each in self._watchers.items() if each.principal == principal]
+        crowd = of_principal if len(of_principal) >= MAX_OF_PRINCIPAL else list(self._watchers)
+        is_full = crowd is of_principal or len(crowd) >= MAX_WATCHERS
+        if is_full and not self._end_frozen(crowd, now):
+            self._send_comment(crowd, now)
+            count = len(of_principal)
+            text = f"{count} pages of this token and {len(self._watchers)} of all watch: close some"
             return refusal(x, 503, INTERNAL_ERROR, text, Retry_After="5")
         self._watchers[x] = watcher = _Watcher(principal)
         hello = event_bytes(msgspec.json.encode({"right": right}), name=b"hello")
@@ -114,19 +133,35 @@ class LiveStreams:
         self._read(now, linked=linked)
         return None
 
+    def _send_comment(self, crowd: Iterable[int], now: float) -> None:
+        """Send these watchers a comment that is too long for one that does not read, if it is time."""
+        if now >= self._comment_at:
+            self._comment_at = now + COMMENT_EVERY_S
+            comment = b":%b\n\n" % (b" " * COMMENT_BYTES)
+            self._table.out += [WriteEvents(x, comment) for x in crowd if not self._watchers[x].is_blocked]
+
+    def _end_frozen(self, crowd: Iterable[int], now: float) -> bool:
+        """End the stream of the one of these that has read nothing for longest. False: none is frozen."""
+        x = min(crowd, key=lambda each: self._watchers[each].blocked_since)
+        if now - self._watchers[x].blocked_since < FROZEN_S:
+            return False
+        del self._watchers[x]
+        self._table.out.append(EndEvents(x))
+        return True
+
     def client_gone(self, x: int) -> bool:
         """The client of an HTTP request disconnected. Returns True if it was a watcher."""
         return self._watchers.pop(x, None) is not None
 
-    def client_blocked(self, x: int) -> None:
+    def client_blocked(self, x: int, now: float) -> None:
         """A watcher leaves something unread."""
         if (watcher := self._watchers.get(x)) is not None:
-            watcher.is_blocked = True
+            watcher.blocked_since = now
 
     def client_has_room(self, x: int) -> None:
         """A watcher has read everything. It gets the newest state, if it has not had that."""
         if (watcher := self._watchers.get(x)) is not None:
-            watcher.is_blocked = False
+            watcher.blocked_since = float("inf")
             self._write(x, watcher)
 
     def broker_lost(self) -> None:

@@ -9,7 +9,14 @@ import pytest
 
 from carpool.http.core.access import AccessRules, hash_of
 from carpool.http.core.effects import BeginEvents
-from carpool.http.core.live_streams import MAX_OF_PRINCIPAL, MAX_WATCHERS, READING_S
+from carpool.http.core.live_streams import (
+    COMMENT_BYTES,
+    COMMENT_EVERY_S,
+    FROZEN_S,
+    MAX_OF_PRINCIPAL,
+    MAX_WATCHERS,
+    READING_S,
+)
 from carpool_protocol.carrier.streams import OpenStream, StreamOpened
 from tests.behaviours import behaviour
 from tests.client.http.door_core_rig import DoorCoreRig, Json
@@ -155,7 +162,7 @@ def test_a_frozen_watcher_has_one_state_at_most_and_then_the_newest_one() -> Non
     rig = WatchedDoorRig()
     frozen, other = rig.watch(), rig.watch()
     rig.answer_reading()
-    rig.take(rig.core.client_blocked(frozen))
+    rig.take(rig.core.client_blocked(frozen, rig.now))
     for _ in range(10):
         rig.wait(1.0)
         assert rig.answer_reading()
@@ -170,7 +177,7 @@ def test_the_broker_is_not_asked_while_no_watcher_reads() -> None:
     watchers = [rig.watch() for _ in range(20)]
     rig.answer_reading()
     for x in watchers:
-        rig.take(rig.core.client_blocked(x))
+        rig.take(rig.core.client_blocked(x, rig.now))
     for _ in range(5):
         rig.wait(1.0)
     assert rig.asked() is None
@@ -201,6 +208,49 @@ def test_there_is_a_bound_on_the_watchers_of_one_token_and_of_all() -> None:
     for _ in range(MAX_WATCHERS - MAX_OF_PRINCIPAL):
         assert rig.watch("full") in rig.streams
     assert rig.status(rig.watch("full")) == 503
+
+
+@behaviour("web:frozen")
+@pytest.mark.parametrize("full_of", ["this token", "all tokens"])
+def test_a_newcomer_takes_the_place_of_the_watcher_that_has_not_read_for_longest(full_of: str) -> None:
+    rig = WatchedDoorRig()
+    watchers = [rig.watch("reader") for _ in range(MAX_OF_PRINCIPAL)]
+    if full_of == "all tokens":
+        watchers = [rig.watch("full") for _ in range(MAX_WATCHERS - MAX_OF_PRINCIPAL)]
+    for x in (watchers[7], watchers[3]):
+        rig.take(rig.core.client_blocked(x, rig.now))
+        rig.wait(1.0)
+    rig.wait(FROZEN_S - 2.5)
+    assert rig.status(rig.watch("full")) == 503 if full_of == "all tokens" else rig.watch("full")
+    token = "full" if full_of == "all tokens" else "reader"
+    assert rig.status(rig.watch(token)) == 503, "one that reads slowly is not frozen"
+    rig.wait(0.5)
+    assert rig.watch(token) in rig.streams
+    assert rig.ended == [watchers[7]]
+    rig.take(rig.core.client_has_room(watchers[3]))
+    rig.wait(FROZEN_S)
+    assert rig.status(rig.watch(token)) == 503, "it reads again"
+    assert rig.ended == [watchers[7]]
+
+
+@behaviour("web:frozen")
+def test_watchers_get_a_long_comment_where_a_newcomer_is_refused_and_seldom() -> None:
+    """The system keeps some small states for a client that does not read: those show nothing."""
+    rig = WatchedDoorRig()
+    watchers = [rig.watch("reader") for _ in range(MAX_OF_PRINCIPAL)]
+    other = rig.watch("full")
+    rig.take(rig.core.client_blocked(watchers[0], rig.now))
+
+    def comments(x: int) -> int:
+        return sum(len(each.data) > COMMENT_BYTES for each in rig.streams[x])
+
+    for _ in range(3):
+        rig.watch("reader")
+    assert [comments(x) for x in (watchers[0], *watchers[1:], other)] == [0, *[1] * 31, 0]
+    rig.take(rig.core.client_has_room(watchers[0]))
+    rig.wait(COMMENT_EVERY_S)
+    rig.watch("reader")
+    assert [comments(x) for x in watchers] == [1, *[2] * 31]
 
 
 def test_watchers_are_told_that_the_broker_is_away_and_go_on_with_the_next_one() -> None:

@@ -45,34 +45,34 @@ class MeasuredNode:
     """One node: a private carpool in the cluster."""
 
     def __init__(self, name: str, url: str, servers: dict[str, Any]) -> None:
-        self._carpool = PrivateCarpool("cpb-")
+        self._private = PrivateCarpool("cpb-")
         config = {"mcpServers": servers, "cluster": {"url": url, "node": name}}
-        self._carpool.config_file.write_text(json.dumps(config))
-        self._carpool.up()
+        self._private.config_file.write_text(json.dumps(config))
+        self._private.up()
 
     def wait_for(self, server: str) -> None:
         """Wait until its agents have this server."""
         deadline = time.monotonic() + READY_S
-        while server not in self._carpool.status()["servers"]:
+        while server not in self._private.status()["servers"]:
             if time.monotonic() > deadline:
                 raise SystemExit(f"{server} is not offered after {READY_S:g} s")
             time.sleep(0.1)
 
     def pids(self) -> dict[str, list[int]]:
         """Its processes by role."""
-        facts = self._carpool.status()
+        facts = self._private.status()
         supervisors = [each["pid"] for each in facts["supervisors"]]
         return {
             "broker": [facts["broker"]["pid"]],
             "supervisor": supervisors,
-            "node": [node_pid(self._carpool.directory)],
+            "node": [node_pid(self._private.directory)],
         }
 
     def measure(self, agents: int, in_flight: int, seconds: float) -> tuple[float, float, ProcessCosts]:
         """Load the echo tool: the median time of a call in ms, calls per second, and CPU."""
         costs = ProcessCosts()
         costs.watch(self.pids())
-        socket = paths.agents_socket(self._carpool.directory)
+        socket = paths.agents_socket(self._private.directory)
         crowd = BenchAgents([connect(socket) for _ in range(agents)])
         try:
             crowd.greet()
@@ -87,7 +87,7 @@ class MeasuredNode:
 
     def close(self) -> None:
         """End it."""
-        for trouble in self._carpool.close():
+        for trouble in self._private.close():
             print(trouble, file=sys.stderr)
 
 

@@ -134,7 +134,7 @@ class NetworkedCluster(SoakedCluster):
         super().__init__(options, directory)
         self.server = NamespacedNats(directory, network.namespace("nats"), network.addresses["nats"])
 
-    def new_carpool(self, name: str) -> PrivateCarpool:
+    def new_private(self, name: str) -> PrivateCarpool:
         """Return the carpool of a node, in its namespace."""
         return NamespacedCarpool(self._network.namespace(name))
 

@@ -44,15 +44,15 @@ class SoakedNode:
         chance: random.Random,
         options: argparse.Namespace,
         *,
-        carpool: PrivateCarpool,
+        private: PrivateCarpool,
     ) -> None:
         self.name = name
-        self.carpool = carpool
+        self.private = private
         self.written = written
         self.proxy: CutProxy
         first = SERVERS.index(name) * options.agents
         numbers = range(first, first + options.agents)
-        self.agents = [SoakAgent(number, self.carpool, ledger, chance, options.pause) for number in numbers]
+        self.agents = [SoakAgent(number, self.private, ledger, chance, options.pause) for number in numbers]
 
     def configure(self, url: str) -> None:
         """Write its configuration: the server of its name, and the cluster at this URL."""
@@ -64,12 +64,12 @@ class SoakedNode:
         }
         cluster = {"url": url, "node": self.name}
         config = {"mcpServers": {self.name: server}, "cluster": cluster, "list_wait_s": 20}
-        self.carpool.config_file.write_text(json.dumps(config))
+        self.private.config_file.write_text(json.dumps(config))
 
     def facts(self) -> dict[str, Any]:
         """The facts that its node's process wrote down; empty while there is none."""
         try:
-            facts: dict[str, Any] = json.loads(Path(paths.node_file(self.carpool.directory)).read_text())
+            facts: dict[str, Any] = json.loads(Path(paths.node_file(self.private.directory)).read_text())
         except (OSError, ValueError):
             return {}
         return facts
@@ -77,7 +77,7 @@ class SoakedNode:
     async def pid_of(self, role: str) -> int:
         """A process of this role; 0 if there is none."""
         try:
-            rows = json.loads(await trio.to_thread.run_sync(self.carpool.run_carpool, "ps", "--json"))
+            rows = json.loads(await trio.to_thread.run_sync(self.private.run_carpool, "ps", "--json"))
         except (PrivateCarpoolError, ValueError):
             return 0
         pids = [row["pid"] for row in rows if row["role"] == role and row["pid"]]
@@ -94,14 +94,14 @@ class SoakedCluster:
         self.written.touch()
         self.nats = EmbeddedNats(str(directory / "nats"))
         self.nodes = [
-            SoakedNode(name, self.ledger, self.written, self.chance, options, carpool=self.new_carpool(name))
+            SoakedNode(name, self.ledger, self.written, self.chance, options, private=self.new_private(name))
             for name in SERVERS
         ]
         self.victims = tuple(options.victims.split(","))
         self.every_s = options.every
         self.kills: Counter[str] = Counter()
 
-    def new_carpool(self, _name: str) -> PrivateCarpool:
+    def new_private(self, _name: str) -> PrivateCarpool:
         """Return the carpool of a node."""
         return PrivateCarpool("cpn-")
 
@@ -109,7 +109,7 @@ class SoakedCluster:
         """Start NATS, the network and the nodes, and wait until each node has the servers of all."""
         await self.connect(nursery)
         for node in self.nodes:
-            await trio.to_thread.run_sync(node.carpool.up)
+            await trio.to_thread.run_sync(node.private.up)
         with trio.fail_after(READY_S):
             while not all(  # noqa: ASYNC110 - the facts are in files
                 len(node.facts().get("nodes", [])) == len(self.nodes) - 1 for node in self.nodes
@@ -171,21 +171,21 @@ class SoakedCluster:
     async def _kill_carpool(self, node: SoakedNode) -> None:
         """Kill all processes of a node at once, and start it again."""
         try:
-            rows = json.loads(await trio.to_thread.run_sync(node.carpool.run_carpool, "ps", "--json"))
+            rows = json.loads(await trio.to_thread.run_sync(node.private.run_carpool, "ps", "--json"))
         except (PrivateCarpoolError, ValueError):
             return
         for row in rows:
             if row["role"] in {"launcher", "broker", "supervisor", "node"} and row["pid"]:
                 os.kill(row["pid"], signal.SIGKILL)
         try:
-            await trio.to_thread.run_sync(node.carpool.up)
+            await trio.to_thread.run_sync(node.private.up)
         except PrivateCarpoolError as error:  # an agent was faster
             print(f"  {node.name}: {str(error).splitlines()[-1]}")
 
     def close(self) -> None:
         """End everything."""
         for node in self.nodes:
-            node.carpool.close()
+            node.private.close()
         self.nats.stop()
 
 

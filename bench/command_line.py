@@ -33,11 +33,11 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=6.0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    carpool = PrivateCarpool("cpl-line-")
+    private = PrivateCarpool("cpl-line-")
     try:
-        rounds = measure(carpool, options.rounds)
+        rounds = measure(private, options.rounds)
     finally:
-        troubles = carpool.close()
+        troubles = private.close()
     for trouble in troubles:
         print(f"bench: {trouble}", file=sys.stderr)
     found = {name: summary(name, rounds) for name in rounds[0]}
@@ -66,17 +66,17 @@ def summary(name: str, rounds: list[dict[str, Taken]]) -> dict[str, Any]:
     }
 
 
-def measure(carpool: PrivateCarpool, rounds: int) -> list[dict[str, Taken]]:
+def measure(private: PrivateCarpool, rounds: int) -> list[dict[str, Taken]]:
     """Return what each command of each round took."""
-    offer = carpool.base / "offer.json"
+    offer = private.base / "offer.json"
     offer.write_text(json.dumps({"tools": {"look": "Looks."}}))
-    args = ["-S", "-E", str(OFFERS), str(carpool.base / "starts"), str(offer)]
+    args = ["-S", "-E", str(OFFERS), str(private.base / "starts"), str(offer)]
     servers = {f"shop{at}": {"command": sys.executable, "args": args} for at in range(2)}
-    carpool.config_file.write_text(json.dumps({"mcpServers": servers}))
-    carpool.up()
-    carpool.run_carpool("tools", "--json")
-    carpool.run_carpool("start", "--all")
-    return [one_round(carpool.environ) for _ in range(rounds + 2)][2:]  # the first ones warm the page cache
+    private.config_file.write_text(json.dumps({"mcpServers": servers}))
+    private.up()
+    private.run_carpool("tools", "--json")
+    private.run_carpool("start", "--all")
+    return [one_round(private.environ) for _ in range(rounds + 2)][2:]  # the first ones warm the page cache
 
 
 def one_round(environ: dict[str, str]) -> dict[str, Taken]:

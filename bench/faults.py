@@ -102,7 +102,7 @@ def pid_of(private: PrivateCarpool, name: str) -> int:
 
 
 @asynccontextmanager
-async def private_carpool(servers: Json) -> AsyncIterator[PrivateCarpool]:
+async def carpool(servers: Json) -> AsyncIterator[PrivateCarpool]:
     private = PrivateCarpool("cpf-")
     try:
         private.config_file.write_text(json.dumps({"mcpServers": servers, "max_greeting": 8}))
@@ -121,7 +121,7 @@ async def deaths(times: int) -> tuple[list[float], list[float]]:
     restart = {"first_delay_s": 0, "max_delay_s": 0, "give_up_after": 10 * times}
     ledger = "/dev/null"
     async with (
-        private_carpool({"tally": server("tally.py", ledger, restart=restart)}) as private,
+        carpool({"tally": server("tally.py", ledger, restart=restart)}) as private,
         agent(private) as one,
     ):
         for _ in range(times):
@@ -169,7 +169,7 @@ async def freezes(count: int, pairs: int, seconds: float) -> list[tuple[float, f
     names = [f"s{at}" for at in range(count)]
     found: list[tuple[float, float]] = []
     async with (
-        private_carpool({name: server("echo.py") for name in names}) as private,
+        carpool({name: server("echo.py") for name in names}) as private,
         trio.open_nursery() as nursery,
     ):
 

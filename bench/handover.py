@@ -146,9 +146,9 @@ def configuration(order: Path) -> dict[str, Any]:
     return {"mcpServers": {"good": server}, "http": {"port": 0}}
 
 
-def port_of(carpool: PrivateCarpool) -> int:
+def port_of(private: PrivateCarpool) -> int:
     """Return the port of its HTTP door."""
-    url: str = json.loads((Path(carpool.directory) / "http.json").read_text())["url"]
+    url: str = json.loads((Path(private.directory) / "http.json").read_text())["url"]
     return int(url.rpartition(":")[2].partition("/")[0])
 
 
@@ -159,26 +159,26 @@ def main() -> int:
     parser.add_argument("--restarts", type=int, default=10)
     parser.add_argument("--every-s", type=float, default=2.0, help="Seconds of calm before each restart.")
     arguments = parser.parse_args()
-    carpool = InstalledCarpool()
-    order = carpool.base / "order"
+    private = InstalledCarpool()
+    order = private.base / "order"
     try:
-        carpool.config_file.write_text(json.dumps(configuration(order)))
-        carpool.up()
-        crowd = workers(arguments.workers, port_of(carpool))
+        private.config_file.write_text(json.dumps(configuration(order)))
+        private.up()
+        crowd = workers(arguments.workers, port_of(private))
         restarts: list[Callable[[], object]] = [
-            lambda: carpool.run_carpool("restart", "--all")
+            lambda: private.run_carpool("restart", "--all")
         ] * arguments.restarts
 
         def upgrade() -> None:
-            carpool.install("2.0.0")
-            carpool.run_carpool("restart", "--all")
+            private.install("2.0.0")
+            private.run_carpool("restart", "--all")
 
         restarts.insert(len(restarts) // 2, upgrade)
         asyncio.run(load(crowd, "good__steps", restarts, arguments.every_s))
-        version = carpool.status()["broker"]["version"]
+        version = private.status()["broker"]["version"]
         found = findings(crowd, executions(order))
     finally:
-        troubles = carpool.close()
+        troubles = private.close()
         for line in troubles:
             print(line, file=sys.stderr)
     found |= {"restarts": arguments.restarts, "upgrades": 1, "version at the end": version}

@@ -32,10 +32,10 @@ _ADD = {"method": "tools/call", "params": {"name": "counter__increment", "argume
 class GreetedShim:
     """An agent behind `carpool connect`, greeted."""
 
-    def __init__(self, carpool: PrivateCarpool) -> None:
+    def __init__(self, private: PrivateCarpool) -> None:
         self.process = subprocess.Popen(
             [*carpool_argv(), "connect"],
-            env=carpool.environ,
+            env=private.environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -84,19 +84,19 @@ class GreetedShim:
                 pipe.close()
 
 
-def waiting(carpool: PrivateCarpool) -> int:
+def waiting(private: PrivateCarpool) -> int:
     """Calls that wait for an instance."""
-    with ControlClient(carpool.directory, control=True) as door:
+    with ControlClient(private.directory, control=True) as door:
         status = msgspec.json.decode(door.request("carpool/status", {}, LIMIT_S))
     found: int = status["servers"]["counter"]["waiting"]
     return found
 
 
-def turn(carpool: PrivateCarpool, holder: GreetedShim) -> tuple[float, GreetedShim]:
+def turn(private: PrivateCarpool, holder: GreetedShim) -> tuple[float, GreetedShim]:
     """Kill the holder while another waits: seconds until that one's answer, and the new holder."""
-    following = GreetedShim(carpool)
+    following = GreetedShim(private)
     following.send({"id": 1, **_ADD})
-    until(lambda: waiting(carpool) == 1, LIMIT_S, "a call in line")
+    until(lambda: waiting(private) == 1, LIMIT_S, "a call in line")
     began = time.perf_counter()
     holder.kill()
     answer = following.answer(1)
@@ -112,22 +112,22 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--times", type=int, default=20, help="holders to kill (default 20)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(argv)
-    carpool = PrivateCarpool("cpl-")
+    private = PrivateCarpool("cpl-")
     try:
         server = {"command": sys.executable, "args": ["-S", "-E", str(COUNTER)]}
         mode = {"sharing": "session", "wait_s": LIMIT_S, "pool": {"max": 1}}
-        carpool.config_file.write_text(json.dumps({"mcpServers": {"counter": {**server, **mode}}}))
-        carpool.up()
-        holder = GreetedShim(carpool)
+        private.config_file.write_text(json.dumps({"mcpServers": {"counter": {**server, **mode}}}))
+        private.up()
+        holder = GreetedShim(private)
         holder.send({"id": 1, **_ADD})
         holder.answer(1)
         took: list[float] = []
         for _ in range(options.times):
-            took_s, holder = turn(carpool, holder)
+            took_s, holder = turn(private, holder)
             took.append(took_s)
         holder.close()
     finally:
-        carpool.close()
+        private.close()
     if options.json:
         print(json.dumps({"times": len(took), "median_s": statistics.median(took), "worst_s": max(took)}))
     else:

@@ -92,9 +92,9 @@ def figures(took: list[float]) -> dict[str, Any]:
 
 def measure(tools: int, seconds: float) -> dict[str, Any]:
     """Both, with a list of so many tools."""
-    carpool = PrivateCarpool("cpp-")
+    private = PrivateCarpool("cpp-")
     try:
-        program = carpool.base / "many.py"
+        program = private.base / "many.py"
         program.write_text(SERVER)
 
         def server(count: int) -> dict[str, Any]:
@@ -102,13 +102,13 @@ def measure(tools: int, seconds: float) -> dict[str, Any]:
             return {"command": sys.executable, "args": arguments, "sharing": "concurrent"}
 
         servers = {"echo": server(3), "many": server(tools)}
-        carpool.config_file.write_text(json.dumps({"mcpServers": servers}))
-        carpool.up()
-        agent, other = GreetedShim(carpool), GreetedShim(carpool)
+        private.config_file.write_text(json.dumps({"mcpServers": servers}))
+        private.up()
+        agent, other = GreetedShim(private), GreetedShim(private)
         for each in (agent, other):
             call(each, 1, "many__tool_1")
         call(agent, 2, "echo__tool_1")
-        until(lambda: carpool.status()["servers"]["many"]["tools"] == tools, LIMIT_S, "the list is read")
+        until(lambda: private.status()["servers"]["many"]["tools"] == tools, LIMIT_S, "the list is read")
         quiet = figures(calls(agent, seconds, 100))
         before = int(call(other, 3, "many__tool_0")[1])
         changing = figures(calls(agent, seconds, 1_000_000))
@@ -116,7 +116,7 @@ def measure(tools: int, seconds: float) -> dict[str, Any]:
         for each in (agent, other):
             each.close()
     finally:
-        troubles = carpool.close()
+        troubles = private.close()
     if troubles:
         raise SystemExit("\n".join(troubles))
     return {"tools": tools, "lists_read": read, "quiet": quiet, "changing": changing}

@@ -41,29 +41,29 @@ class OverloadRun:
 
     def __init__(self, servers: Mapping[str, Any], scale: float, **settings: Any) -> None:
         self.scale = scale
-        self.carpool = PrivateCarpool("cpo-")
+        self.private = PrivateCarpool("cpo-")
         everything = {"good": server("echo"), **servers}
-        self.carpool.config_file.write_text(json.dumps({"mcpServers": everything, **settings}))
+        self.private.config_file.write_text(json.dumps({"mcpServers": everything, **settings}))
         self.pids: dict[str, int] = {}
         try:
             self._begin()
         except BaseException:
-            self.carpool.close()
+            self.private.close()
             raise
 
     def _begin(self) -> None:
-        self.carpool.up()
+        self.private.up()
         until(self._all_seen, 20.0, "every process in status")
         self.curve: list[tuple[float, dict[str, int]]] = []
         self._began = time.monotonic()
-        self.crowd = Crowd(self.carpool.directory, self._look)
-        self.calm = Calm(self.carpool.directory, "good__echo", b'{"text":"x"}', 0.02)
+        self.crowd = Crowd(self.private.directory, self._look)
+        self.calm = Calm(self.private.directory, "good__echo", b'{"text":"x"}', 0.02)
         self.waits: list[float] = []
         for pid in self.pids.values():
             Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak begins anew (proc_pid_clear_refs)
 
     def _all_seen(self) -> bool:
-        roles = {each["role"]: int(each["pid"]) for each in self.carpool.status()["processes"]}
+        roles = {each["role"]: int(each["pid"]) for each in self.private.status()["processes"]}
         self.pids = {part: roles.get(part, 0) for part in PARTS}
         return all(self.pids.values())
 
@@ -101,7 +101,7 @@ class OverloadRun:
     def close(self) -> None:
         self.calm.close()
         self.crowd.close()
-        troubles = self.carpool.close()
+        troubles = self.private.close()
         if troubles:
             raise SystemExit(f"bench: {troubles}")
 
@@ -139,7 +139,7 @@ def swarm(scale: float) -> dict[str, Any]:
             for _ in range(64):
                 again(agent)
         scene.crowd.run(1.0, lambda: False)
-        lone = Calm(scene.carpool.directory, "slow__take", b'{"seconds":0}', 0.0)
+        lone = Calm(scene.private.directory, "slow__take", b'{"seconds":0}', 0.0)
         scene.crowd.run(10.0, lambda: False)
         told = lone.heard()
         over = True
@@ -186,7 +186,7 @@ def deaf_agent(scale: float) -> dict[str, Any]:
         for agent in agents:  # the broker's end of file is behind what was never read
             agent.drop()
         scene.settle()
-        log = Path(scene.carpool.directory, "state", "log", "broker.log")
+        log = Path(scene.private.directory, "state", "log", "broker.log")
         row = scene.report("deaf agent")
         row["log"] = [line[-120:] for line in log.read_text().splitlines() if "dropped" in line][:2]
         return row

@@ -45,10 +45,10 @@ class ShimAgent:
         self.is_over = False
         self._process: trio.Process
 
-    async def run(self, carpool: PrivateCarpool, begin: trio.Event, stop: trio.Event) -> None:
+    async def run(self, private: PrivateCarpool, begin: trio.Event, stop: trio.Event) -> None:
         """Call until `stop`, then wait for what is in flight."""
         self._process = await trio.lowlevel.open_process(
-            [*carpool_argv(), "connect"], env=carpool.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [*carpool_argv(), "connect"], env=private.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         try:
             async with trio.open_nursery() as nursery:
@@ -105,19 +105,19 @@ class ShimAgent:
                 self.bad.append(message)
 
 
-def ask(carpool: PrivateCarpool, method: str, params: dict[str, Any]) -> Any:
+def ask(private: PrivateCarpool, method: str, params: dict[str, Any]) -> Any:
     """One request on a connection of its own."""
-    with ControlClient(carpool.directory, control=True) as door:
+    with ControlClient(private.directory, control=True) as door:
         door.initialize()
         return msgspec.json.decode(door.request(method, params, LIMIT_S))
 
 
-async def broker_pid(carpool: PrivateCarpool, not_this: int) -> int:
+async def broker_pid(private: PrivateCarpool, not_this: int) -> int:
     """The broker that serves now; waits for another one than the last."""
     with trio.fail_after(LIMIT_S):
         while True:
             try:
-                facts = await trio.to_thread.run_sync(ask, carpool, "carpool/status", {})
+                facts = await trio.to_thread.run_sync(ask, private, "carpool/status", {})
             except Exception:  # noqa: BLE001 - it is being born
                 await trio.sleep(0.02)
                 continue
@@ -127,14 +127,14 @@ async def broker_pid(carpool: PrivateCarpool, not_this: int) -> int:
             await trio.sleep(0.02)
 
 
-async def measure(carpool: PrivateCarpool, agents: int, kills: int, every_s: float) -> dict[str, Any]:
+async def measure(private: PrivateCarpool, agents: int, kills: int, every_s: float) -> dict[str, Any]:
     """The whole run."""
     crowd = [ShimAgent(number) for number in range(agents)]
     begin, stop = trio.Event(), trio.Event()
     pauses: list[float] = []
     async with trio.open_nursery() as nursery:
         for agent in crowd:
-            nursery.start_soon(agent.run, carpool, begin, stop)
+            nursery.start_soon(agent.run, private, begin, stop)
         with trio.fail_after(LIMIT_S):
             while not all(agent.answers for agent in crowd):  # noqa: ASYNC110 - once, at the start
                 await trio.sleep(0.05)
@@ -142,7 +142,7 @@ async def measure(carpool: PrivateCarpool, agents: int, kills: int, every_s: flo
         pid = 0
         for _ in range(kills):
             await trio.sleep(every_s)
-            pid = await broker_pid(carpool, pid)
+            pid = await broker_pid(private, pid)
             killed = trio.current_time()
             os.kill(pid, signal.SIGKILL)
             with trio.fail_after(LIMIT_S):
@@ -154,13 +154,13 @@ async def measure(carpool: PrivateCarpool, agents: int, kills: int, every_s: flo
         await trio.sleep(every_s)
         stop.set()
     call = {"name": "good__seen", "arguments": {}}
-    said = await trio.to_thread.run_sync(ask, carpool, "tools/call", call)
+    said = await trio.to_thread.run_sync(ask, private, "tools/call", call)
     ran = Counter(text for text in json.loads(said["content"][0]["text"])["order"] if text.startswith("a"))
     sent = [f"a{agent.number}.{at}" for agent in crowd for at in range(agent.sent)]
     answers = Counter[str]()
     for agent in crowd:
         answers.update(agent.answers)
-    facts = await trio.to_thread.run_sync(ask, carpool, "carpool/status", {})
+    facts = await trio.to_thread.run_sync(ask, private, "carpool/status", {})
     return {
         "agents": agents,
         "kills": kills,
@@ -177,12 +177,12 @@ async def measure(carpool: PrivateCarpool, agents: int, kills: int, every_s: flo
 
 def furnished() -> PrivateCarpool:
     """A carpool with the server of the run, not up yet."""
-    carpool = PrivateCarpool("cpr-")
+    private = PrivateCarpool("cpr-")
     server = {"command": sys.executable, "args": ["-S", "-E", str(OBSERVER)]}
-    carpool.config_file.write_text(
+    private.config_file.write_text(
         json.dumps({"mcpServers": {"good": {**server, "pool": {"max": 1}, "sharing": "concurrent"}}})
     )
-    return carpool
+    return private
 
 
 def wrong(found: dict[str, Any]) -> bool:
@@ -197,12 +197,12 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--every-s", type=float, default=2.5, help="Seconds of calm before each kill.")
     arguments = parser.parse_args()
-    carpool = furnished()
+    private = furnished()
     try:
-        carpool.up()
-        found = trio.run(measure, carpool, arguments.agents, arguments.kills, arguments.every_s)
+        private.up()
+        found = trio.run(measure, private, arguments.agents, arguments.kills, arguments.every_s)
     finally:
-        for line in carpool.close():
+        for line in private.close():
             print(line, file=sys.stderr)
     print(json.dumps(found, indent=1))
     return int(wrong(found))

@@ -74,7 +74,7 @@ class SoakAgent:
     def __init__(
         self,
         number: int,
-        carpool: PrivateCarpool,
+        private: PrivateCarpool,
         ledger: SoakLedger,
         chance: random.Random,
         pause_s: float = 0.2,
@@ -82,7 +82,7 @@ class SoakAgent:
         """`pause_s`: the longest time between two bursts of calls."""
         self.pause_s = pause_s
         self.number = number
-        self.carpool = carpool
+        self.private = private
         self.ledger = ledger
         self.chance = chance
         self.pid = 0
@@ -97,7 +97,7 @@ class SoakAgent:
     async def _life(self, stop: trio.Event) -> None:
         process = await trio.lowlevel.open_process(
             [*carpool_argv(), "connect"],
-            env=self.carpool.environ,
+            env=self.private.environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -220,10 +220,10 @@ class SoakedCarpool:
         self.supervisors = supervisors
         self.victims = victims
         self.chance = chance
-        self.carpool = PrivateCarpool("cps-")
+        self.private = PrivateCarpool("cps-")
         self.ledger = SoakLedger()
-        self.file = self.carpool.base / "ledger"
-        self.agents = [SoakAgent(number, self.carpool, self.ledger, chance) for number in range(agents)]
+        self.file = self.private.base / "ledger"
+        self.agents = [SoakAgent(number, self.private, self.ledger, chance) for number in range(agents)]
         self.kills: Counter[str] = Counter()
 
     def start(self) -> None:
@@ -235,13 +235,13 @@ class SoakedCarpool:
             "restart": {"give_up_after": 1000, "max_delay_s": 1},
         }
         config = {"mcpServers": dict.fromkeys(SERVERS, server), "supervisors": self.supervisors}
-        self.carpool.config_file.write_text(json.dumps(config))
-        self.carpool.up()
+        self.private.config_file.write_text(json.dumps(config))
+        self.private.up()
 
     async def processes(self) -> list[dict[str, Any]]:
         """As `carpool ps` shows them; none while nobody can say."""
         try:
-            said = await trio.to_thread.run_sync(self.carpool.run_carpool, "ps", "--json")
+            said = await trio.to_thread.run_sync(self.private.run_carpool, "ps", "--json")
         except PrivateCarpoolError:
             return []
         return msgspec.json.decode(said, type=list[dict[str, Any]])
@@ -269,17 +269,17 @@ class SoakedCarpool:
         return self.ledger.judge(self.file.read_text())
 
 
-async def watch(carpool: SoakedCarpool, began: float, rows: list[dict[str, Any]], stop: trio.Event) -> None:
+async def watch(private: SoakedCarpool, began: float, rows: list[dict[str, Any]], stop: trio.Event) -> None:
     """Memory of its processes, every `SAMPLE_S`."""
     while not stop.is_set():
-        for row in await carpool.processes():
+        for row in await private.processes():
             if row["role"] in {"instance", "shim"}:
                 continue
             sizes = {"pss_bytes": pss_bytes(row["pid"]), "own_bytes": own_bytes(row["pid"])}
             if None not in sizes.values():
                 at_s = round(time.monotonic() - began, 1)
                 rows.append(
-                    {"at_s": at_s, "carpool": carpool.name, "role": row["role"], "pid": row["pid"], **sizes}
+                    {"at_s": at_s, "carpool": private.name, "role": row["role"], "pid": row["pid"], **sizes}
                 )
         with trio.move_on_after(SAMPLE_S):
             await stop.wait()
@@ -312,8 +312,8 @@ async def soak(options: argparse.Namespace) -> int:
     worlds = "not run"
     troubles: list[str] = []
     try:
-        for carpool in carpools:
-            carpool.start()
+        for private in carpools:
+            private.start()
         async with trio.open_nursery() as nursery:
 
             async def simulate() -> None:
@@ -323,20 +323,20 @@ async def soak(options: argparse.Namespace) -> int:
 
             if options.worlds:
                 nursery.start_soon(simulate)
-            for carpool in carpools:
-                nursery.start_soon(carpool.storm, options.every, stop)
-                nursery.start_soon(watch, carpool, began, rows, over)
-                for agent in carpool.agents:
+            for private in carpools:
+                nursery.start_soon(private.storm, options.every, stop)
+                nursery.start_soon(watch, private, began, rows, over)
+                for agent in private.agents:
                     nursery.start_soon(agent.run, stop)
             await trio.sleep(options.seconds)
             stop.set()
             await trio.sleep(3.0)
             over.set()
-        for carpool in carpools:
-            troubles += [f"{carpool.name}: {each}" for each in carpool.judge()]
+        for private in carpools:
+            troubles += [f"{private.name}: {each}" for each in private.judge()]
     finally:
-        for carpool in carpools:
-            troubles += [f"{carpool.name}: {each}" for each in carpool.carpool.close()]
+        for private in carpools:
+            troubles += [f"{private.name}: {each}" for each in private.private.close()]
     soak_report.write(rows, OUT)
     if options.plot:
         soak_report.draw(rows, Path(options.plot))
@@ -350,12 +350,12 @@ async def soak(options: argparse.Namespace) -> int:
 
 def report(carpools: list[SoakedCarpool]) -> None:
     """What people want to know first."""
-    for carpool in carpools:
-        ledger = carpool.ledger
-        kills = ", ".join(f"{count} {what}" for what, count in sorted(carpool.kills.items()))
+    for private in carpools:
+        ledger = private.ledger
+        kills = ", ".join(f"{count} {what}" for what, count in sorted(private.kills.items()))
         ends = ", ".join(f"{count} {what}" for what, count in ledger.ends.most_common())
         print(
-            f"{carpool.name}: {ledger.asked} calls: {ends}; killed {kills}; longest {ledger.longest_s:.1f} s"
+            f"{private.name}: {ledger.asked} calls: {ends}; killed {kills}; longest {ledger.longest_s:.1f} s"
         )
 
 

@@ -55,25 +55,25 @@ class LoadedCarpool:
 
     def __init__(self, supervisors: int) -> None:
         self._names = [f"echo{number}" for number in range(SERVERS)]
-        self._carpool = PrivateCarpool("cp")
+        self._private = PrivateCarpool("cp")
         argv = {"command": ECHO_ARGV[0], "args": ECHO_ARGV[1:], "sharing": "concurrent"}
         text = json.dumps({"mcpServers": dict.fromkeys(self._names, argv), "supervisors": supervisors})
-        self._carpool.config_file.write_text(text)
-        self._carpool.up()
-        self._carpool.run_carpool("start", *self._names)
+        self._private.config_file.write_text(text)
+        self._private.up()
+        self._private.run_carpool("start", *self._names)
 
     def close(self) -> None:
         """End it."""
-        for trouble in self._carpool.close():
+        for trouble in self._private.close():
             print(trouble, file=sys.stderr)
 
     def measure(self, agents: int, in_flight: int, seconds: float) -> dict[str, float]:
         """Load it. Returns calls per second, and the CPU of each role in µs per call."""
-        facts = self._carpool.status()
+        facts = self._private.status()
         costs = ProcessCosts()
         supervisors = [each["pid"] for each in facts["supervisors"]]
         costs.watch({"broker": [facts["broker"]["pid"]], "supervisor": supervisors})
-        socket = paths.agents_socket(self._carpool.directory)
+        socket = paths.agents_socket(self._private.directory)
         crowd = BenchAgents([connect(socket) for _ in range(agents)])
         try:
             crowd.greet()

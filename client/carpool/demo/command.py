@@ -90,13 +90,13 @@ def perform(agents: int, *, as_json: bool) -> int:
     problems: list[str] = []
     code = 0
     end_signals.interrupt()
-    carpool = DemoCarpool()
+    demo_carpool = DemoCarpool()
     try:
-        run = DemoRun(carpool, show, agents, deadline_s)
+        run = DemoRun(demo_carpool, show, agents, deadline_s)
         if not as_json:
             click.echo(report.opening(agents))
-        carpool.configure()
-        run.commits = repository.make(carpool.base / "repo")
+        demo_carpool.configure()
+        run.commits = repository.make(demo_carpool.base / "repo")
         show.print_step(f"made a git repository with {len(run.commits)} commits for the git server")
         show.print_step("1. WITHOUT CARPOOL: every agent starts its own servers")
         private = run.run_private()
@@ -111,7 +111,7 @@ def perform(agents: int, *, as_json: bool) -> int:
     finally:
         end_signals.hold_off()  # the end is bounded
         show.print_step("ending everything ..." if code == 0 else "interrupted; ending everything ...")
-        left = carpool.close()
+        left = demo_carpool.close()
     found |= {"seconds": round(show.elapsed_s(), 1), "problems": problems, "left": left}
     _tell(found, interrupted=code != 0, as_json=as_json)
     return code if code and not left else EXIT_FAILED if problems or left else code

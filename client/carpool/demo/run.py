@@ -35,12 +35,12 @@ BACK_S = 30.0
 
 
 class DemoRun:
-    """One demo, in its carpool."""
+    """One demo, in its private carpool."""
 
-    def __init__(self, carpool: DemoCarpool, show: ProgressDisplay, agents: int, deadline_s: float) -> None:
-        self._carpool, self._show, self._agents, self._deadline_s = carpool, show, agents, deadline_s
+    def __init__(self, private: DemoCarpool, show: ProgressDisplay, agents: int, deadline_s: float) -> None:
+        self._carpool, self._show, self._agents, self._deadline_s = private, show, agents, deadline_s
         self.memory_kind = processes.memory_kind()
-        self.repo = str(carpool.base / "repo")
+        self.repo = str(private.base / "repo")
         self.commits: list[str] = []
 
     def run_private(self) -> PrivateFigures:

@@ -78,23 +78,23 @@ class ProbeRun:
         self._say = say
         self._alone = 0
         """Private instances so far."""
-        self._carpool = PrivateCarpool("carpool-probe-")
-        self._carpool.use_logins(logins)
+        self._private = PrivateCarpool("carpool-probe-")
+        self._private.use_logins(logins)
         self._deadline_s = time.monotonic() + LIMIT_S
         self._names: dict[tuple[str, str], str] = {}
         """By server and the server's own name of a tool: what agents call it."""
 
     def close(self) -> list[str]:
         """End everything; what did not go as it should, in sentences."""
-        return self._carpool.close()
+        return self._private.close()
 
     def open(self, config: str) -> list[ProbedTool]:
         """Start the private carpool with this configuration; the tools that each instance has."""
-        file = self._carpool.config_file
+        file = self._private.config_file
         file.touch(mode=0o600)  # it may hold secrets, as the user's own does
         file.write_text(config)
         with _explained():
-            self._carpool.up()
+            self._private.up()
             for arm in (ALONE, SHARED):
                 with self._door(arm, control=True) as door:
                     listed = self._request(door, "carpool/tools")["tools"]
@@ -140,7 +140,7 @@ class ProbeRun:
     # --- talking to the private carpool ---------------------------------------------------------------------
 
     def _door(self, arm: str, *, control: bool) -> ControlClient:
-        return ControlClient(self._carpool.directory, control=control, profile=arm)
+        return ControlClient(self._private.directory, control=control, profile=arm)
 
     def _agent(self, arm: str) -> ControlClient:
         agent = self._door(arm, control=False)

@@ -217,8 +217,8 @@ function login(status, why) {
   if (!status) return;
   link("lost", "not let in");
   const known = Boolean(sessionStorage.getItem(KEY));
-  say($("sentence"), known ? "the key is not accepted (any more)" : "a key is needed to look");
-  say($("login-text"), `${known ? "Each start of carpool makes another key. " : ""}Say \`carpool web\` on the machine where carpool runs and open the address that it prints, or give that address here. The door says: ${why}`);
+  say($("sentence"), known ? "the key is not accepted (any more)" : "you need the key to see this page");
+  say($("login-text"), `${known ? "The key changes at each start of carpool. " : ""}Run \`carpool web\` on the machine where carpool runs and open the address that it prints, or give that address here. The door says: ${why}`);
   $("key").focus();
 }
 
@@ -533,7 +533,7 @@ function drawRecent(place, name, calls, { narrow = false } = {}) {
     ],
   }));
   const kept = narrow ? rows : filtered("recent", rows, wordsOf);
-  table(place, columns, kept, { name, empty: "No call has ended since you look.", failed: (row) => !GOOD_OUTCOMES.has(row.call.outcome) });
+  table(place, columns, kept, { name, empty: "No call has ended since you opened this page.", failed: (row) => !GOOD_OUTCOMES.has(row.call.outcome) });
   if (narrow) place.querySelectorAll("th").forEach((cell, at) => cell.classList.toggle("wide-only", at === 1 || at === 2));
 }
 
@@ -896,7 +896,7 @@ $("login-form").addEventListener("submit", async (event) => {
   watch();
 });
 $("enter").addEventListener("click", () => {
-  say($("login-text"), "With the key this page may restart, stop and pause servers, cancel calls, disconnect agents and read logs. Say `carpool web` on the machine where carpool runs.");
+  say($("login-text"), "With the key this page may restart, stop and pause servers, cancel calls, disconnect agents and read logs. Run `carpool web` on the machine where carpool runs.");
   $("login").hidden = !$("login").hidden;
   if (!$("login").hidden) $("key").focus();
 });

@@ -1610,6 +1610,10 @@ _CONFIG: Final = {
         "docs/web.md",
         "A watcher gets the newest state when it reads. One that does not read costs nothing.",
     ),
+    "web:proof": Behaviour(
+        "docs/web.md",
+        "A page sends a token only to a door that has proved that it knows it, and keeps it in memory only.",
+    ),
     "web:access": Behaviour(
         "docs/web.md, docs/decisions/0053",
         "Whoever reads the figures has an operator's token or the page's key, or is a page of the door in a "

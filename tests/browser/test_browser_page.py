@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.behaviours import behaviour
 from tests.kit.browser import HeadlessBrowser
 from tests.kit.hostile_catalogs import HOSTILE
 from tests.kit.live import Daemon, Make, kit, observer
+from tests.kit.ports import free_port
 from tests.live.test_live_hostile_catalogs import SHOWN, recorded
 from tests.live.test_live_http import door
 
@@ -283,6 +285,53 @@ async def test_with_tokens_the_page_asks_for_one_and_says_what_is_wrong(
         await browser.run("$('login-form').requestSubmit()")
         await browser.until("state !== null && $('right').textContent === 'may only read'")
     browser.complaints = [each for each in browser.complaints if "401" not in each]
+
+
+@behaviour("web:proof")
+async def test_a_token_is_sent_to_no_program_that_listens_after_the_end_of_carpool(
+    daemon: Make, browser: HeadlessBrowser
+) -> None:
+    tokens = {"eye": {"hash": hash_of("secret-token"), "operator": "read"}}
+    port = free_port()
+    servers = {"echo": kit("echo")}
+    one = daemon(servers, http={"port": port, "tokens": tokens})
+    got: list[bytes] = []
+
+    async def stranger(stream: trio.SocketStream) -> None:
+        """It answers whatever it is asked, as well as it can."""
+        async with stream:
+            head = b""
+            while data := await stream.receive_some():
+                head += data
+                if b"\r\n\r\n" in head:
+                    break
+            got.append(head)
+            body = b'{"proof":"%b"}' % (b"00" * 32)
+            await stream.send_all(
+                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+            )
+
+    with trio.fail_after(LIMIT_S):
+        await browser.open(await address(one, with_key=False))
+        await browser.until("typeof $ !== 'undefined' && !$('login').hidden")
+        await browser.run(SHORT)
+        await browser.run("$('key').value = 'secret-token'")
+        await browser.run("$('login-form').requestSubmit()")
+        await browser.until("state !== null && isLive")
+        assert await browser.run("sessionStorage.length + localStorage.length") == 0
+        assert (await one.carpool("restart", "--all"))[0] == 0
+        await browser.run("state = null")
+        await browser.until("state !== null && isLive")
+        assert await browser.run("right") == "read", "it connects to the next door by itself"
+        assert (await one.carpool("down"))[0] == 0
+        async with trio.open_nursery() as nursery:
+            await nursery.start(partial(trio.serve_tcp, stranger, port, host="127.0.0.1"))
+            await browser.until(f"{TEXT}.includes('The token was not sent')")
+            nursery.cancel_scope.cancel()
+        assert b"POST /operator/proof" in got[0]
+        assert not any(b"secret-token" in each or b"uthorization" in each for each in got)
+    browser.complaints = [each for each in browser.complaints if "401" not in each and "ERR_" not in each]
 
 
 @behaviour("web:same")

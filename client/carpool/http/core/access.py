@@ -136,6 +136,11 @@ class AccessRules:
                 found = name
         return found
 
+    @property
+    def token_hashes(self) -> list[bytes]:
+        """The SHA-256 of each token that is let in, and of the key of the web page."""
+        return [*self._tokens.values(), *([self._page_key] if self._page_key else [])]
+
     def access_key(self, principal: str) -> bytes | None:
         """Return the key to what this principal may reach; None if it may reach nothing."""
         if principal == PAGE_PRINCIPAL:

@@ -57,6 +57,7 @@ from carpool.http.core.quotas import PrincipalQuotas
 from carpool.http.core.routing import UNKNOWN_SESSION, ExchangeTable
 from carpool.http.core.sse_2024 import SseTransport
 from carpool.http.core.streams import BrokerStream, Endpoint
+from carpool.http.core.token_proofs import PROOF_PATH, answer_challenge
 from carpool.http.core.tool_calls import HeaderCheckedCalls
 from carpool.http.core.trace_header import TRACE_HEADER, with_trace_header
 from carpool.http.core.web_page import WebFile, WebPage
@@ -208,7 +209,7 @@ class HttpCore:
 
     def waits_until(self, path: str, now: float) -> float:
         """Return how long an HTTP request may wait while the broker is not connected."""
-        if path == HEALTH or self._page_codes.has(path):
+        if path in {HEALTH, PROOF_PATH} or self._page_codes.has(path):
             return now
         if self._return_by is None:
             return now + self._patience_s
@@ -313,7 +314,7 @@ class HttpCore:
             )
             return refusal(x, 403, INVALID_REQUEST, text)
         principal = self.gate.principal(headers.get("authorization"))
-        if principal is None and path not in {HEALTH, KEY_PATH} and not self._is_web_file(path):
+        if principal is None and path not in {HEALTH, KEY_PATH, PROOF_PATH} and not self._is_web_file(path):
             text = (
                 "a bearer token is needed that this door knows and that has not expired; `carpool token add "
                 "NAME` makes one"
@@ -332,6 +333,8 @@ class HttpCore:
             return self._page_about_all(x, request, principal, now)
         if self._page_codes.has(path):
             return self._page_codes.answer(x, request, principal, now)
+        if path == PROOF_PATH:
+            return answer_challenge(x, request, self.gate.token_hashes)
         right = self.gate.operator_right(principal)
         if path.startswith(OPERATOR_PATH):
             right = right or self.gate.browser_right(principal, request.headers)

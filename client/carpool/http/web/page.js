@@ -1,10 +1,11 @@
 // The script of the web page. It draws what the door's stream says, and asks the door for more.
 //
 // Texts of servers and agents become text nodes only: no string is ever read as HTML (the page's policy forbids it
-// as well). The key or token stays in this tab's session storage and is sent as a header, so no other page can use it.
+// as well). Key and token are sent as a header, so no other page can use them. The key, which ends with its door, stays
+// in this tab's session storage. A token stays in memory, and is sent only to a door that has proved that it knows it.
 "use strict";
 
-const KEY = "carpool.key";
+const KEY = "carpool.page-key";
 const MAX_SHOWN = 500;
 const RETRY_MS = [300, 1000, 2000, 5000];
 const SILENT_MS = 20000;
@@ -28,6 +29,8 @@ let state = null;
 let errors = {};
 let right = "";
 let stream = null;
+let token = "";
+let isLive = false;
 let heldRecent = null;
 const sorted = {};
 
@@ -94,9 +97,14 @@ const clock = (unix) => new Date(unix * 1000).toLocaleTimeString(undefined, { ho
 
 // --- requests ---------------------------------------------------------------------------------------------
 
+const secret = () => token || sessionStorage.getItem(KEY) || "";
+
+const authorized = () => (secret() ? { Authorization: `Bearer ${secret()}` } : {});
+
 function headers() {
-  const key = sessionStorage.getItem(KEY);
-  return key ? { Authorization: `Bearer ${key}` } : {};
+  // While no stream is open, another program may listen where the door was.
+  if (token && !isLive) throw new Error("no connection; the token is not sent before there is one");
+  return authorized();
 }
 
 async function ask(verb, query = {}) {
@@ -105,12 +113,14 @@ async function ask(verb, query = {}) {
 }
 
 async function act(verb, body) {
-  const more = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
-  return answerOf(await fetch(`/operator/${verb}`, options(more)));
+  return answerOf(await fetch(`/operator/${verb}`, options(posted(body))));
 }
 
+const posted = (body) => ({ method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+const plain = (more) => ({ credentials: "omit", cache: "no-store", redirect: "error", ...more });
+
 function options(more) {
-  return { credentials: "omit", cache: "no-store", redirect: "error", ...more, headers: { ...headers(), ...(more.headers || {}) } };
+  return plain({ ...more, headers: { ...headers(), ...(more.headers || {}) } });
 }
 
 async function answerOf(reply) {
@@ -123,6 +133,31 @@ async function answerOf(reply) {
   }
   if (!reply.ok) throw new Error(found?.error?.message || `status ${reply.status}`);
   return found;
+}
+
+// --- the proof of the door --------------------------------------------------------------------------------
+
+class NotProved extends Error {}
+
+const hex = (data) => [...new Uint8Array(data)].map((each) => each.toString(16).padStart(2, "0")).join("");
+
+// Has the door prove that it knows the token, without telling it the token (core/token_proofs.py). Browsers can compute
+// that only at an address of this machine or over https. Elsewhere the network reads the token in any case.
+async function prove(signal) {
+  if (!crypto.subtle) return;
+  const bytes = (words) => new TextEncoder().encode(words);
+  const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes(token)));
+  const hint = hex(await crypto.subtle.digest("SHA-256", new Uint8Array([...bytes("carpool hint"), ...hash])));
+  const nonce = hex(crypto.getRandomValues(new Uint8Array(32)));
+  const reply = await fetch("/operator/proof", plain({ ...posted({ hint, nonce }), signal }));
+  if (reply.status >= 500) throw new Error(`status ${reply.status}`);
+  const found = await answerOf(reply).catch((error) => { throw new NotProved(error.message); });
+  const digits = String(found.proof).match(/[0-9a-f]{2}/g) || [];
+  const key = await crypto.subtle.importKey("raw", hash, { name: "HMAC", hash: "SHA-256" }, false, ["verify"]);
+  const proof = new Uint8Array(digits.map((each) => parseInt(each, 16)));
+  if (!(await crypto.subtle.verify("HMAC", key, proof, bytes(`carpool proof${nonce}`)))) {
+    throw new NotProved("another program listens here, which does not know the token. The token was not sent.");
+  }
 }
 
 let saidTimer = 0;
@@ -143,8 +178,11 @@ async function watch() {
   stream?.abort();
   const mine = (stream = new AbortController());
   for (let tries = 0; !mine.signal.aborted; tries++) {
+    isLive = false;
     try {
-      const reply = await fetch("/operator/live", options({ signal: mine.signal }));
+      if (token) await prove(mine.signal);
+      if (mine.signal.aborted) return;
+      const reply = await fetch("/operator/live", plain({ signal: mine.signal, headers: authorized() }));
       if (reply.status === 401 || reply.status === 403) {
         const why = await answerOf(reply).catch((error) => error.message);
         if (!mine.signal.aborted) login(reply.status, why);
@@ -152,10 +190,17 @@ async function watch() {
       }
       if (!reply.ok) throw new Error(await answerOf(reply).catch((error) => error.message));
       login(0, "");
+      isLive = true;
       tries = 0;
       await readEvents(reply.body, mine);
     } catch (error) {
       if (mine.signal.aborted) return;
+      isLive = false;
+      if (error instanceof NotProved) {
+        login(401, error.message);
+        token = "";
+        return;
+      }
       link("lost", "no connection");
     }
     await new Promise((done) => setTimeout(done, RETRY_MS[Math.min(tries, RETRY_MS.length - 1)]));
@@ -198,7 +243,7 @@ function received(event) {
     const words = { full: "may act", read: "may only read" }[right] || "";
     $("right").hidden = !words;
     say($("right"), words);
-    $("forget").hidden = !sessionStorage.getItem(KEY);
+    $("forget").hidden = !secret();
     $("enter").hidden = right === "full";
   } else if (event.name === "away") {
     link("away", "broker away");
@@ -216,7 +261,7 @@ function login(status, why) {
   $("tabs").hidden = $("main").hidden = Boolean(status);
   if (!status) return;
   link("lost", "not let in");
-  const known = Boolean(sessionStorage.getItem(KEY));
+  const known = Boolean(secret());
   say($("sentence"), known ? "the key is not accepted (any more)" : "you need the key to see this page");
   say($("login-text"), `${known ? "The key changes at each start of carpool. " : ""}Run \`carpool web\` on the machine where carpool runs and open the address that it prints, or give that address here. The door says: ${why}`);
   $("key").focus();
@@ -890,9 +935,9 @@ $("ask-yes").addEventListener("click", () => {
 });
 $("login-form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const secret = $("key").value.trim();
+  const typed = $("key").value.trim();
   $("key").value = "";
-  await keep(secret.includes("#code=") ? secret.split("#code=")[1] : secret);
+  await keep(typed.includes("#code=") ? typed.split("#code=")[1] : typed);
   watch();
 });
 $("enter").addEventListener("click", () => {
@@ -902,6 +947,7 @@ $("enter").addEventListener("click", () => {
 });
 $("forget").addEventListener("click", () => {
   sessionStorage.removeItem(KEY);
+  token = "";
   $("forget").hidden = true;
   watch();
 });
@@ -910,6 +956,7 @@ $("forget").addEventListener("click", () => {
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) {
     stream?.abort();
+    isLive = false;
     link("wait", "not in view");
   } else watch();
 });
@@ -926,13 +973,19 @@ async function takeFragment() {
 }
 
 // Codes, keys and tokens are of visible ASCII; another text could not be sent as a header.
-async function keep(secret) {
-  if (!/^[\x21-\x7e]{1,1000}$/.test(secret) || secret.includes("%")) {
+async function keep(words) {
+  if (!/^[\x21-\x7e]{1,1000}$/.test(words) || words.includes("%")) {
     tell("This is no code and no key: copy the whole address that `carpool web` prints.");
     return;
   }
+  if (!words.startsWith("once-")) {
+    token = words;
+    return;
+  }
   try {
-    sessionStorage.setItem(KEY, secret.startsWith("once-") ? (await act("key", { code: secret })).key : secret);
+    const found = await answerOf(await fetch("/operator/key", plain(posted({ code: words }))));
+    sessionStorage.setItem(KEY, found.key);
+    token = "";
   } catch (error) {
     tell(error.message);
   }
@@ -947,7 +1000,7 @@ addEventListener("hashchange", async () => {
   await takeFragment();
   choose(location.hash.slice(1) || "overview");
   try {
-    errors = await (await fetch("/web/errors.json", options({}))).json();
+    errors = await (await fetch("/web/errors.json", plain({}))).json();
   } catch {
     errors = {};
   }

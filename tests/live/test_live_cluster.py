@@ -195,7 +195,11 @@ async def test_a_profile_of_peers_bars_a_server_and_the_log_says_who_asked() -> 
             async with cluster["beta"].shim() as agent:
                 assert await agent.text("echo__echo", {"text": "x"}) == "x"
                 said = await agent.answer(await agent.start("hidden__echo", {"text": "x"}))
-                assert "error" in said or said["result"]["isError"]
+                refused = said["result"]["content"][0]["text"]
+                rule = (
+                    "node alpha does not offer secret: the profile of other nodes (peers) does not grant it"
+                )
+                assert rule in refused
             assert "secret" not in (await cluster["beta"].status())["servers"]
             own = cluster.facts("alpha")["own"]
             assert own["kept_local"] == {"secret": "the profile of other nodes (peers) does not grant it"}

@@ -398,7 +398,7 @@ class BrokerCore:
                 came.carrier_keeps_lines, came.is_unresumable = event.keeps, event.fleeting
                 came.follows_roots = event.wanders
                 came.anonymous, came.max_open_calls = event.anonymous, event.max_open_calls
-                came.profile, came.principal = event.profile, event.principal
+                came.node, came.profile, came.principal = event.node, event.profile, event.principal
                 self.sessions[event.session] = came
                 self.admission.quotas.session_opened(came, self.call_table.bounds.profiles, now)
                 self.session_views.session_opened(came)

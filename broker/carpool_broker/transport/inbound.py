@@ -122,6 +122,7 @@ class AgentLines(AgentServerHost):
                 shared=stream is not None and stream.kind == "shared",
                 anonymous=stream is not None and stream.kind == "shared" and not stream.principal,
                 max_open_calls=0 if stream is None else max(stream.max_open_calls, 0),
+                node=attach.node,
                 profile=attach.profile,
                 principal="" if stream is None else stream.principal,
             )

@@ -116,13 +116,14 @@ class PipesEnd:
             self._events.ended(text)
 
 
-def attach_line(node: str, server: str, profile: str) -> bytes:
-    """Return the attach line of an agent of another node, for one server."""
+def attach_line(own: str, node: str, server: str, profile: str) -> bytes:
+    """Return the attach line of an agent of another node, for one server. `own`: the name of this node."""
     attach = {
         "version": ATTACH_VERSION,
         "carrier": "node",
         "pid": os.getpid(),
         "agent": node,
+        "node": own,
         "profile": profile,
         "server": server,
         "keeps": True,
@@ -255,11 +256,12 @@ class BrokerEnd:
 
 class NearEnds:
     """Makes the near ends of a node's process (`NearEndMaker`). `directory`: the runtime directory of this
-    machine's broker. `profile`: of other nodes' agents.
+    machine's broker. `own`: the name of this node. `profile`: of other nodes' agents.
     """
 
-    def __init__(self, directory: str, profile: str) -> None:
+    def __init__(self, directory: str, own: str, profile: str) -> None:
         self._directory = directory
+        self._own = own
         self._profile = profile
 
     def open_pipes(self, pipes: Sequence[int], events: NearEndEvents) -> NearEnd:
@@ -273,5 +275,5 @@ class NearEnds:
 
     def open_at_broker(self, node: str, server: str, events: NearEndEvents) -> NearEnd:
         """As `NearEndMaker.open_at_broker`."""
-        line = attach_line(node, server, self._profile)
+        line = attach_line(self._own, node, server, self._profile)
         return BrokerEnd(AttachTarget(self._directory, {}), line, events)

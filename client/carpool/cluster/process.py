@@ -116,7 +116,7 @@ class NodeProcess:
         )
         self._sessions = LocalSessions(
             self._core,
-            NearEnds(directory, settings.cluster.profile),
+            NearEnds(directory, settings.node, settings.cluster.profile),
             refusal=self._offers.refusal,
             flush_soon=self._flush_soon,
             log=log,

@@ -135,6 +135,8 @@ class Attach(Struct, frozen=True, kw_only=True):
     resume: ResumeSession | None = None
     tool_name_length: int = 0
     """The longest tool name in its lists, in characters; 0: as the user's file says."""
+    node: str = ""
+    """With the carrier `node`: the name of this node, for errors that agents of other nodes read."""
     mark: str = ""
     """Text that distinguishes `carpool/environment` of this carrier from the same line of its agent.
 

@@ -122,7 +122,7 @@ def test_a_connection_to_the_broker_can_be_ended_by_a_timer() -> None:
         loop.set_exception_handler(lambda _, context: problems.append(context))
         server = await asyncio.start_unix_server(broker, paths.agents_socket(directory))
         far = FarEnd()
-        end = BrokerEnd(AttachTarget(directory, {}), attach_line("beta", "git", ""), far.events)
+        end = BrokerEnd(AttachTarget(directory, {}), attach_line("alpha", "beta", "git", ""), far.events)
         await asyncio.sleep(0)
         end.pass_bytes(b"{}\n")  # with which the attach line goes
         await until(lambda: end.is_attached)

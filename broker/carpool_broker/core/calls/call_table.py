@@ -69,6 +69,11 @@ BACKSTOP_MARGIN_S: Final = 5.0
 """The supervisor owns the deadlines. The broker ends a call itself when this long after the last of them
 nothing has come.
 """
+_RULES_OF_PROFILE: Final = frozenset({"not_permitted", "too_many_servers", "too_many_a_minute"})
+_RULE_OF_NODE: Final = (
+    " That is the rule of node {node} for agents of other nodes (`cluster.profile` there); its operator can "
+    "change it."
+)
 
 
 class CallTable:
@@ -361,6 +366,8 @@ class CallTable:
         if self.hook_points is not None:
             self.hook_points.call_failed(open_call, slug)
         call = call_name(open_call.call)
+        if open_call.session.node and slug in _RULES_OF_PROFILE and detail:
+            detail += _RULE_OF_NODE.format(node=open_call.session.node)
         said = fault(
             slug,
             detail=detail,

@@ -73,6 +73,8 @@ class SessionOpened(BrokerEvent, frozen=True, kw_only=True):
     """True: a shared session without a principal, which can hold no lease (rule 9)."""
     max_open_calls: int = 0
     """The session's own bound; 0: the bound of all sessions counts."""
+    node: str = ""
+    """Of an agent of another node: the name of this one."""
     profile: str = ""
     """The name of its profile, which says what it may see and call (`Scope.rights`); empty: all."""
     principal: str = ""

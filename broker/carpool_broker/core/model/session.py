@@ -185,6 +185,7 @@ class Session:
         "listed",
         "listens",
         "max_open_calls",
+        "node",
         "open_calls",
         "pid",
         "postponed",
@@ -229,6 +230,8 @@ class Session:
         """See `SessionOpened`."""
         self.anonymous = False
         self.max_open_calls = 0
+        """See `SessionOpened`."""
+        self.node = ""
         """See `SessionOpened`."""
         self.profile = ""
         """See `SessionOpened`."""

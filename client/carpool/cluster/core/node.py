@@ -355,6 +355,9 @@ class NodeCore:
         if not offers and node != ANY_NODE:
             raise NoNodeError(f"node {node} is not in the cluster now (`carpool cluster status`)")
         found = remote_servers(offers.values(), ()).get(server)
+        if found is None and node != ANY_NODE:
+            why = offers[node].kept_local.get(server, "it has no such server, or it is disabled")
+            raise NoNodeError(f"node {node} does not offer {server}: {why}")
         if found is None:
             raise NoNodeError(f"no node offers {server} now (`carpool cluster status`)")
         reached = {name: each for name, each in offers.items() if self._nodes[name].channel.is_open}

@@ -116,6 +116,16 @@ def test_calls_of_a_minute_may_come_at_once_and_then_evenly() -> None:
     assert calls(rig.call("4")) == [6]
 
 
+@behaviour("cluster:rights")
+def test_an_agent_of_another_node_is_told_which_node_s_rule_it_is() -> None:
+    rig = Bounded(calls_per_minute=1)
+    rig.sessions[ONE].node = "alpha"
+    assert calls(rig.call("1")) == [1]
+    body, _ = refusal(rig.call("2"))
+    assert b"The profile p allows 1. That is the rule of node alpha for agents of other nodes" in body
+    assert b"`cluster.profile` there" in body
+
+
 @behaviour("profiles:bounds")
 def test_one_token_has_one_minute_however_many_sessions_it_opens() -> None:
     rig = Bounded(token="ann", calls_per_minute=1)

@@ -120,7 +120,8 @@ def test_an_instance_without_a_node_is_told_why_and_its_pipes_are_closed() -> No
     a, _ = two_nodes()
     supervisor = Supervisor()
     a.sessions.open_for(supervisor, 7, "b", "other", "pipes")
-    assert supervisor.told == [{"failed": 7, "text": "no node offers other now (`carpool cluster status`)"}]
+    why = "node b does not offer other: it has no such server, or it is disabled"
+    assert supervisor.told == [{"failed": 7, "text": why}]
     assert a.ends.closed == ["pipes"]
     assert not len(a.sessions)
 

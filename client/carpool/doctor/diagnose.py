@@ -209,7 +209,7 @@ def _of_daemon(facts: Facts) -> Iterator[Problem]:
             yield from _of_server(name, server, facts.node)
     yield from _of_hooks(status.get("hooks") or ())
     for name, calls in failing_calls(status).items():
-        if name not in told and (servers.get(name) or {}).get("well", True):
+        if name not in told and not _is_told(servers.get(name)):
             text = f"{calls['failed']} of the latest {calls['ended']} calls for {name} failed."
             if warning := facts.last_warnings.get(name):
                 text += f" The last warning in its log: {warning}"
@@ -245,6 +245,17 @@ _DENIAL_REPAIR: Final = (
 )
 
 
+def _is_told(server: Mapping[str, Any] | None) -> bool:
+    """True if a server has a problem of its own, which is why its calls fail."""
+    return server is not None and (not server.get("well", True) or _lacks_node(server))
+
+
+def _lacks_node(server: Mapping[str, Any]) -> bool:
+    """True for a server of other nodes that no node gives a session with."""
+    has_failed = bool(server.get("last_error")) and server.get("state") not in {"serving", "cold"}
+    return bool(server.get("node")) and has_failed
+
+
 def failing_calls(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the latest calls of each server of which at least half failed: `{ended, failed}`.
 
@@ -275,7 +286,7 @@ def _of_server(name: str, server: Mapping[str, Any], node: NodeFacts | None) -> 
         yield _problem("server-nowhere", f"{name}: {error}.", _NOWHERE_REPAIR, name)
         return
     if server.get("node"):
-        if error and state not in {"serving", "cold"}:
+        if _lacks_node(server):
             yield _problem("server-at-node", *server_at_node(name, server["node"], error, node), name)
         return
     if server.get("well", True):

@@ -121,6 +121,8 @@ def cannot_start_text(pool: Pool) -> str:
     failures = "a failure" if pool.restart.failures == 1 else f"{pool.restart.failures} failures in a row"
     left = f"not started for {pool.policy.open_s:g} s" if pool.policy.open_s else "not restarted by itself"
     again = " at once" if pool.policy.open_s else ""
+    if pool.is_remote:
+        return f"{left} after {failures}. {last_error(pool)} See `carpool cluster status`."
     return (
         f"{left} after {failures}. {last_error(pool)}"
         f" See `carpool logs {pool.server}`; `carpool start {pool.server}` tries again{again}."

@@ -279,7 +279,14 @@ async def test_a_node_that_leaves_takes_its_servers_with_it() -> None:
             assert await servers_in(agent) == set()
             refused = fault_of(await agent.call("echo__echo", {"text": "x"}))
             assert (refused["code"], refused["delivered"]) == ("node_away", "no")
-            assert cluster["alpha"].run("cluster", "status").returncode == 1
+            left = cluster["alpha"].run("cluster", "status")
+            assert (left.returncode, "it has left the cluster carpool" in left.stderr) == (1, True)
+            status = cluster["alpha"].run("status")
+            assert (status.returncode, "node alpha is in no cluster: it has left" in status.stdout) == (
+                0,
+                True,
+            )
+            assert "cluster" not in cluster["alpha"].run("doctor").stdout
             async with cluster["alpha"].shim() as near:
                 assert await near.text("echo__echo", {"text": "x"}) == "x"
 

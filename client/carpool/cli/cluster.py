@@ -19,7 +19,7 @@ from carpool.cli.main import json_option
 from carpool.cluster.core.offers import NodeOffer
 from carpool.cluster.keys import make_key, public_key
 from carpool.cluster.links.link import LinkError
-from carpool.cluster.node_facts import NodeFacts, OtherNode, read_facts, state_of
+from carpool.cluster.node_facts import NodeFacts, read_facts, state_of, written_ago_s
 from carpool.cluster.requests import NodeProcessError, request
 from carpool.cluster.settings import key_file
 from carpool.control.place import runtime_place
@@ -29,11 +29,13 @@ from carpool.terminal.table import Cell
 from carpool.terminal.verb_output import fail, print_json
 from carpool_protocol.config.reading.load import home_of
 from carpool_protocol.config.schema.placement import node_name
+from carpool_protocol.config.schema.settings_cluster import is_anywhere
 
 _NO_NODE = (
     "this machine is in no cluster: `carpool up --cluster URL` joins one, or `cluster` in the "
     "configuration; if it should be in one, `carpool logs --daemon` says why it is not"
 )
+_ANY_URL = "tcp://0.0.0.0:7400"
 _JOIN = "`carpool up --cluster {url}` {where} joins"
 _ELSEWHERE = "on another machine, or in another runtime directory,"
 _HERE = "in another runtime directory of this machine (the address is for this machine only)"
@@ -54,7 +56,8 @@ def cluster(
     """Show the nodes of the cluster, make this node's key, or take a node out of use.
 
     drain: NODE takes no further sessions of other nodes; those that are open go on. Without NODE it is this
-    one. leave: this node ends the sessions of others and its own at others, until carpool is started again.
+    one. leave: this node ends the sessions of others and its own at others, until carpool is started again or
+    its configuration changes.
     """
     if node is not None and what not in {"drain", "undrain"}:
         raise click.UsageError(f"`cluster {what}` takes no NODE")
@@ -74,7 +77,8 @@ def _key(file: str | None, *, as_json: bool) -> None:
     except (LinkError, OSError) as error:
         fail(str(error))
     name = node_name(config.cluster.node, socket.gethostname())
-    url = config.cluster.url if config.cluster.url.startswith("tcp://") else "tcp://HOST:7400"
+    own = config.cluster.url if config.cluster.url.startswith("tcp://") else _ANY_URL
+    url = f"tcp://HOST:{own.rpartition(':')[2]}" if is_anywhere(own) else own
     peer = f"{name} {url} {public}"
     if as_json:
         print_json({"node": name, "public_key": public, "peer": peer, "file": path})
@@ -82,11 +86,14 @@ def _key(file: str | None, *, as_json: bool) -> None:
     click.echo(f"{public}\n")
     click.echo(display.printable(f"The secret key is in {path}. In `cluster.peers` of the other nodes:"))
     click.echo(display.printable(f'  "{peer}"'))
-    click.echo("HOST is an address of this machine that the others reach; this node listens there.")
+    if is_anywhere(own):
+        click.echo("Write an address at which the others reach this machine in place of HOST.")
+    elif is_loopback(urlsplit(own).hostname or ""):
+        click.echo("The address is for this machine only: `cluster.url` needs another one to reach others.")
 
 
-def _read_facts() -> NodeFacts:
-    facts = read_facts(runtime_place().directory)
+def _read_facts(directory: str) -> NodeFacts:
+    facts = read_facts(directory)
     if facts is None:
         fail(_NO_NODE)
     if not facts.pid:
@@ -95,7 +102,8 @@ def _read_facts() -> NodeFacts:
 
 
 def _status(*, as_json: bool) -> None:
-    facts = _read_facts()
+    directory = runtime_place().directory
+    facts = _read_facts(directory)
     if as_json:
         print_json(msgspec.to_builtins(facts))
         return
@@ -104,12 +112,8 @@ def _status(*, as_json: bool) -> None:
     click.echo(display.printable(f"cluster {facts.cluster} at {facts.url}{state}"))
     if facts.problem:
         click.echo(display.printable(f"its link says: {facts.problem}"))
-    rows = [_row(own, "this one", "-", None), *map(_row_of_other, facts.nodes)]
-    rows += [_silent_row(each.node, each.for_s) for each in facts.silent]
     click.echo()
-    heads = ("NODE", "STATE", "SESSIONS", "LOAD", "CALLS", "LATENCY", "LABELS", "RELEASE", "SERVERS")
-    right = {"SESSIONS", "LOAD", "CALLS", "LATENCY"}
-    click.echo(display.columns(heads, rows, right=right, spare=("LATENCY", "LOAD", "RELEASE")))
+    click.echo(nodes_table(facts, written_ago_s(directory)))
     if facts.has_namesake:
         click.echo(display.printable(f"another node is called {own.node}, too (`carpool doctor`)"))
     for name, why in sorted(own.kept_local.items()):
@@ -124,19 +128,30 @@ def join_line(url: str) -> str:
     return _JOIN.format(url=url, where=_HERE if is_here else _ELSEWHERE)
 
 
-def _row_of_other(node: OtherNode) -> list[object]:
-    return _row(node.offer, state_of(node), node.sessions, node.latency_s)
+def nodes_table(facts: NodeFacts, ago_s: float) -> str:
+    """Return the table of this node and the others. `ago_s`: the facts were written this long ago."""
+    rows = [_row(facts.own, "draining" if facts.own.is_draining else "this one", "-", None, ago_s)]
+    rows += [
+        _row(each.offer, state_of(each), each.sessions, each.latency_s, each.age_s + ago_s)
+        for each in facts.nodes
+    ]
+    rows += [_silent_row(each.node, each.for_s + ago_s) for each in facts.silent]
+    heads = ("NODE", "STATE", "SESSIONS", "LOAD", "CALLS", "AGE", "LATENCY", "LABELS", "RELEASE", "SERVERS")
+    right = {"SESSIONS", "LOAD", "CALLS", "AGE", "LATENCY"}
+    # So that STATE is never cut in 80 columns.
+    return display.columns(heads, rows, right=right, spare=("LATENCY", "LOAD", "RELEASE", "LABELS", "AGE"))
 
 
-def _row(offer: NodeOffer, state: str, sessions: int | str, latency_s: float | None) -> list[object]:
-    is_good = state in {"reached", "this one"} and not offer.is_draining
-    is_told = offer.is_draining and state != "draining"
+def _row(
+    offer: NodeOffer, state: str, sessions: int | str, latency_s: float | None, age_s: float
+) -> list[object]:
     return [
         offer.node,
-        Cell(f"{state}, draining" if is_told else state, "" if is_good else "yellow"),
+        Cell(state, "" if state in {"reached", "this one"} else "yellow"),
         sessions,
         offer.load,
         offer.open_calls,
+        f"{age_s:.0f}s",
         "-" if latency_s is None else display.short_duration(latency_s),
         " ".join(offer.labels) or "-",
         offer.release,
@@ -145,7 +160,8 @@ def _row(offer: NodeOffer, state: str, sessions: int | str, latency_s: float | N
 
 
 def _silent_row(node: str, for_s: float) -> list[object]:
-    return [node, Cell(f"silent for {display.duration(for_s)}", "yellow"), *("-" * 7)]
+    number, unit, *_ = display.duration(for_s).split(" ")
+    return [node, Cell(f"silent {number} {unit}", "yellow"), *("-" * 8)]
 
 
 def _ask(what: Literal["drain", "undrain", "leave"], node: str, *, as_json: bool) -> None:

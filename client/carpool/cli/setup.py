@@ -35,6 +35,7 @@ from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import find_config_file, home_of, load_config
+from carpool_protocol.runtime.node_join import node_pid
 
 
 @click.command()
@@ -299,6 +300,13 @@ def _trusted(project: str, plan: SetupPlan, asks: SetupDialog) -> carpool_files.
     return structs.replace(before, taken_over=question["taken_over"])
 
 
+_IN_CLUSTER = (
+    "This machine is in a cluster: agents of other nodes get these servers, too, and a server there gets no "
+    "roots of its agents. One that works in its agent's directory stays here (`carpool cluster status` says "
+    "which and why)."
+)
+
+
 def _unchanged() -> NoReturn:
     click.echo("nothing is changed", err=True)
     raise click.exceptions.Exit(EXIT_FAILED)
@@ -380,6 +388,8 @@ def _print_result(
         more.append(f"Rules that keep nothing back until you change them: {count} (see above)")
     if project is not None and not project["changed"]:
         more.append("carpool setup --project  changes the files of the project, too")
+    if done and node_pid(runtime_place().directory):
+        more.append(_IN_CLUSTER)
     if as_json:
         found = diff.facts(plan, stays, done=done)
         print_json({**found, **told, "failures": failures, "next": [*said, *more]})

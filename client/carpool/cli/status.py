@@ -450,6 +450,8 @@ def cluster_line(cluster: Facts | None) -> str:
     if not cluster:
         return ""
     head = display.printable(f"node {cluster['node']} of the cluster {cluster['name']}")
+    if cluster.get("has_left"):
+        return display.printable(f"node {cluster['node']} is in no cluster: {cluster['problem']}")
     if cluster["problem"] and not cluster["is_up"]:
         return f"{head}: not reached; {display.printable(cluster['problem'])}"
     if not cluster["is_up"]:

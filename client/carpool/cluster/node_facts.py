@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from carpool.cluster.core.offers import NodeOffer
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.files import private_files
+from carpool_protocol.runtime.wallclock import unix_s
 
 MAX_PID: Final = 2**31 - 1
 """The kernel has no greater pid, and `os.kill` raises `OverflowError` for one."""
@@ -29,6 +30,8 @@ class OtherNode(Struct, frozen=True, kw_only=True):
     """A channel to it is open."""
     sessions: int
     """Open sessions with it, in both directions."""
+    age_s: float = 0.0
+    """For so long the offer with its figures is known here: nodes tell theirs every 5 s."""
     opened: int = 0
     """Those of them that agents of this node have there."""
     latency_s: float | None = None
@@ -63,6 +66,8 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     own: NodeOffer
     nodes: list[OtherNode] = []
     silent: list[SilentNode] = []
+    has_left: bool = False
+    """`carpool cluster leave` was asked for here; `pid` is 0."""
     has_namesake: bool = False
     """Another node of the cluster has this one's name."""
     servers: dict[str, list[str]] = {}
@@ -89,6 +94,14 @@ def read_facts(directory: str) -> NodeFacts | None:
     return facts
 
 
+def written_ago_s(directory: str) -> float:
+    """Return the seconds since the file was written; 0 if there is none."""
+    try:
+        return max(0.0, unix_s() - os.stat(paths.node_file(directory)).st_mtime)
+    except OSError:
+        return 0.0
+
+
 def cluster_section(facts: NodeFacts | None) -> dict[str, Any] | None:
     """Return the value of `cluster` in `carpool status --json` (docs/json.md); None: no cluster."""
     if facts is None:
@@ -99,6 +112,7 @@ def cluster_section(facts: NodeFacts | None) -> dict[str, Any] | None:
         "node": own.node,
         "url": facts.url,
         "is_up": facts.is_up,
+        "has_left": facts.has_left,
         "problem": facts.problem,
         "is_draining": own.is_draining,
         "has_namesake": facts.has_namesake,

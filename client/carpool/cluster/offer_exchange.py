@@ -146,7 +146,7 @@ class OfferExchange:
             down_s=0.0 if self._down_since is None else round(now - self._down_since, 1),
             problem=self._link.problem,
             own=self._published,
-            nodes=[self._facts_of(name, offer, reached) for name, offer in core.offers.items()],
+            nodes=[self._facts_of(name, offer, reached, now) for name, offer in core.offers.items()],
             silent=[SilentNode(name, round(for_s, 1)) for name, for_s in core.silent(now).items()],
             has_namesake=core.has_namesake(now),
             servers={name: each.nodes for name, each in core.servers(self._own.names).items()},
@@ -154,12 +154,13 @@ class OfferExchange:
         with contextlib.suppress(OSError):  # a full disk, or the directory is being put back
             write_facts(self._directory, facts)
 
-    def _facts_of(self, name: str, offer: NodeOffer, reached: Collection[str]) -> OtherNode:
+    def _facts_of(self, name: str, offer: NodeOffer, reached: Collection[str], now: float) -> OtherNode:
         measured = self._measured().get(name)
         return OtherNode(
             offer=offer,
             is_reached=name in reached,
             sessions=self._core.sessions_of(name),
+            age_s=round(self._core.offer_age_s(name, now), 1),
             opened=self._core.opened_at(name),
             latency_s=None if measured is None else round(measured.latency_s, 6),
             clock_ahead_s=None if measured is None else round(measured.clock_ahead_s, 3),

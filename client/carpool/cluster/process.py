@@ -60,6 +60,9 @@ takes one; those have at most half of them.
 """
 _LAST_FRAMES_S: Final = 0.05
 """The time in which the link sends the ends of sessions."""
+HAS_LEFT: Final = (
+    "it has left the cluster {name} (`carpool cluster leave`); `carpool restart --all` joins again"
+)
 _LAST_ACTS_S: Final = 2.0
 """The longest wait at the end for lines of the audit."""
 
@@ -134,6 +137,7 @@ class NodeProcess:
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
         self._exit = 0
+        self._has_left = False
 
     # --- its life --------------------------------------------------------------------------------------
 
@@ -172,7 +176,18 @@ class NodeProcess:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._offers.remove_files()
+            if self._has_left:
+                self._write_left()
         return self._exit
+
+    def _write_left(self) -> None:
+        name, own = (
+            self._settings.cluster.name,
+            NodeOffer(node=self._settings.node, epoch="", release=RELEASE),
+        )
+        facts = NodeFacts(pid=0, cluster=name, has_left=True, problem=HAS_LEFT.format(name=name), own=own)
+        with contextlib.suppress(OSError):
+            write_facts(self._directory, facts)
 
     def stop(self) -> None:
         """Leave the cluster and end."""
@@ -228,6 +243,7 @@ class NodeProcess:
         return is_change
 
     def _leave_for_good(self) -> None:
+        self._has_left = True
         self._exit = EXIT_LEFT
         self._stopped.set()
 

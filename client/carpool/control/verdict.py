@@ -27,9 +27,11 @@ def is_well(facts: Facts) -> bool:
 
 
 def is_cluster_away(facts: Facts) -> bool:
-    """True if this machine is a node, and its link to the cluster does not work. Everything local does."""
+    """True if this machine is a node, and its link to the cluster does not work. Everything local does. A
+    node that has left by `carpool cluster leave` is none.
+    """
     cluster = facts.get("cluster")
-    return cluster is not None and not cluster["is_up"]
+    return cluster is not None and not cluster["is_up"] and not cluster.get("has_left")
 
 
 def is_door_closed(facts: Facts) -> bool:

@@ -43,7 +43,7 @@ def cluster_problems(
     """
     for file in missing:
         yield _missing(file)
-    if facts is None:
+    if facts is None or facts.has_left:
         return
     if not facts.pid:
         if not missing:  # else that is what it says

@@ -132,6 +132,9 @@ def _join_cluster(directory: str, values: dict[str, str]) -> str:
         return f"--cluster {why}"
     if node and (why := check_node_name(node)):
         return f"--node {why}"
+    if not node_pid(directory):  # what a process that has ended says is no outcome of this one
+        with contextlib.suppress(OSError):
+            os.unlink(paths.node_file(directory))
     write_join(directory, NodeJoin(url, node))
     return ""
 

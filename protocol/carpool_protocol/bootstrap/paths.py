@@ -306,6 +306,7 @@ def held_until_down(directory: str) -> tuple[str, ...]:
         last_good_file(directory),
         projects_last_good_file(directory),
         node_join_file(directory),
+        node_file(directory),
     )
 
 

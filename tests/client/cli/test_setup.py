@@ -23,6 +23,7 @@ from carpool.launcher import own_command
 from carpool.setup import file_io
 from carpool.setup.git import git_status
 from carpool.setup.model import GitStatus
+from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.edit.edit import set_member
 from carpool_protocol.config.text.jsonc import parse
 from carpool_protocol.wire.tool_name_resolver import qualify
@@ -95,6 +96,15 @@ def jsonc(data: bytes) -> Any:
 
 def config(house: PrivateDaemon) -> Any:
     return json.loads((house.base / ".config/carpool/carpool.json").read_text())
+
+
+def test_at_a_node_of_a_cluster_it_says_that_servers_of_other_nodes_have_no_roots(
+    house: PrivateDaemon,
+) -> None:
+    project = moved_in(house)
+    node_file = Path(paths.node_file(str(house.directory)))
+    node_file.write_text(f'{{"pid":{os.getpid()},')
+    assert "gets no roots of its agents" in run(house, project, "--yes").stdout.splitlines()[-1]
 
 
 @behaviour("setup:moved", "setup:undone", "setup:secrets")

@@ -123,6 +123,8 @@ _NOT_ANSWERED: Final = (
 class _Offered(Struct):
     offer: NodeOffer
     heard_at: float
+    received_at: float
+    """When the offer came, which a frame after it does not change."""
 
 
 class NoNodeError(Exception):
@@ -197,6 +199,10 @@ class NodeCore:
             if name not in self._offered and not (name in self._nodes and self._nodes[name].channel.is_open)
         }
 
+    def offer_age_s(self, node: str, now: float) -> float:
+        """Return the seconds since the offer of another node came; 0 if there is none."""
+        return now - self._offered[node].received_at if node in self._offered else 0.0
+
     def has_namesake(self, now: float) -> bool:
         """Return True if another node of this name was heard lately."""
         return now < self._namesake_heard_at + LOST_S
@@ -237,7 +243,7 @@ class NodeCore:
         if offer is None or offer.node != node:
             return self._report(node, "its offer cannot be read; is it another carpool?")
         before = self._offered.get(node)
-        self._offered[node] = _Offered(offer, now)
+        self._offered[node] = _Offered(offer, now, now)
         self._silent.pop(node, None)
         self._session_table(node, now)
         known = before is not None and _lasting(before.offer) == _lasting(offer)

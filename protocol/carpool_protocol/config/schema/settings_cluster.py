@@ -14,6 +14,7 @@ _KEY: Final = re.compile(r"[0-9a-f]{64}")
 _ADDRESS: Final = re.compile(r"tcp://[^\s/]+:\d{1,5}")
 _NAME_RULE: Final = "must be 1 to 32 characters of a-z, 0-9 and -, such as alpha-2"
 ANY_NODE: Final = "*"
+_ANYWHERE: Final = frozenset({"0.0.0.0", "[::]", "*"})  # noqa: S104 - nothing is bound
 
 
 def check_node_name(name: str) -> str | None:
@@ -38,12 +39,22 @@ def check_placement(label: str) -> str | None:
     return check_node_name(plain[5:]) if plain.startswith("host:") else check_label(plain)
 
 
+def is_anywhere(url: str) -> bool:
+    """True if this `tcp://` address means all addresses of a machine: to listen there, not to be reached."""
+    return url.removeprefix("tcp://").rpartition(":")[0] in _ANYWHERE
+
+
 def check_peer(peer: str) -> str | None:
     """The problem of an entry of `cluster.peers`."""
     words = peer.split(" ")
     good = len(words) > 1 and NODE_NAME.fullmatch(words[0]) is not None
     if good and len(words) == 2 and words[1].startswith("ipc:///"):
         return None
+    if good and is_anywhere(words[1]):
+        return (
+            f"names {words[1]}, which means all addresses of a machine and reaches none: write an address at "
+            "which this machine reaches that node"
+        )
     if good and len(words) == 3 and _ADDRESS.fullmatch(words[1]) and _KEY.fullmatch(words[2]):
         return None
     return (

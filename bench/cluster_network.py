@@ -21,7 +21,7 @@ from pathlib import Path
 
 import trio
 
-from bench.cluster_soak import LONG_CUT_S, SHORT_CUT_S, SoakedCluster, SoakedNode, report, soak
+from bench.cluster_soak import LONG_CUT_S, SHORT_CUT_S, SoakedCluster, SoakedNode, run_soak, soak_parser
 from bench.soak import SERVERS
 from carpool.launcher.sandbox import PrivateCarpool
 
@@ -163,15 +163,11 @@ class NetworkedCluster(SoakedCluster):
 
 def main(argv: list[str]) -> int:
     """Run it. Returns 1 if a promise was broken."""
-    parser = argparse.ArgumentParser(prog="bench.cluster_network", description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=240.0)
-    parser.add_argument("--agents", type=int, default=5, help="on each node")
-    parser.add_argument("--pause", type=float, default=1.0, help="the longest time between bursts of calls")
-    parser.add_argument("--every", type=float, default=5.0, help="seconds between two faults, about")
-    parser.add_argument("--victims", default=",".join(VICTIMS))
+    parser = soak_parser(
+        "bench.cluster_network", __doc__, seconds=240.0, agents=5, every_s=5.0, victims=VICTIMS
+    )
     parser.add_argument("--delay-ms", type=float, default=0.0, help="each way, with netem")
     parser.add_argument("--loss", type=float, default=0.0, help="per cent of packets, with netem")
-    parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)
     network = Network("nats", *SERVERS)
     try:
@@ -180,20 +176,9 @@ def main(argv: list[str]) -> int:
         except NetworkError as error:
             print(f"skipped: {error}")
             return 0
-        return _soak_in(network, options)
+        return run_soak(options, lambda directory: NetworkedCluster(options, directory, network))
     finally:
         network.remove()
-
-
-def _soak_in(network: Network, options: argparse.Namespace) -> int:
-    holder = PrivateCarpool("cpc-")
-    cluster = NetworkedCluster(options, holder.base, network)
-    try:
-        trio.run(soak, options, cluster)
-        return report(cluster)
-    finally:
-        cluster.close()
-        holder.close()
 
 
 if __name__ == "__main__":

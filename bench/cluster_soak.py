@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -211,27 +212,44 @@ async def soak(options: argparse.Namespace, cluster: SoakedCluster) -> None:
         outer.cancel_scope.cancel()
 
 
-def main(argv: list[str]) -> int:
-    """Run the soak. Returns 1 if a promise was broken."""
-    parser = argparse.ArgumentParser(prog="bench.cluster_soak", description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--agents", type=int, default=10, help="on each node")
+def soak_parser(
+    prog: str, text: str, *, seconds: float, agents: int, every_s: float, victims: Sequence[str]
+) -> argparse.ArgumentParser:
+    """Return the options of a soak, with these defaults."""
+    parser = argparse.ArgumentParser(prog=prog, description=text.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=seconds)
+    parser.add_argument("--agents", type=int, default=agents, help="on each node")
     parser.add_argument("--pause", type=float, default=1.0, help="the longest time between bursts of calls")
-    parser.add_argument("--every", type=float, default=4.0, help="seconds between two deaths, about")
-    parser.add_argument("--victims", default=",".join(VICTIMS), help="also: long cut")
+    parser.add_argument("--every", type=float, default=every_s, help="seconds between two faults, about")
+    parser.add_argument("--victims", default=",".join(victims), help="what fails, with commas")
     parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args(argv)
+    return parser
+
+
+def run_soak(options: argparse.Namespace, make: Callable[[Path], SoakedCluster]) -> int:
+    """Run a soak of the cluster that `make` returns, and print the result. Returns 1 if a promise was broken.
+    `make` gets a directory for files.
+    """
     holder = PrivateCarpool("cpc-")
-    cluster = SoakedCluster(options, holder.base)
+    cluster = make(holder.base)
     try:
         trio.run(soak, options, cluster)
-        return report(cluster)
+        return _report(cluster)
     finally:
         cluster.close()
         holder.close()
 
 
-def report(cluster: SoakedCluster) -> int:
+def main(argv: list[str]) -> int:
+    """Run the soak. Returns 1 if a promise was broken."""
+    parser = soak_parser(
+        "bench.cluster_soak", __doc__, seconds=120.0, agents=10, every_s=4.0, victims=VICTIMS
+    )
+    options = parser.parse_args(argv)
+    return run_soak(options, lambda directory: SoakedCluster(options, directory))
+
+
+def _report(cluster: SoakedCluster) -> int:
     """Print the result. Returns 1 if a promise was broken."""
     ledger = cluster.ledger
     faults = ledger.judge(cluster.written.read_text())

@@ -34,12 +34,17 @@ class CutProxy:
         """How long each piece of data is on its way, in each direction."""
         self.bytes_per_s = math.inf
         """The bandwidth of each direction of each connection."""
+        self.held_back = 0
+        """The pieces of data that have come since the last cut, and did not pass."""
+        self.passed_bytes = 0
+        """The bytes that have passed, in both directions."""
         self._passing = {"there": trio.Event(), "back": trio.Event()}
         self._connections: set[trio.SocketStream] = set()
         self.heal()
 
     def cut(self, way: Way = "both") -> None:
         """Pass nothing any more, or nothing in one direction: to the server (`there`) or from it (`back`)."""
+        self.held_back = 0
         for each in self._passing if way == "both" else (way,):
             self._passing[each] = trio.Event()
 
@@ -75,7 +80,7 @@ class CutProxy:
                 end = nursery.cancel_scope.cancel
                 for source, target, way in ((near, far, "there"), (far, near, "back")):
                     under_way, arrives = trio.open_memory_channel[tuple[float, bytes]](BUFFERED_PIECES)
-                    nursery.start_soon(self._read, source, under_way, end)
+                    nursery.start_soon(self._read, source, under_way, way, end)
                     nursery.start_soon(self._write, arrives, target, way, end)
         finally:
             self._connections -= both
@@ -84,10 +89,12 @@ class CutProxy:
         self,
         source: trio.SocketStream,
         under_way: trio.MemorySendChannel[tuple[float, bytes]],
+        way: str,
         end: Callable[[], None],
     ) -> None:
         try:
             while data := await source.receive_some(READ_BYTES):
+                self.held_back += not self._passing[way].is_set()
                 await under_way.send((trio.current_time() + self.delay_s, data))
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             end()
@@ -108,6 +115,7 @@ class CutProxy:
                 for at in range(0, len(data), size):
                     await self._passing[way].wait()
                     await target.send_all(data[at : at + size])
+                    self.passed_bytes += len(data[at : at + size])
                     if size < len(data):
                         await trio.sleep(STEP_S)
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):

@@ -37,6 +37,16 @@ class CutCluster(NamedTuple):
         for proxy in self.proxies:
             proxy.break_all()
 
+    @property
+    def held_back(self) -> int:
+        """The pieces of data that the cut has held back so far."""
+        return sum(proxy.held_back for proxy in self.proxies)
+
+    @property
+    def passed_bytes(self) -> int:
+        """The bytes that the network has passed, each way."""
+        return sum(proxy.passed_bytes for proxy in self.proxies)
+
     def slow(self, *, delay_s: float = 0.0, bytes_per_s: float = float("inf")) -> None:
         """Give the network a delay and a bandwidth, each way."""
         for proxy in self.proxies:

@@ -15,9 +15,13 @@ from tests.kit.cut_cluster import KINDS, CutCluster, cut_cluster
 from tests.kit.line_agent import Json, LineAgent
 from tests.kit.live import Make, kit
 from tests.kit.nats_server import JETSTREAM, Issuer, nats_server
+from tests.kit.waits import until
 
 LIMIT_S: Final = 150.0
-CUT_S: Final = 2.0
+HELD_PIECES: Final = 4
+"""A cut lasts until this many pieces of data are held back: each end sends one a second at least."""
+BREAK_BYTES: Final = 100_000
+"""Connections break again once this many bytes have passed."""
 BIG_BYTES: Final = 10 * 1024 * 1024
 SERVERS: Final[dict[str, Json]] = {"echo": kit("echo", sharing="concurrent")}
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -28,12 +32,12 @@ async def echoes(agent: LineAgent, texts: list[str]) -> None:
     started = [await agent.start("echo__echo", {"text": text}) for text in texts]
     for text, number in zip(texts, started, strict=True):
         said = await agent.answer(number)
-        assert said["result"]["content"][0]["text"] == text
+        assert said["result"]["content"][0]["text"] == text, str(said)[:600]
 
 
 async def pause(cluster: CutCluster) -> None:
-    """Let the cut last for a while, and mend it."""
-    await trio.sleep(CUT_S)
+    """Let the cut last until it has held back several heartbeats, and mend it."""
+    await until(lambda: cluster.held_back >= HELD_PIECES, "the cut holds data back")
     cluster.heal()
 
 
@@ -65,10 +69,15 @@ async def test_a_cut_of_seconds_costs_a_pause_in_whichever_direction(kind: str, 
 @each_kind
 @behaviour("cluster:cuts")
 async def test_connections_that_break_under_load_lose_and_double_no_call(kind: str) -> None:
+    breaks = 0
+
     async def break_often(cluster: CutCluster) -> None:
+        nonlocal breaks
         for _ in range(5):
-            await trio.sleep(0.3)
+            passed_bytes = cluster.passed_bytes + BREAK_BYTES
+            await until(lambda: cluster.passed_bytes > passed_bytes, "calls pass")  # noqa: B023 - awaited here
             cluster.break_all()
+            breaks += 1
 
     with trio.fail_after(LIMIT_S):
         async with cut_cluster(kind, SERVERS) as cluster, cluster.beta.shim() as agent:
@@ -77,6 +86,8 @@ async def test_connections_that_break_under_load_lose_and_double_no_call(kind: s
                 nursery.start_soon(break_often, cluster)
                 for each in range(8):
                     await echoes(agent, [f"{each} {number} {'x' * 20_000}" for number in range(20)])
+                nursery.cancel_scope.cancel()
+            assert breaks >= 3
 
 
 @each_kind
@@ -154,8 +165,10 @@ async def test_an_agent_that_does_not_read_holds_up_nobody_and_fills_no_node(kin
                 await silent.stdin.send_all(b"".join(greeting()))
                 for number in range(30):
                     call = {"name": "echo__echo", "arguments": {"text": text}}
-                    with trio.move_on_after(2):  # it may be read no further: that is a bound, too
+                    with trio.move_on_after(2) as waiting:
                         await silent.stdin.send_all(request(number, "tools/call", call))
+                    if waiting.cancelled_caught:  # it is read no further: that is a bound, too
+                        break
                 for number in range(20):
                     await echoes(modest, [f"small {number}"])
                 said = await modest.answer(await modest.start("big__big", {"bytes": BIG_BYTES}))
@@ -202,8 +215,7 @@ async def test_a_node_that_a_server_with_tls_refuses_says_why_and_joins_once_tha
             done = beta.run("cluster", "status")
             return done.stdout if done.returncode == 0 else ""
 
-        while "check `cluster.ca`" not in trouble():  # noqa: ASYNC110 - the facts are in a file
-            await trio.sleep(0.2)
+        await until(lambda: "check `cluster.ca`" in trouble(), "the refusal is told")
         assert "not reached for" in trouble()
         assert beta.log("node").count("check `cluster.ca`") == 1
         async with beta.shim() as agent:

@@ -45,6 +45,8 @@ class SharingBook:
         self._told: dict[At, int] = {}
         self._ended: set[CallId] = set()
         """Calls that were told so."""
+        self._told_there: set[CallId] = set()
+        """Calls that another node has answered so: the loss is a new one."""
         self._unheard: dict[At, set[CallId]] = {}
         """Calls that were told so while no such answer was written."""
         self._upto: dict[At, CallId] = {}
@@ -125,20 +127,21 @@ class SharingBook:
         self._state.pop(at, None)
         placed = self._placed.pop(at, set())
         self._over.update((call.session, each) for each in placed)
+        is_new = bool(placed) or failed.call in self._told_there
         self._unconfirmed.setdefault(at, set()).add(call.call)
         if at in self._unheard:
             self._unheard[at].add(call.call)
             return  # its agent could not know
         if at in self._unsure or call.call <= self._upto.get(at, -1):
-            if placed:
+            if is_new:
                 self._unsure.add(at)
             return
         if call.call <= self._heard_upto.get(at, -1):
-            if placed:
+            if is_new:
                 self._unsure.add(at)
             return
         doubts = self._doubts.get(at, 0)
-        if self._told.get(at) and not placed and doubts:
+        if self._told.get(at) and not is_new and doubts:
             return  # the loss that it has heard of, once more
         self._unheard[at] = {call.call}
         self._told[at] = self._told.get(at, 0) + 1
@@ -150,7 +153,10 @@ class SharingBook:
         """The other node has answered a call that state is lost: the agent hears it from there."""
         at = self._at(call)
         self._state.pop(at, None)
-        self._over.update((call.session, each) for each in self._placed.pop(at, set()))
+        placed = self._placed.pop(at, set())
+        self._over.update((call.session, each) for each in placed)
+        if placed:
+            self._told_there.add(call.call)
 
     def written(self, call: CallId, newest: CallId) -> None:
         """This answer is with its carrier. `newest`: the last call that the broker had read then."""

@@ -8,6 +8,8 @@ PYTHON ?= python3
 # So many tests at once: twice the cores of a small machine, since half of their time is waiting. Each has a
 # carpool of its own, so they need not know of each other.
 JOBS ?= 4
+# Tests import the same modules in hundreds of processes: compiled once, whatever the caller's shell says.
+unexport PYTHONDONTWRITEBYTECODE
 PIP = .venv/bin/python -m pip --disable-pip-version-check --quiet
 # Ends a recipe with one plain line if the Python $(1) is missing or too old; $(2) says what to do then.
 need_python = command -v $(1) >/dev/null || \

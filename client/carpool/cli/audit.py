@@ -9,7 +9,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
@@ -19,7 +19,7 @@ from carpool.cli.main import environment, json_option
 from carpool.control.place import runtime_place
 from carpool.logs.audit_summary import AuditSummary, CallGroup, Grouping
 from carpool.logs.log_tail import FOLLOW_S, LogTail, all_lines
-from carpool.terminal import display
+from carpool.terminal import display, screen
 from carpool.terminal.verb_output import fail, print_json
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import find_config_file, load_config
@@ -163,7 +163,8 @@ def summary_table(groups: list[CallGroup], by: Grouping) -> str:
         ]
         for each in groups
     ]
-    return display.columns(heads, rows, right=set(heads[1:]))
+    spare = ("OUT", "IN", "TOOL ERRORS", "CANCELLED", "OK", "P50")
+    return display.columns(heads, rows, right=set(heads[1:]), spare=spare)
 
 
 def _group_json(group: CallGroup) -> Line:
@@ -255,6 +256,8 @@ def parsed(lines: Iterable[str]) -> Iterator[Line]:
             continue
 
 
+WHOLE_TIMES: Final = 110
+"""A terminal with fewer columns shows times without the year and milliseconds, so that ids have room."""
 HEADS = ["AT", "ID", "AGENT", "SERVER", "TOOL", "OUTCOME", "TOOK", "IN", "OUT"]
 
 
@@ -262,9 +265,16 @@ def table(found: list[Line]) -> str:
     """Return the lines as a table for people."""
     if not found:
         return "no call fits"
-    return display.columns(
-        HEADS, [row(line) for line in found], right={"AT", "TOOK", "IN", "OUT"}, spare=("OUT", "IN", "ID")
-    )
+    rows = [row(line) for line in found]
+    width = screen.width()
+    if width is not None and width < WHOLE_TIMES:
+        rows = [[_short_time(at), *cells] for at, *cells in rows]
+    return display.columns(HEADS, rows, right={"AT", "TOOK", "IN", "OUT"}, spare=("OUT", "IN"))
+
+
+def _short_time(at: str) -> str:
+    """Return a time without its year and milliseconds: `2026-01-02 03:04:05.678Z` is `01-02 03:04:05`."""
+    return at[5:19] if len(at) == len("2026-01-02 03:04:05.678Z") else at
 
 
 def row(line: Line) -> list[str]:

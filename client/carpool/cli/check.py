@@ -7,7 +7,7 @@ through the running daemon; `--probe` is a separate task (`probe`). Values of `e
 import contextlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 from msgspec import structs
@@ -298,6 +298,9 @@ def _verdict(found: CheckedLayers, results: list[ServerStart]) -> str:
     return f"not all right: {'; '.join(said)}" if said else ALL_RIGHT
 
 
+_HEADS: Final = ("SETTING", "VALUE", "UNIT", "FROM")
+
+
 def _print_page(
     found: CheckedLayers,
     rows: list[SettingRow],
@@ -317,11 +320,12 @@ def _print_page(
             if everything or row.origin != "default"
         ]
         if shown:
-            click.echo(display.columns(["SETTING", "VALUE", "UNIT", "FROM"], shown))
+            click.echo(display.columns(_HEADS, shown, spare=("UNIT",), ends=("SETTING", "FROM")))
         if len(shown) < len(rows):
             rest = len(rows) - len(shown)
             gap = "\n" if shown else ""
-            click.echo(f"{gap}{rest} settings are at their defaults: `carpool check --all` shows them")
+            more = f"{rest} settings are at their defaults: `carpool check --all` shows them"
+            click.echo(gap + display.wrapped(more))
         for name in found.unset:
             click.echo(f"note: {name} is not set here; agents or the `env_file` must bring it", err=True)
     for text in found.warnings:

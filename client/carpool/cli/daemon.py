@@ -203,7 +203,7 @@ def reload(as_json: bool) -> None:
         for problem in problems:
             click.echo(display.printable(problem), err=True)
         for warning in warnings:
-            click.echo(f"warning: {display.printable(warning)}", err=True)
+            click.echo(display.wrapped_lines([f"warning: {warning}"]), err=True)
         click.echo("reloaded" if answer.get("ok") else "refused; the last good configuration stays in force")
     if not answer.get("ok"):
         raise click.exceptions.Exit(EXIT_USAGE)
@@ -365,10 +365,11 @@ def _print_results(results: list[dict[str, Any]], as_json: bool, more: Sequence[
         print_json(results)
     else:
         for each in results:
-            said = display.printable(with_server_name(each["server"], each["text"]))
-            click.echo(said if each["ok"] else f"carpool: {said}", err=not each["ok"])
+            said = with_server_name(each["server"], each["text"])
+            shown = display.wrapped_lines([said if each["ok"] else f"carpool: {said}"])
+            click.echo(shown, err=not each["ok"])
         for line in more:
-            click.echo(display.printable(line), err=True)
+            click.echo(display.wrapped_lines([line]), err=True)
     if not all(each["ok"] for each in results):
         raise click.exceptions.Exit(EXIT_FAILED)
 

@@ -102,7 +102,7 @@ def _switch(
         return
     for facts in found:
         if "refused" not in facts:
-            click.echo(display.printable(switch_text(facts)))
+            click.echo(display.wrapped_lines([switch_text(facts)]))
     _refused(found)
 
 

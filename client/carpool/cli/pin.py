@@ -152,7 +152,7 @@ def _decoded(text: str) -> object:
 def status_page(pinned: list[Facts]) -> str:
     """Return the state of the pinned servers as text for people."""
     if not pinned:
-        return (
+        return display.wrapped(
             'no server is pinned; write "pin": true into one, and its tools and instructions are held back '
             "when they change"
         )

@@ -55,7 +55,8 @@ def resources(profile: str, workspace: str, as_json: bool) -> None:
         if isinstance(it, dict)
     ]
     table = display.columns(["URI", "SERVER", "NAME", "TYPE", "DESCRIPTION"], rows)
-    click.echo(table or "no resources: no server offers any, or none has told; see `carpool status`")
+    none = "no resources: no server offers any, or none has told; see `carpool status`"
+    click.echo(table or display.wrapped(none))
 
 
 @click.command()
@@ -86,7 +87,8 @@ def prompts(profile: str, workspace: str, as_json: bool) -> None:
         return
     rows = [[it.get("name"), ", ".join(_arguments(it)) or "-", _line(it)] for it in found]
     table = display.columns(["NAME", "ARGUMENTS", "DESCRIPTION"], rows)
-    click.echo(table or "no prompts: no server offers any, or none has told; see `carpool status`")
+    none = "no prompts: no server offers any, or none has told; see `carpool status`"
+    click.echo(table or display.wrapped(none))
 
 
 @click.command()

@@ -236,11 +236,12 @@ def _status(unit: _Unit, *, as_json: bool) -> None:
         print_json({**facts, "running": held is not None})
         return
     if not installed:
-        click.echo("there is no service of carpool; `carpool service install` makes one")
+        click.echo(display.wrapped("there is no service of carpool; `carpool service install` makes one"))
     else:
         click.echo(f"{display.printable(str(unit.file))}: {'active' if active else 'not active'}")
         if not current:
-            click.echo("it is not what it would be by now: `carpool service install` writes it again")
+            old = "it is not what it would be by now: `carpool service install` writes it again"
+            click.echo(display.wrapped(old))
     click.echo("carpool runs" if held is not None else "carpool does not run")
 
 

@@ -367,7 +367,10 @@ def _nothing_to_do(
     )
     click.echo(f"{what}; nothing is changed")
     if not programs:
-        click.echo("`carpool add` adds a server, and `carpool setup --client NAME` gives a program the entry")
+        next_steps = (
+            "`carpool add` adds a server, and `carpool setup --client NAME` gives a program the entry"
+        )
+        click.echo(display.wrapped(next_steps))
 
 
 def _print_result(

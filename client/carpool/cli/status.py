@@ -249,7 +249,7 @@ def ps_page(facts: Facts, rows: list[Facts]) -> str:
     parts += _waits(facts, rows)
     parts += [shut] if (shut := _breakers(facts)) else []
     parts += [off] if (off := _switches(facts)) else []
-    parts += [UNVERIFIED] if any(map(_is_assumed, rows)) else []
+    parts += [display.wrapped(UNVERIFIED, rest="   ")] if any(map(_is_assumed, rows)) else []
     return "\n\n".join(parts)
 
 
@@ -279,14 +279,14 @@ def _waits(facts: Facts, rows: list[Facts]) -> Iterator[str]:
         if server["waiting"]
     ]
     if waiting:
-        yield f"waiting: {', '.join(waiting)}"
+        yield display.wrapped(f"waiting: {', '.join(waiting)}")
     leaving = [
         f"{display.printable(row['server'])} #{row['id']} is being replaced: {display.printable(row['why'])}"
         for row in rows
         if row["why"]
     ]
     if leaving:
-        yield "\n".join(leaving)
+        yield display.wrapped_lines(leaving)
 
 
 def _place(session: Facts) -> str:
@@ -303,9 +303,11 @@ def status_page(facts: Facts, wanted: StatusFilter = EVERYTHING) -> str:
     head = display.wrapped(f"carpool {version}, up {up}: {health_line(facts)}")
     parts = [_coloured_health(head, facts)]
     if version not in {RELEASE, "?"}:
-        parts.append(f"carpool {RELEASE} is installed; `carpool restart --all` takes agents over to it")
+        newer = f"carpool {RELEASE} is installed; `carpool restart --all` takes agents over to it"
+        parts.append(display.wrapped(newer))
     if deaths := broker.get("restarts", 0):
-        parts.append(f"the broker has died {_count(deaths, 'time')} (`carpool logs --daemon` tells how)")
+        died = f"the broker has died {_count(deaths, 'time')} (`carpool logs --daemon` tells how)"
+        parts.append(display.wrapped(died))
     if wanted.shows_servers():
         parts += _servers_parts(shown, wanted)
     if wanted.is_empty():
@@ -316,12 +318,12 @@ def status_page(facts: Facts, wanted: StatusFilter = EVERYTHING) -> str:
         return "\n\n".join(parts)
     if hooks := hook_table(facts.get("hooks") or []):
         parts.append(hooks)
-    parts.append(_sums(facts.get("totals") or {}))
+    parts.append(display.wrapped(_sums(facts.get("totals") or {})))
     if (path := facts.get("path")) is not None:
         lines = path_lines(path, facts.get("servers") or {}, os.environ)
         parts.append("\n".join(display.wrapped(line, rest="  ") for line in lines.splitlines()))
     if line := _door_line(facts.get("door")):
-        parts.append(line)
+        parts.append(display.wrapped(line))
     if line := cluster_line(facts.get("cluster")):
         parts.append(display.wrapped(line))
     if _has_trouble(facts):
@@ -381,10 +383,10 @@ def _notes(facts: Facts) -> Iterator[str]:
     """Yield what is to be known of the audit, of traces and of workspaces."""
     if missing := (facts.get("audit") or {}).get("missed"):
         why = facts["audit"]["problem"] or "it is written again"
-        yield f"the audit misses {_count(missing, 'call')}: {display.printable(why)}"
-    yield from _trace_notes(facts.get("trace") or {})
+        yield display.wrapped(f"the audit misses {_count(missing, 'call')}: {display.printable(why)}")
+    yield from map(display.wrapped, _trace_notes(facts.get("trace") or {}))
     if notes := list(_of_workspaces(facts.get("workspaces") or [])):
-        yield "\n".join(notes)
+        yield display.wrapped_lines(notes)
 
 
 def _sessions_parts(shown: Facts) -> Iterator[str]:
@@ -405,7 +407,8 @@ def _sessions_parts(shown: Facts) -> Iterator[str]:
     )
     for each in sessions:
         if left := each.get("tools_left_out"):
-            yield display.printable(f"{each['id']}: max_tools leaves {_count(left, 'tool')} out of its list")
+            text = f"{each['id']}: max_tools leaves {_count(left, 'tool')} out of its list"
+            yield display.wrapped_lines([text])
 
 
 def _sums(totals: Facts) -> str:
@@ -545,8 +548,8 @@ def _breakers(facts: Facts) -> str:
             left = pool.get("retry_after_s")
             again = f", closed to starts for {display.duration(left)} more" if left is not None else ""
             state = pool["breaker"].replace("_", " ")
-            lines.append(display.printable(f"breaker of {name}: {state}{again}"))
-    return "\n".join(lines)
+            lines.append(f"breaker of {name}: {state}{again}")
+    return display.wrapped_lines(lines)
 
 
 _INSTRUCTIONS: Final = "(instructions)"
@@ -564,7 +567,7 @@ def _held_back(servers: Facts) -> str:
             tools = _count(len([each for each in held if each != _INSTRUCTIONS]), "tool")
             what = f"{tools} and its instructions" if _INSTRUCTIONS in held else tools
             lines.append(f"{name}: {what} held back (`carpool pin diff {name}`)")
-    return "\n".join(map(display.printable, lines))
+    return display.wrapped_lines(lines)
 
 
 def _switches(facts: Facts) -> str:
@@ -585,7 +588,7 @@ def _switches(facts: Facts) -> str:
         for name, how in (session.get("switched") or {}).items():
             what = "enabled" if how == "on" else "disabled"
             lines.append(f"{name}: {what} for {session['id']} (until that session ends)")
-    return "\n".join(map(display.printable, lines))
+    return display.wrapped_lines(lines)
 
 
 def _sharing(one: Facts) -> str:

@@ -121,10 +121,11 @@ def page(call: str, line: Line | None, steps: list[StoryStep]) -> str:
     if line is not None:
         at, _, agent, server, tool, outcome, took, size_in, size_out = row(line)
         parts.append(
-            display.printable(
-                f"{call}: {tool} of {server}, called by {agent}; ended {at} after {took}\n"
-                f"  {outcome}, delivered: {line.get('delivered')}, {size_in} in, {size_out} out",
-                lines=True,
+            display.wrapped_lines(
+                [
+                    f"{call}: {tool} of {server}, called by {agent}; ended {at} after {took}",
+                    f"  {outcome}, delivered: {line.get('delivered')}, {size_in} in, {size_out} out",
+                ]
             )
         )
         began = _began(line)

@@ -126,9 +126,9 @@ def tools(
     if not found and (name or answer.get("error")):
         fail(_sentence(problem))
     if not found and plain:
-        click.echo(_why_none(tag, server) or none)
+        click.echo(display.wrapped(_why_none(tag, server) or none))
     if missing:
-        click.echo(missing, err=True)
+        click.echo(display.wrapped(missing), err=True)
 
 
 def _chosen(answer: Facts, tag: str, server: str) -> list[Facts]:

@@ -40,11 +40,18 @@ def why_page(pools: list[dict[str, Any]]) -> str:
     """
     texts: dict[str, list[str]] = {}
     for pool in pools:
-        text = "\n".join(display.printable(str(line)) for line in pool.get("lines") or [])
+        text = "\n".join(map(_line, pool.get("lines") or []))
         texts.setdefault(text, []).append(display.printable(str(pool.get("key", ""))))
     if len(texts) < 2:
         return "".join(texts)
     return "\n\n".join(f"pool {', '.join(keys)}:\n{text}" for text, keys in texts.items())
+
+
+def _line(text: object) -> str:
+    """Return a line in the width of the terminal, with the indent that it has."""
+    line = display.printable(str(text))
+    indent = " " * (len(line) - len(line.lstrip(" ")))
+    return display.wrapped(line.lstrip(" "), indent, f"{indent}  ")
 
 
 def _explained(client: ControlClient, server: str) -> dict[str, Any]:

@@ -83,16 +83,23 @@ def wrapped(text: str, first: str = "", rest: str = "") -> str:
     return table.wrapped(printable(text, lines=True), screen.width(), first, rest)
 
 
+def wrapped_lines(lines: Iterable[str]) -> str:
+    """Each of these sentences from its own line on, continued with an indent where it does not fit."""
+    return "\n".join(wrapped(printable(line), rest="  ") for line in lines)
+
+
 def columns(
     heads: Sequence[str],
     rows: Iterable[Sequence[object]],
     right: Collection[str] = (),
     *,
     spare: Sequence[str] = (),
+    ends: Collection[str] = (),
     whole: bool = False,
 ) -> str:
     """An aligned table that fits the terminal. The columns of the heads in `right` are aligned to the right,
-    those in `spare` are left out of a narrow terminal, the first one first.
+    those in `spare` are left out of a narrow terminal, the first one first. Those in `ends` are cut at the
+    start of their cells.
 
     Cells are made printable here, so no caller can forget it; a `Cell` has a colour. Nothing at all for no
     rows. Where stdout is no terminal, or with `whole`, nothing is cut.
@@ -106,7 +113,8 @@ def columns(
         kept = table.kept_columns(heads, cells, numbers, spare, width)
         heads, numbers = [heads[column] for column in kept], [numbers[column] for column in kept]
         cells = [[row[column] for column in kept] for row in cells]
-    return table.lay_out(heads, cells, numbers, width=width, colours=screen.has_colours())
+    at_start = [head in ends for head in heads]
+    return table.lay_out(heads, cells, numbers, width=width, colours=screen.has_colours(), ends=at_start)
 
 
 def _cell(value: object) -> Cell:

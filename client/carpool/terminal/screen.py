@@ -22,6 +22,18 @@ def width() -> int | None:
     return shutil.get_terminal_size().columns
 
 
+def error_width() -> int | None:
+    """Return the columns of the terminal on stderr; None where stderr is no terminal."""
+    if not _is_terminal(sys.stderr):
+        return None
+    try:
+        return (
+            int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(sys.stderr.fileno()).columns or None
+        )
+    except (ValueError, OSError):
+        return None
+
+
 def colour_forced(environ: Mapping[str, str]) -> bool | None:
     """Return if the environment wants colours whatever a stream is; None if the stream decides.
 

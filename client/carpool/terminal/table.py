@@ -7,7 +7,7 @@ Refuses to know: how wide the terminal is, what the cells mean, if their text is
 """
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
 
 Colour = Literal["", "red", "yellow", "green", "bold", "dim"]
@@ -59,6 +59,19 @@ def cut(text: str, width: int) -> str:
     return "".join(kept).rstrip() + ELLIPSIS if width > 0 else ""
 
 
+def cut_start(text: str, width: int) -> str:
+    """Return `text` in at most `width` columns, with an ellipsis at its start where something is left out."""
+    if text_width(text) <= width:
+        return text
+    kept, left = [], width - len(ELLIPSIS)
+    for char in reversed(text):
+        left -= _char_width(char)
+        if left < 0:
+            break
+        kept.append(char)
+    return ELLIPSIS + "".join(reversed(kept)).lstrip() if width > 0 else ""
+
+
 def wrapped(text: str, width: int | None, first: str = "", rest: str = "") -> str:
     """Return `text` in lines of at most `width` columns (None: lines stay as they are), broken at spaces.
 
@@ -92,10 +105,12 @@ def lay_out(
     *,
     width: int | None,
     colours: bool,
+    ends: Sequence[bool] = (),
 ) -> str:
     """Return an aligned table in at most `width` columns (None: as wide as its content).
 
-    `right`: the columns that hold numbers, which are aligned to the right.
+    `right`: the columns that hold numbers, which are aligned to the right. `ends`: the columns of text that
+    keep the ends of their cells where they are cut, such as paths; () for none.
     """
     lines = [[Cell(head, "bold") for head in heads], *rows]
     natural = [max(text_width(row[i].text) for row in lines) for i in range(len(heads))]
@@ -103,10 +118,14 @@ def lay_out(
     if width is not None:
         cells = [max((text_width(row[i].text) for row in rows), default=0) for i in range(len(heads))]
         widths = column_widths(natural, cells, right, width - len(GAP) * (len(heads) - 1))
-    shown = (_line(row, widths, right, colours) for row in lines)
+    cuts = [cut_start if is_end else cut for is_end in ends or [False] * len(heads)]
+    shown = (
+        _line(row, widths, right, cuts if at else [cut] * len(heads), colours) for at, row in enumerate(lines)
+    )
     if width is None or sum(widths) + len(GAP) * (len(heads) - 1) <= width:
         return "\n".join(shown)
-    return "\n".join(cut(_line(row, widths, right, colours=False), width) for row in lines)
+    bare = (_line(row, widths, right, cuts, colours=False) for row in lines)
+    return "\n".join(cut(line, width) for line in bare)
 
 
 def kept_columns(
@@ -166,10 +185,16 @@ def _shrink(widths: list[int], which: Sequence[int], floors: Sequence[int], avai
         widths[max(wide, key=lambda i: widths[i])] -= 1
 
 
-def _line(row: Sequence[Cell], widths: Sequence[int], right: Sequence[bool], colours: bool) -> str:
+def _line(
+    row: Sequence[Cell],
+    widths: Sequence[int],
+    right: Sequence[bool],
+    cuts: Sequence[Callable[[str, int], str]],
+    colours: bool,
+) -> str:
     parts = []
-    for cell, width, to_right in zip(row, widths, right, strict=True):
-        text = cut(cell.text, width)
+    for cell, width, to_right, cut_to in zip(row, widths, right, cuts, strict=True):
+        text = cut_to(cell.text, width)
         blank = " " * (width - text_width(text))
         shown = coloured(text, cell.colour) if colours else text
         parts.append(blank + shown if to_right else shown + blank)

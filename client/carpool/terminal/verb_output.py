@@ -27,5 +27,6 @@ def fail(text: str, code: int = EXIT_FAILED) -> NoReturn:
     """End the verb with a sentence on stderr."""
     has_colours = screen.has_colours(sys.stderr)
     name = table.coloured("carpool:", "red") if has_colours else "carpool:"
-    click.echo(f"{name} {display.printable(text, lines=True)}", err=True, color=has_colours)
+    said = table.wrapped(display.printable(text, lines=True), screen.error_width(), " " * len("carpool: "))
+    click.echo(f"{name} {said.lstrip(' ')}", err=True, color=has_colours)
     raise click.exceptions.Exit(code)

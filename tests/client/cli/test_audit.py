@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from carpool.cli.audit import AuditFilter, parsed, read_all, row, table
+from carpool.terminal import screen
 from tests.behaviours import behaviour
 from tests.kit.private_daemon import PrivateDaemon
 
@@ -173,3 +174,14 @@ def test_an_audit_that_is_off_says_so_and_how_to_turn_it_on(house: PrivateDaemon
     done = house.run("audit")
     assert done.returncode == 1
     assert "carpool has not run since `audit.on` is true" in done.stderr
+
+
+def test_a_narrow_terminal_shows_the_ids_and_shorter_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = {**LINE, "at": "2026-01-02T03:04:05.678Z", "id": "c17", "agent": "a" * 40, "server": "s" * 40}
+    monkeypatch.setattr(screen, "width", lambda: 80)
+    head, row_ = table([line]).splitlines()
+    assert head.split()[:2] == ["AT", "ID"]
+    assert row_.startswith("01-02 03:04:05  c17  ")
+    assert len(row_) <= 80
+    monkeypatch.setattr(screen, "width", lambda: None)
+    assert table([line]).splitlines()[1].startswith("2026-01-02 03:04:05.678Z  c17  ")

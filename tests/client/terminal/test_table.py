@@ -101,6 +101,21 @@ def test_no_line_is_wider_than_the_terminal(rows: list[tuple[str, str, int]], wi
     assert not any(char < " " or "\x7f" <= char <= "\x9f" for char in shown.replace("\n", ""))
 
 
+def test_a_path_keeps_its_end_where_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "width", lambda: 30)
+    rows = [["a.b", "/home/ann/.config/carpool/carpool.json:6"]]
+    assert display.columns(["SETTING", "FROM"], rows, ends={"FROM"}).splitlines() == [
+        "SETTING  FROM",
+        "a.b      …rpool/carpool.json:6",
+    ]
+    assert table.cut_start("日本語", 5) == "…本語"
+
+
+def test_each_sentence_begins_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "width", lambda: 12)
+    assert display.wrapped_lines(["one two three", "four\n"]) == "one two\n  three\nfour\\n"
+
+
 def test_what_must_be_whole_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screen, "width", lambda: 20)
     row = ["git", "uvx mcp-server-git --repository /home/me/project"]

@@ -4,8 +4,11 @@ import os
 import subprocess
 import sys
 
+import click
 import pytest
 
+from carpool.terminal import screen
+from carpool.terminal.verb_output import fail
 from tests.behaviours import behaviour
 from tests.kit.private_daemon import PrivateDaemon
 
@@ -49,3 +52,16 @@ def test_output_that_cannot_be_written_is_told_in_one_line(
 def test_a_verb_that_fails_before_it_prints_keeps_its_code(house: PrivateDaemon) -> None:
     code, text = said(house, ">&-", ("nonsense",), "")
     assert (code, "there is no verb" in text) == (2, True)
+
+
+def test_an_error_is_wrapped_on_a_terminal_and_whole_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = []
+    for width in (24, None):
+        monkeypatch.setattr(screen, "error_width", lambda width=width: width)
+        with pytest.raises(click.exceptions.Exit):
+            fail("no server is called git; `carpool status` lists all")
+        shown.append(capsys.readouterr().err.splitlines())
+    assert shown[0] == ["carpool: no server is", "called git; `carpool", "status` lists all"]
+    assert shown[1] == ["carpool: no server is called git; `carpool status` lists all"]

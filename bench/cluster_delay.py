@@ -59,7 +59,9 @@ class ProxyThread:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="bench.cluster_delay", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.cluster_delay", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--seconds", type=float, default=3.0)
     asked = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as directory:

@@ -164,7 +164,7 @@ class NetworkedCluster(SoakedCluster):
 def main(argv: list[str]) -> int:
     """Run it. Returns 1 if a promise was broken."""
     parser = soak_parser(
-        "bench.cluster_network", __doc__, seconds=240.0, agents=5, every_s=5.0, victims=VICTIMS
+        "python -m bench.cluster_network", __doc__, seconds=240.0, agents=5, every_s=5.0, victims=VICTIMS
     )
     parser.add_argument("--delay-ms", type=float, default=0.0, help="each way, with netem")
     parser.add_argument("--loss", type=float, default=0.0, help="per cent of packets, with netem")

@@ -243,7 +243,7 @@ def run_soak(options: argparse.Namespace, make: Callable[[Path], SoakedCluster])
 def main(argv: list[str]) -> int:
     """Run the soak. Returns 1 if a promise was broken."""
     parser = soak_parser(
-        "bench.cluster_soak", __doc__, seconds=120.0, agents=10, every_s=4.0, victims=VICTIMS
+        "python -m bench.cluster_soak", __doc__, seconds=120.0, agents=10, every_s=4.0, victims=VICTIMS
     )
     options = parser.parse_args(argv)
     return run_soak(options, lambda directory: SoakedCluster(options, directory))

@@ -28,7 +28,7 @@ Taken = tuple[float, float]
 
 def main() -> int:
     """Run it; prints a line for each verb."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.command_line", description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--limit", type=float, default=6.0)
     parser.add_argument("--json", action="store_true")

@@ -31,7 +31,7 @@ ABOUT = (
 
 def main() -> int:
     """Run it; prints a line for each arm."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.first_list", description=__doc__)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--limit", type=float, default=3.0)
     parser.add_argument("--json", action="store_true")

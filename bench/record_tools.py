@@ -154,7 +154,7 @@ def recorded(recipe: Facts) -> Facts:
 
 def main() -> None:
     """Ask all of them, or those that are named."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.record_tools", description=__doc__)
     parser.add_argument("server", nargs="*", choices=[[], *(each["server"] for each in recipes())])
     wanted = parser.parse_args().server
     for recipe in recipes():

@@ -122,7 +122,7 @@ def costs(view: View, queries: list[str]) -> Facts:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.search", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one object, for programs")
     options = parser.parse_args()
     servers = told()

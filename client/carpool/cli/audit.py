@@ -79,7 +79,7 @@ def audit(
     if follow and (as_json or by):
         raise click.UsageError("-f goes on for ever, --json and --by print one document: not both")
     if acts and by:
-        raise click.UsageError("--by sums calls, --acts shows none")
+        raise click.UsageError("--by sums calls, and --acts leaves calls out: say one of them")
     path = paths.audit_file(runtime_place().logs)
     wanted = AuditFilter(
         agent, server, tool, outcome, typed_moment(since) if since else "", token=token, acts=acts

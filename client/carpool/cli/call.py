@@ -112,7 +112,10 @@ def _check_arguments(name: str, arguments: msgspec.Raw, where: tuple[str, str], 
     try:
         wrong = dry_run.problems(schema, json.loads(bytes(arguments)))
     except dry_run.BadSchemaError as error:
-        fail(f"the schema that {tool['server']} lists for this tool is of no use: {error}")
+        fail(
+            f"the server {tool['server']} lists a schema for this tool that cannot be checked ({error}); "
+            "without --dry-run the tool can be called all the same"
+        )
     if as_json:
         print_json(
             {
@@ -143,7 +146,8 @@ def _listed(name: str, profile: str, workspace: str) -> dict[str, Any]:
         except AnsweredError as error:
             if error.slug() != "unknown_tool":
                 fail(str(error))
-            fail(f"{text_for_people(error, name)}; only lists that are known are looked at")
+            why = "--dry-run starts no server and knows only lists that were read before"
+            fail(f"{text_for_people(error, name)}; {why}")
     tool: dict[str, Any] = answer["tools"][0]
     return tool
 

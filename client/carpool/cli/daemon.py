@@ -281,7 +281,10 @@ def _still_there(place: RuntimePlace, held: launcher_lock.LockHolder | None, tim
             f"a `carpool restart --all` still runs after {timeout_s:g} s; end it, or say `carpool down` again"
         )
     if not held.pid:
-        return f"something holds {paths.lock_file(place.directory)} and does not say who it is"
+        lock = paths.lock_file(place.directory)
+        return (
+            f"a process holds {lock} and has not written its pid there; `fuser {lock}` names it: end it first"
+        )
     return f"carpool (pid {held.pid}) still stops after {timeout_s:g} s; see `carpool logs --daemon`"
 
 

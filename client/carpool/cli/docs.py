@@ -35,7 +35,7 @@ def docs(name: str | None, *, shows_path: bool) -> None:
     """Print PAGE of the documentation, or list the pages."""
     found = pages()
     if not found:
-        fail("no page is installed with this carpool")
+        fail("no page of the documentation is part of this installation; install carpool again")
     if name is None and not shows_path:
         width = max(map(len, found)) + 2
         for each, page in found.items():

@@ -203,7 +203,8 @@ def _drop_override(name: str) -> Facts | None:
     try:
         forget_server(paths.switches_file(place.directory), name)
     except OSError as error:
-        fail(f"what is switched until carpool stops cannot be written: {error.strerror or error}")
+        file = paths.switches_file(place.directory)
+        fail(f"{file} cannot be written ({error.strerror or error}); it holds what is switched until a stop")
     return None
 
 

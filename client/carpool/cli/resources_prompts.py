@@ -114,7 +114,7 @@ def prompt(
     """Get the prompt NAME, in any spelling. Its arguments are typed as KEY=TEXT."""
     arguments = msgspec.json.decode(read_arguments(whole, (*words, *pairs)))
     if not all(isinstance(value, str) for value in arguments.values()):
-        fail("every argument of a prompt is text", EXIT_USAGE)
+        fail("every argument of a prompt is text: write KEY=TEXT, not KEY:=JSON", EXIT_USAGE)
     params: Facts = {"name": name, **({"arguments": arguments} if arguments else {})}
     result = _asked("prompts/get", params, profile, workspace, as_json=as_json)
     if result is None:

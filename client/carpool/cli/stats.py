@@ -76,7 +76,7 @@ def take_snapshot() -> CountersSnapshot:
         answer = broker_request_or_fail(broker, "carpool/counters", {})
     snapshot = msgspec.convert(answer, CountersSnapshot)
     if not snapshot.enabled:
-        fail("carpool counts nothing: `counters` is false in the configuration")
+        fail("carpool counts nothing: `counters` is false in the configuration; true counts from then on")
     return snapshot
 
 

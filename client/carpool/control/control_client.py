@@ -112,7 +112,8 @@ class ControlClient:
             self._socket.close()
             raise ControlClientError(NOT_RUNNING, no_broker=True) from None
         except OSError as error:
-            self._fail(f"cannot connect to the broker: {error.strerror or error}")
+            why = error.strerror or error
+            self._fail(f"cannot connect to the broker ({why}); `carpool doctor` looks for the cause")
         if not peer_credentials.is_ours(self._socket):
             self._fail(f"nothing was said to the socket in {directory}: {peer_credentials.NOT_OURS}")
         self._attach(control, profile, workspace, attach_s)

@@ -101,7 +101,7 @@ _KINDS: Final = (
         "not_found",
         "refused",
         INVALID_PARAMS,
-        "What this request names is not here.",
+        "The thing that this request names is not here.",
         "Look at what is there, and ask again if it is still needed.",
         protocol=True,
     ),
@@ -366,7 +366,8 @@ _KINDS: Final = (
         "unavailable",
         5310,
         "The server failed several times in a row, so carpool sends it no calls for a while.",
-        "Try again later; carpool then lets one call through as a test.",
+        "Try again later; carpool then lets one call through as a test. `carpool doctor` tells the user why "
+        "the server fails.",
     ),
     FaultKind(
         "cannot_start",
@@ -396,8 +397,8 @@ _KINDS: Final = (
         5320,
         "A hook must check this call before it is sent, and the hook failed; the user's settings then block "
         "the call.",
-        "Try again a little later. If the error stays, ask the user to look at `carpool status` and `carpool "
-        "check`.",
+        "Try again a little later. If the error stays, ask the user to run `carpool doctor`, which says why "
+        "the hook fails.",
     ),
     # --- lost: 54xx ---
     FaultKind(
@@ -463,7 +464,8 @@ _KINDS: Final = (
         "lost",
         5405,
         "Carpool gave up waiting long after the call's time limit, without knowing how the call ended.",
-        "Check what the call has changed before you repeat it.",
+        "Check what the call has changed before you repeat it. The fault is carpool's: `carpool logs "
+        "--daemon` has its messages.",
     ),
     FaultKind(
         "bad_answer",

@@ -193,5 +193,7 @@ def test_status_names_doctor_where_something_is_wrong(facts: dict[str, Any], *, 
 
 def test_each_error_of_a_server_that_cannot_start_names_doctor() -> None:
     assert [
-        kind for kind in ("cannot_start", "given_up") if "`carpool doctor`" not in KINDS[kind].advice
+        kind
+        for kind in ("cannot_start", "given_up", "breaker_open", "hook_failed")
+        if "`carpool doctor`" not in KINDS[kind].advice
     ] == []

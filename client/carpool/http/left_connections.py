@@ -23,7 +23,7 @@ MOST: Final = 768
 """Under the soft limit of 1,024 descriptors that most systems have."""
 _FORM: Final = 2
 _BATCH: Final = 128
-_TEXT: Final = b"the HTTP door has another address now; this request was not delivered"
+_TEXT: Final = b"no HTTP door serves this address any more; this request was not delivered"
 _NO_LONGER: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n"
     b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_TEXT), _TEXT)
@@ -111,6 +111,12 @@ def unpack(sock: socket.socket) -> list[LeftConnection]:
         return []
     rows = zip(connections, contents.data, contents.owners, strict=not is_cut)
     return [LeftConnection(*row) for row in rows]
+
+
+def end_unserved(fd: int) -> None:
+    """End the connections in this socket, because the door that got it cannot serve. -1: there are none."""
+    if fd >= 0:
+        end_connections(unpack(socket.socket(fileno=fd)))
 
 
 def end_connections(connections: list[LeftConnection]) -> None:

@@ -27,7 +27,7 @@ from carpool.http.core.effects import HttpRules
 from carpool.http.core.limits import HttpLimits
 from carpool.http.core.page_codes import PageCodes
 from carpool.http.core.pending import PATIENCE_S, RETURN_S
-from carpool.http.left_connections import LeftConnection, end_connections, pack, unpack
+from carpool.http.left_connections import LeftConnection, end_connections, end_unserved, pack, unpack
 from carpool.http.log import log_line, warn
 from carpool.http.peer_owner import can_tell_owners
 from carpool.http.server import BACKLOG, HttpDoorServer, write_url
@@ -77,7 +77,8 @@ def run(arguments: list[str]) -> int:
     launcher = LauncherLine(told.lifeline)
     file = find_config_file(os.environ, told.config)
     try:
-        settings = settings_of(file, told.listen, LastGoodReadings(paths.last_good_file(told.runtime_dir)))
+        last_good = LastGoodReadings(paths.last_good_file(told.runtime_dir))
+        settings = _settings_or_end(file, told.listen, last_good, told.connections)
         if settings is None:
             return EXIT_UNWANTED
         listeners = [fd for fd in (told.listener, told.other_listener) if fd >= 0]
@@ -89,6 +90,20 @@ def run(arguments: list[str]) -> int:
     gc.set_threshold(20_000, 20, 50)
     door = _HttpDoor(told.runtime_dir, DoorConfig(file, told.listen, settings), launcher, begin)
     return run_on_the_fastest_loop(door.serve(told.lifeline), "door")
+
+
+def _settings_or_end(
+    file: ConfigFile, listen: str, last_good: LastGoodReadings, connections: int
+) -> HttpConfig | None:
+    """Return what `settings_of` does. Where there is no door, end what an earlier one has left."""
+    try:
+        settings = settings_of(file, listen, last_good)
+    except UnservableError:
+        end_unserved(connections)
+        raise
+    if settings is None:
+        end_unserved(connections)
+    return settings
 
 
 def settings_of(

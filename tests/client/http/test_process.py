@@ -4,6 +4,8 @@ cannot.
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from carpool.http import process
 from carpool.http.left_connections import LeftConnection, pack
 from carpool.http.process import LauncherLine, UnservableError, listen, settings_of
 from carpool.launcher.http_address import bind
-from carpool.launcher.http_door import EXIT_CONFIG, EXIT_TAKEN
+from carpool.launcher.http_door import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED
 from carpool.launcher.http_handover import LISTENS, LISTENS_NOT
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.config.schema.model import HttpConfig
@@ -64,6 +66,42 @@ def test_a_door_goes_on_with_the_socket_and_the_connections_of_the_one_before(
         os.close(found.fd)
         begin.listener.close()
         client.close()
+
+
+@behaviour("handover:requests", "handover:ends")
+@pytest.mark.parametrize(
+    ("config", "lacks", "code"),
+    [
+        ("{}", "", EXIT_UNWANTED),
+        ('{"http": {"host": "0.0.0.0"}}', "", EXIT_CONFIG),
+        ('{"http": {"port": 0}}', "httptools", EXIT_CONFIG),
+    ],
+    ids=["no door is wanted", "it needs tokens", "the extra is not installed"],
+)
+def test_a_door_that_cannot_go_on_answers_requests_of_the_one_before(
+    tmp_path: Path, config: str, lacks: str, code: int
+) -> None:
+    (tmp_path / "carpool.json").write_text(config)
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{lacks!r}] = None\n" * bool(lacks))
+    paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+    options = ["--runtime-dir", str(tmp_path), "--config", str(tmp_path / "carpool.json")]
+    (idle, idle_client), (waits, client) = socket.socketpair(), socket.socketpair()
+    with pack([LeftConnection(idle.detach(), b""), LeftConnection(waits.detach(), b"waits")]) as kept:
+        done = subprocess.run(
+            [sys.executable, "-m", "carpool.http", *options, "--connections", str(kept.fileno())],
+            env={**os.environ, "PYTHONPATH": paths, "XDG_STATE_HOME": str(tmp_path)},
+            pass_fds=[kept.fileno()],
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == code
+        client.settimeout(WAIT_S)
+        answer = client.makefile("rb").read()
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert answer.endswith(b"not delivered")
+        assert idle_client.recv(100) == b""
+    client.close()
+    idle_client.close()
 
 
 @behaviour("handover:address", "handover:keep-alive")

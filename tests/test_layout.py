@@ -186,6 +186,7 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
     "It is a part of the core of the HTTP door, which is tested by requests in and effects out.": {
         "client/http/core/access.py": "client/http/core/test_core.py",
         "client/http/core/body.py": "client/http/core/test_core.py",
+        "client/http/core/effects.py": "client/http/core/test_core.py",
         "client/http/core/event_streams.py": "client/http/core/test_sessions.py",
         "client/http/core/headers.py": "client/http/core/test_core.py",
         "client/http/core/kept_messages.py": "client/http/core/test_resume.py",

@@ -14,6 +14,7 @@ from typing import Any, Final
 from carpool.http.core.access import AccessRules, hash_of
 from carpool.http.core.core import HttpCore
 from carpool.http.core.effects import (
+    AskNodes,
     BeginEvents,
     Effect,
     EndEvents,
@@ -93,6 +94,8 @@ class Doorway:
                     raise AssertionError("this door was not told to hold requests")
                 case ReadLog(x):
                     self.take(self.core.log_read(x, LogsFound([], None)))
+                case AskNodes():
+                    self.take(self.core.nodes_told(effect, []))
         self.hear()
 
     def hear(self) -> None:

@@ -59,7 +59,7 @@ async def until(holds: Callable[[], bool], what: str) -> None:
 @asynccontextmanager
 async def cluster_of(servers: ServersOf, **settings: Any) -> AsyncIterator[ClusterUnderTest]:
     """Nodes with these servers over NATS, each of which reaches all others. `settings`: of `cluster`, for all
-    nodes, or for one by its name; `profiles` and `audit` are those of the file.
+    nodes, or for one by its name; `profiles`, `audit` and `http` are those of the file.
     """
     base = Daemon()
     nats = EmbeddedNats(str(base.base / "nats"))
@@ -69,7 +69,7 @@ async def cluster_of(servers: ServersOf, **settings: Any) -> AsyncIterator[Clust
         for name, its in servers.items():
             own = {**{key: each for key, each in settings.items() if key not in servers}}
             own |= settings.get(name, {})
-            whole = {key: own.pop(key) for key in ("profiles", "audit") if key in own}
+            whole = {key: own.pop(key) for key in ("profiles", "audit", "http") if key in own}
             cluster.nodes[name] = Daemon(its, cluster={"url": nats.url, "node": name, **own}, **whole)
         await all_at_once(daemon.up for daemon in cluster.nodes.values())
         await cluster.until(lambda: _all_meet(cluster), "each node reaches all others")

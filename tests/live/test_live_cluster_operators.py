@@ -1,12 +1,15 @@
 """Nodes of one cluster as operators see them: calls, stories, counters, problems, drains."""
 
 import json
+import urllib.request
 from pathlib import Path
 from typing import Final
+from urllib.parse import urljoin
 
 import trio
 
 from carpool.cluster.requests import story_at_node
+from carpool.launcher.http_door import read_door_url, read_page_key
 from tests.behaviours import behaviour
 from tests.kit.cluster import cluster_of, until, until_offered, until_says
 from tests.kit.line_agent import Json
@@ -80,10 +83,25 @@ async def test_a_node_that_leaves_has_a_line_in_the_audit() -> None:
             assert (line["act"], line["targets"], line["outcome"]) == ("leave", ["alpha"], "done")
 
 
+def story_over_http(one: Daemon, call: str) -> Json:
+    """The story of a call as an operator gets it over HTTP."""
+    directory = str(one.directory)
+    asked = urllib.request.Request(
+        urljoin(read_door_url(directory), f"/operator/story?call={call}"),
+        headers={"Authorization": f"Bearer {read_page_key(directory)}"},
+    )
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        found: Json = json.load(answer)
+    return found
+
+
 @behaviour("cluster:story")
 async def test_a_story_tells_what_happened_at_the_other_node() -> None:
     with trio.fail_after(LIMIT_S):
-        async with cluster_of(ECHO, audit={"on": True}) as cluster, cluster["beta"].shim() as agent:
+        async with (
+            cluster_of(ECHO, audit={"on": True}, http={"port": 0}) as cluster,
+            cluster["beta"].shim() as agent,
+        ):
             alpha, beta = cluster["alpha"], cluster["beta"]
             await until_offered(cluster, "beta", "echo")
             assert await agent.text("echo__echo", {"text": "hunter2"}) == "hunter2"
@@ -108,6 +126,14 @@ async def test_a_story_tells_what_happened_at_the_other_node() -> None:
             assert "hunter2" not in told.stdout + whole
             [tale] = json.loads(whole)["nodes"]
             assert (tale["node"], tale["call"], tale["refused"]) == ("alpha", there["id"], "")
+            over_http = story_over_http(beta, line["id"])
+            [same] = over_http["nodes"]
+            assert same.keys() == tale.keys()
+            assert (same["node"], same["call"], same["refused"]) == ("alpha", there["id"], "")
+            words = [(step["where"], step["text"]) for step in tale["steps"]]
+            assert [(step["where"], step["text"]) for step in same["steps"]] == words
+            at_alpha = [step for step in over_http["steps"] if step["where"].startswith("alpha ")]
+            assert at_alpha == same["steps"]
 
 
 @behaviour("cluster:story")

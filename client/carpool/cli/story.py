@@ -14,10 +14,10 @@ import click
 
 from carpool.cli.audit import Line, read_all, row
 from carpool.cli.main import broker_request_or_fail, json_option, reach_broker
-from carpool.cluster.requests import NodeProcessError, story_at_node
+from carpool.cluster.requests import stories_at_nodes
 from carpool.control.control_client import ControlClientError
 from carpool.control.place import runtime_place
-from carpool.readings.call_steps import Crossing, StoryStep, aligned, crossings, story_steps
+from carpool.readings.call_steps import NodeStory, StoryStep, crossings, timeline
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_NO_BROKER, fail, print_json
 from carpool_protocol.bootstrap import paths
@@ -43,21 +43,22 @@ def story(call: str, as_json: bool) -> None:
             live = broker_request_or_fail(door, "carpool/story", {"call": call})
     except ControlClientError as error:
         away = error
-    tales = [tale_of(place.directory, each) for each in crossings(live, number)]
-    own = list(story_steps(live, number))
-    steps = sorted([*own, *(step for tale in tales for step in tale["steps"])], key=lambda step: step.at)
+    stories = stories_at_nodes(place.directory, crossings(live, number))
+    steps = timeline(live, number, stories)
     # Ids begin anew with each run: the journals tell of the one that runs.
     mine = [line for line in lines if line.get("run") == live["run"]] if steps else lines
     line = mine[-1] if mine else None
     if as_json:
         own_journals = {key: live[key] for key in _LIVE}
-        print_json({"call": call, "audit": mine, **own_journals, "nodes": _as_json(tales)})
+        print_json(
+            {"call": call, "audit": mine, **own_journals, "nodes": [each.as_json() for each in stories]}
+        )
         return
     if line is None and not steps:
         code = EXIT_NO_BROKER if away and away.no_broker else EXIT_FAILED
         fail(f"nothing is known of {call}: {away or _UNKNOWN}", code)
     click.echo(page(call, line, steps))
-    for note in _notes(tales):
+    for note in _notes(stories):
         click.echo(f"\n{display.wrapped(note)}")
     if others := len(lines) - len([each for each in lines if line and each.get("run") == line.get("run")]):
         click.echo(
@@ -76,41 +77,20 @@ CLOCK_NOTE_S: Final = 1.0
 """A clock that is further away than this is told."""
 
 
-def tale_of(directory: str, crossing: Crossing) -> Entry:
-    """Ask the other node what happened to a call there.
-
-    Returns `{"node", "session", "wire", "call", "steps", "ahead_s", "refused"}`; `refused` says why it is
-    not known.
-    """
-    tale: Entry = {"call": "", "steps": [], "ahead_s": 0.0, "refused": ""}
-    tale |= {"node": crossing.node, "session": crossing.session, "wire": crossing.wire}
-    try:
-        answer = story_at_node(directory, crossing.node, crossing.session, crossing.wire)
-    except NodeProcessError as error:
-        return {**tale, "refused": str(error)}
-    told = [StoryStep(each.at, f"{crossing.node} {each.where}", each.text) for each in answer.steps]
-    steps, ahead_s = aligned(told, crossing)
-    return {**tale, "call": answer.call, "steps": steps, "ahead_s": ahead_s, "refused": answer.refused}
-
-
-def _as_json(tales: list[Entry]) -> list[Entry]:
-    return [{**tale, "steps": [step._asdict() for step in tale["steps"]]} for tale in tales]
-
-
-def _notes(tales: list[Entry]) -> Iterator[str]:
+def _notes(stories: list[NodeStory]) -> Iterator[str]:
     """Yield what is to be said of other nodes beside their steps."""
-    for tale in tales:
-        node = tale["node"]
-        if tale["refused"]:
-            yield f"what happened at node {node} is not known: {tale['refused']}"
-        elif not tale["steps"]:
+    for each in stories:
+        node = each.node
+        if each.refused:
+            yield f"what happened at node {node} is not known: {each.refused}"
+        elif not each.steps:
             yield f"node {node} holds no steps of it any more, or did not get it"
         else:
-            yield f"at node {node} it is {tale['call']}"
-            if abs(tale["ahead_s"]) > CLOCK_NOTE_S:
-                where = "ahead of" if tale["ahead_s"] > 0 else "behind"
+            yield f"at node {node} it is {each.call}"
+            if abs(each.ahead_s) > CLOCK_NOTE_S:
+                where = "ahead of" if each.ahead_s > 0 else "behind"
                 yield (
-                    f"the clock of node {node} is {display.duration(abs(tale['ahead_s']))} {where} this one: "
+                    f"the clock of node {node} is {display.duration(abs(each.ahead_s))} {where} this one: "
                     "its steps are shown in this machine's time"
                 )
 

@@ -1,15 +1,17 @@
-"""Requests of verbs to the node's process of this machine, over its socket and by the files that it writes.
+"""Requests of verbs and of the HTTP door to the node's process of this machine: its socket and its files.
 
 Knows nothing of: what the process does about requests.
 """
 
 import socket
+from collections.abc import Sequence
 from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from carpool.cluster.core.node_requests import NodeAnswer
 from carpool.cluster.node_facts import read_facts
+from carpool.readings.call_steps import Crossing, NodeStory, StoryStep, node_story
 from carpool_protocol.bootstrap import paths, peer_credentials
 
 ANSWER_S: Final = 10.0
@@ -37,21 +39,39 @@ def request(directory: str, act: Literal["drain", "undrain", "leave"], node: str
     return answer.said
 
 
-def story_at_node(directory: str, node: str, session: int, call: int) -> NodeAnswer:
+def story_at_node(
+    directory: str, node: str, session: int, call: int, answer_s: float = ANSWER_S
+) -> NodeAnswer:
     """Return the steps of a call at another node. `session`: the number of this node's session there; `call`:
-    the JSON-RPC id on it. Raises `NodeProcessError` if this machine's process does not answer.
+    the JSON-RPC id on it. Raises `NodeProcessError` if this machine's process does not answer in `answer_s`.
     """
     asked = {"act": "story", "node": node, "session": session, "call": call}
-    return _ask(directory, asked, NodeAnswer)
+    return _ask(directory, asked, NodeAnswer, answer_s)
+
+
+def stories_at_nodes(
+    directory: str, crossings: Sequence[Crossing], answer_s: float = ANSWER_S
+) -> list[NodeStory]:
+    """Ask each node what happened there to a call that crossed to it. `answer_s`: for each answer."""
+    found = []
+    for each in crossings:
+        try:
+            answer = story_at_node(directory, each.node, each.session, each.wire, answer_s)
+        except NodeProcessError as error:
+            found.append(node_story(each, refused=str(error)))
+        else:
+            steps = [StoryStep(step.at, step.where, step.text) for step in answer.steps]
+            found.append(node_story(each, answer.call, steps, answer.refused))
+    return found
 
 
 T = TypeVar("T")
 
 
-def _ask(directory: str, asked: dict[str, object], kind: type[T]) -> T:
+def _ask(directory: str, asked: dict[str, object], kind: type[T], answer_s: float = ANSWER_S) -> T:
     try:
         with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(ANSWER_S)
+            sock.settimeout(answer_s)
             sock.connect(paths.node_socket(directory))
             if not peer_credentials.is_ours(sock):
                 raise NodeProcessError(f"nothing was said to the socket: {peer_credentials.NOT_OURS}")

@@ -11,12 +11,13 @@ import asyncio
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from email.utils import formatdate
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from carpool.cluster.requests import stories_at_nodes
 from carpool.http import left_connections, log, peer_owner
 from carpool.http.body_room import BodyBudget
 from carpool.http.broker_link import BrokerLink, keep_connected
@@ -24,6 +25,7 @@ from carpool.http.connection import HttpConnection
 from carpool.http.core.access import ANY_PRINCIPAL, NO_PRINCIPAL, AccessRules
 from carpool.http.core.core import HEALTH, HttpCore
 from carpool.http.core.effects import (
+    AskNodes,
     BeginEvents,
     ClientEffect,
     Effect,
@@ -43,11 +45,14 @@ from carpool.http.core.pending import HOLD_S, PendingRequests
 from carpool.http.left_connections import LeftConnection
 from carpool.http.shares import ProcessShares
 from carpool.logs.log_folder import last_records, log_files
+from carpool.readings.call_steps import node_story
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.files import private_files
 from carpool_protocol.runtime.steady_clock import SteadyClock
 
 BACKLOG: Final = 2048
+NODE_S: Final = 5.0
+"""The answer of another node is awaited this long."""
 _BEAT_S: Final = 1.0
 _MARGIN_S: Final = 0.01
 """Added to a time limit, because a timer of the loop can fire a little early."""
@@ -65,6 +70,7 @@ _TOO_MANY: Final = Respond(
 )
 _UNKNOWN_PART: Final = 4
 """One connection in this many may be of clients that have shown no token yet."""
+_NODES_UNASKED: Final = "other nodes could not be asked; see `carpool logs --daemon`"
 _LOOK_S: Final = 0.02
 _GOODBYE_S: Final = 3.0
 """Open answers have this long when the door ends, and requests that are arriving when it is handed over."""
@@ -92,7 +98,8 @@ class HttpDoorServer:
         self.body_budget = BodyBudget()
         self._directory = directory
         self._logs = logs
-        self._log_reads: set[asyncio.Task[None]] = set()
+        self._lookups: set[asyncio.Task[None]] = set()
+        """Work for requests that waits for something beside the broker: files, other nodes."""
         self._core = core
         self._max_connections = max_connections
         self._waiting: dict[int, HttpConnection] = {}
@@ -360,12 +367,25 @@ class HttpDoorServer:
                 connection.watch_reading(effect.x)
             connection.begin_stream(effect.headers)
         elif isinstance(effect, ReadLog):
-            reading = asyncio.create_task(self._read_log(effect))
-            self._log_reads.add(reading)
-            reading.add_done_callback(self._log_reads.discard)
+            self._look_up(self._read_log(effect))
+        elif isinstance(effect, AskNodes):
+            self._look_up(self._ask_nodes(effect))
         elif isinstance(effect, EndEvents):
             del self._waiting[effect.x]
             connection.end()
+
+    def _look_up(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._lookups.add(task)
+        task.add_done_callback(self._lookups.discard)
+
+    async def _ask_nodes(self, asked: AskNodes) -> None:
+        try:
+            told = await asyncio.to_thread(stories_at_nodes, self._directory, asked.crossings, NODE_S)
+        except Exception as error:  # noqa: BLE001 - its client waits for an answer, whatever is wrong
+            log.warn(f"other nodes could not be asked about a call: {error!r}")
+            told = [node_story(each, refused=_NODES_UNASKED) for each in asked.crossings]
+        self._perform(self._core.nodes_told(asked, told))
 
     async def _read_log(self, wanted: ReadLog) -> None:
         try:

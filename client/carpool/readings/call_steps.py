@@ -1,7 +1,8 @@
 """The steps of one call in words, from the journals of a broker and a supervisor.
 
-Owns the words for each step, where a call has crossed to another node, and how steps of two clocks are put in
-one order. A step without words is left out. No word is an argument's value.
+Owns the words for each step, where a call has crossed to another node, how steps of two clocks are put in one
+order, and the form in JSON of what another node tells. A step without words is left out. No word is an
+argument's value.
 
 Pure. Knows nothing of: where the journals come from, the reasons of decisions.
 """
@@ -64,6 +65,43 @@ def aligned(steps: Sequence[StoryStep], crossing: Crossing) -> tuple[list[StoryS
     ahead_s = min(max(0.0, least_s), first - crossing.handed_at)
     end = float("inf") if crossing.ended_at is None else max(crossing.ended_at, crossing.handed_at)
     return [step._replace(at=min(max(step.at - ahead_s, crossing.handed_at), end)) for step in steps], ahead_s
+
+
+class NodeStory(NamedTuple):
+    """What happened to a call at another node."""
+
+    node: str
+    session: int
+    wire: int
+    call: str
+    """The name of the call there; empty: it is not known."""
+    steps: list[StoryStep]
+    """In this node's time. `where` begins with the name of the node."""
+    ahead_s: float
+    """The seconds which that node's clock is ahead."""
+    refused: str
+    """Why nothing is known, for people; empty: the node has answered."""
+
+    def as_json(self) -> Entry:
+        """Return the entry of `nodes` in `carpool story --json`."""
+        return {**self._asdict(), "steps": [step._asdict() for step in self.steps]}
+
+
+def node_story(
+    crossing: Crossing, call: str = "", steps: Sequence[StoryStep] = (), refused: str = ""
+) -> NodeStory:
+    """Return what a node has told of a call that went there. `steps`: by that node's clock, with its own
+    names of places.
+    """
+    named = [step._replace(where=f"{crossing.node} {step.where}") for step in steps]
+    told, ahead_s = aligned(named, crossing)
+    return NodeStory(crossing.node, crossing.session, crossing.wire, call, told, ahead_s, refused)
+
+
+def timeline(live: Entry, call: int, stories: Sequence[NodeStory]) -> list[StoryStep]:
+    """Return the steps of a call at this node and at others, oldest first."""
+    told = [*story_steps(live, call), *(step for each in stories for step in each.steps)]
+    return sorted(told, key=lambda step: step.at)
 
 
 def story_steps(live: Entry, call: int) -> Iterator[StoryStep]:

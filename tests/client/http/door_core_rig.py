@@ -7,6 +7,7 @@ from typing import Any
 from carpool.http.core.access import AccessRules
 from carpool.http.core.core import HttpCore
 from carpool.http.core.effects import (
+    AskNodes,
     BeginEvents,
     Effect,
     EndEvents,
@@ -68,6 +69,7 @@ class DoorCoreRig:
         """Bodies of the HTTP requests that are held for the next door."""
         self.all_held = False
         self.logs: list[ReadLog] = []
+        self.node_questions: list[AskNodes] = []
         if linked:
             self.take(self.core.broker_connected(self.now))
 
@@ -102,6 +104,8 @@ class DoorCoreRig:
                     self.all_held = True
                 case ReadLog():
                     self.logs.append(effect)
+                case AskNodes():
+                    self.node_questions.append(effect)
         self.core.check()
 
     # --- the client ---

@@ -10,7 +10,7 @@ Which era a POST is of: that of its body where `params._meta` names a version, e
 Knows nothing of: sockets, frames, how answers become streams (`routing`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote
 
@@ -35,6 +35,7 @@ from carpool.http.core.body import (
 )
 from carpool.http.core.effects import (
     SSE,
+    AskNodes,
     Effect,
     HoldRequest,
     HttpRequest,
@@ -61,6 +62,7 @@ from carpool.http.core.token_proofs import PROOF_PATH, answer_challenge
 from carpool.http.core.tool_calls import HeaderCheckedCalls
 from carpool.http.core.trace_header import TRACE_HEADER, with_trace_header
 from carpool.http.core.web_page import WebFile, WebPage
+from carpool.readings.call_steps import NodeStory
 from carpool_protocol.wire.tool_name_resolver import (
     MAX_NAME_CHARS,
     MIN_NAME_CHARS,
@@ -264,6 +266,11 @@ class HttpCore:
     def log_read_failed(self, x: int) -> list[Effect]:
         """A log could not be read for a request."""
         self._out.append(self._operator_requests.log_read_failed(x))
+        return self._take_effects()
+
+    def nodes_told(self, asked: AskNodes, stories: Sequence[NodeStory]) -> list[Effect]:
+        """Other nodes have told what happened to a call there."""
+        self._out.append(self._operator_requests.nodes_told(asked, stories))
         return self._take_effects()
 
     def tick(self, now: float) -> list[Effect]:

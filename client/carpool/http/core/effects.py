@@ -10,6 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from carpool.http.core.body import BadBody, error_line
+from carpool.readings.call_steps import Crossing
 
 JSON: Final = "application/json"
 SSE: Final = "text/event-stream"
@@ -104,7 +105,17 @@ class LogsFound(Struct, frozen=True):
     """None: there is no such log."""
 
 
-ClientEffect = Respond | BeginEvents | WriteEvents | EndEvents | HoldRequest | ReadLog
+class AskNodes(Struct, frozen=True):
+    """Ask other nodes what happened to a call there, and give what they tell to `HttpCore.nodes_told`."""
+
+    x: int
+    call: int
+    story: dict[str, Any]
+    """The broker's answer, with the journals of this node."""
+    crossings: list[Crossing]
+
+
+ClientEffect = Respond | BeginEvents | WriteEvents | EndEvents | HoldRequest | ReadLog | AskNodes
 Effect = ClientEffect | SendToBroker | RequestsHeld
 
 

@@ -9,7 +9,7 @@ Knows nothing of: tokens (`access`), what a verb does (the broker's `admin`), fi
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 from urllib.parse import parse_qsl
 
@@ -18,12 +18,12 @@ from msgspec import Struct
 
 from carpool.http.core import own_requests
 from carpool.http.core.body import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, UNREADABLE
-from carpool.http.core.effects import HttpRequest, LogsFound, ReadLog, Respond, refusal
+from carpool.http.core.effects import AskNodes, HttpRequest, LogsFound, ReadLog, Respond, refusal
 from carpool.http.core.headers import is_json
 from carpool.http.core.pages import AWAY
 from carpool.http.core.routing import ExchangeTable
 from carpool.http.core.web_page import SAFE_HEADERS
-from carpool.readings.call_steps import story_steps
+from carpool.readings.call_steps import NodeStory, crossings, timeline
 from carpool_protocol.config.schema.model import OperatorRight
 from carpool_protocol.ids import call_named
 
@@ -132,15 +132,6 @@ def _pause(*, paused: bool) -> _Verb:
     return _Verb(True, SomeServers, "carpool/pause", lambda form: {"servers": form.servers, "paused": paused})
 
 
-def _story_shown(form: OneCall, result: Any) -> Any:
-    """Return the story with its steps in words, oldest first."""
-    call = call_named(form.call)
-    if call is None or not isinstance(result, dict):
-        return result
-    steps = sorted(story_steps(result, call), key=lambda step: step.at)
-    return {**result, "steps": [step._asdict() for step in steps]}
-
-
 def _tools_shown(form: OneTool, result: Any) -> Any:
     """Return the tools. Only one that was named has its definition: together they may have megabytes."""
     if form.name or not isinstance(result, dict):
@@ -153,7 +144,7 @@ VERBS: Final[dict[str, _Verb]] = {
     "counters": _Verb(False, NoParams, "carpool/counters", _within),
     "calls": _Verb(False, CallsFilter, "carpool/calls", msgspec.structs.asdict),
     "recent_calls": _Verb(False, RecentAfter, "carpool/recent_calls", msgspec.structs.asdict),
-    "story": _Verb(False, OneCall, "carpool/story", msgspec.structs.asdict, shown=_story_shown),
+    "story": _Verb(False, OneCall, "carpool/story", msgspec.structs.asdict),
     "why": _Verb(False, OneServer, "carpool/why", msgspec.structs.asdict),
     "profiles": _Verb(False, NoParams, "carpool/profiles", msgspec.structs.asdict),
     "tools": _Verb(
@@ -252,7 +243,7 @@ class OperatorRequests:
     def _ask(self, x: int, principal: str, verb: _Verb, form: Any, now: float) -> None:
         def found(answer: Any, now: float) -> None:
             if answer is not None:
-                self._table.out.append(_page(x, answer, lambda result: self._shown(verb, form, result)))
+                self._answered(x, verb, form, answer)
             elif verb.changes:
                 self._table.out.append(refusal(x, 504, INTERNAL_ERROR, _UNKNOWN_OUTCOME))
             else:
@@ -264,6 +255,25 @@ class OperatorRequests:
         self._table.start_own_request(
             x, stream, dialogue, found, now, is_repeatable=not verb.changes, limit_s=limit_s
         )
+
+    def _answered(self, x: int, verb: _Verb, form: Any, answer: dict[str, Any]) -> None:
+        """The broker has answered. What it tells of a call that went to other nodes, those complete."""
+        result = answer.get("result")
+        call = call_named(form.call) if verb is VERBS["story"] else None
+        if call is None or answer.get("error") is not None or not isinstance(result, dict):
+            self._table.out.append(_page(x, answer, lambda result: self._shown(verb, form, result)))
+            return
+        asked = AskNodes(x, call, result, crossings(result, call))
+        self._table.out.append(asked if asked.crossings else self.nodes_told(asked, ()))
+
+    def nodes_told(self, asked: AskNodes, stories: Sequence[NodeStory]) -> Respond:
+        """Return the answer to `story`: with its steps in words here and at other nodes, oldest first."""
+        shown = {
+            **asked.story,
+            "nodes": [each.as_json() for each in stories],
+            "steps": [step._asdict() for step in timeline(asked.story, asked.call, stories)],
+        }
+        return Respond(asked.x, 200, msgspec.json.encode(shown), _HEADERS)
 
     def _shown(self, verb: _Verb, form: Any, result: Any) -> Any:
         if verb is VERBS["status"] and isinstance(result, dict):

@@ -9,6 +9,7 @@ import pytest
 from carpool.http.core.access import AccessRules, hash_of
 from carpool.http.core.effects import LogsFound
 from carpool.http.core.operator_requests import ACT_S, READ_S, VERBS
+from carpool.readings.call_steps import Crossing, StoryStep, node_story
 from carpool_protocol.carrier.streams import OpenStream, StreamOpened
 from tests.behaviours import behaviour
 from tests.client.http.door_core_rig import DoorCoreRig, request
@@ -368,6 +369,35 @@ def test_a_story_is_told_in_words() -> None:
     arrived = {"at": 2.0, "event": {"type": "CallRequested", "session": "s2"}, "effects": []}
     door.answer(s, exchange, 1, call="c7", run="", broker=[arrived], supervisor=[], pids={}, nodes={})
     assert door.body(x)["steps"] == [{"at": 2.0, "where": "broker", "text": "came from s2"}]
+    assert (door.body(x)["nodes"], door.node_questions) == ([], [])
+
+
+@behaviour("operate:http", "cluster:story")
+def test_a_story_has_what_other_nodes_tell_in_the_form_of_the_verb() -> None:
+    door = rig()
+    x = send(door, "story?call=c7", "reader")
+    s, _, exchange = asked(door)
+    handed = {"type": "WriteCall", "call": {"call": 7}, "instance": 3, "wire": 9}
+    ended = {"type": "CallAnswered", "call": 7, "is_error": False}
+    supervisor = [
+        {"at": at, "event": {"type": "Call"}, "effects": [effect]}
+        for at, effect in ((2.0, handed), (4.0, ended))
+    ]
+    nodes = {"3": {"node": "alpha", "session": 5}}
+    door.answer(s, exchange, 1, call="c7", run="", broker=[], supervisor=supervisor, pids={}, nodes=nodes)
+    (question,) = door.node_questions
+    assert question.crossings == [Crossing("alpha", 5, 9, 2.0, 4.0)]
+    assert x not in door.answers
+    told = node_story(question.crossings[0], "c40", [StoryStep(3.0, "broker", "came from s1")])
+    door.take(door.core.nodes_told(question, [told]))
+    shown = door.body(x)
+    assert [(step["at"], step["where"]) for step in shown["steps"]] == [
+        (2.0, "supervisor"), (3.0, "alpha broker"), (4.0, "supervisor"),
+    ]  # fmt: skip
+    assert shown["nodes"] == [
+        {"node": "alpha", "session": 5, "wire": 9, "call": "c40", "ahead_s": 0.0, "refused": "",
+         "steps": [{"at": 3.0, "where": "alpha broker", "text": "came from s1"}]}
+    ]  # fmt: skip
 
 
 @behaviour("operate:http")

@@ -1259,6 +1259,10 @@ _DOOR: Final = {
         "docs/http.md",
         "Headers, bodies, sessions, requests and slow clients are bounded, and nobody else pays for one.",
     ),
+    "http:bounds-at-once": Behaviour(
+        "docs/http.md",
+        "A changed bound of the HTTP door holds at once; no request waits for that, and no call ends.",
+    ),
     "handover:address": Behaviour(
         "docs/decisions/0054",
         "The address of the HTTP door takes connections from its first bind to `carpool down`, whatever is "

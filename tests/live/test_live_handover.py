@@ -199,7 +199,7 @@ async def test_a_door_with_other_settings_goes_on_with_connections_and_sessions(
         connection.connect()
         send(connection, "good__hold", text="open", seconds=0, until=str(end))
         await one.until(lambda facts: facts["totals"]["in_flight"] == 1, "the call is at the server")
-        one.configure(servers, http={"port": port, "max_sessions": 77})
+        one.configure(servers, http={"port": port, "json_response": True})
         await until(lambda: "it starts again" in one.log("http"), "the door has seen it", WAIT_S)
         waiting = HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
         send(waiting, "good__echo", text="waiting")
@@ -223,6 +223,34 @@ async def test_a_door_with_other_settings_goes_on_with_connections_and_sessions(
         )
         assert ping.status == 200
     waiting.close()
+
+
+@behaviour("http:bounds-at-once")
+async def test_another_bound_holds_at_once_and_holds_up_no_request_while_a_long_call_runs(
+    daemon: Make, tmp_path: Path
+) -> None:
+    port, end = free_port(), tmp_path / "end"
+    servers = {"good": observer()}
+    one = daemon(servers, http={"port": port, "max_open": 1})
+    url, first = door(one)
+    connections = [HTTPConnection("127.0.0.1", port, timeout=LIMIT_S) for _ in range(3)]
+    with trio.fail_after(LIMIT_S):
+        for number, connection in enumerate(connections[:2]):
+            send(connection, "good__hold", text=str(number), seconds=0, until=str(end))
+            if number == 0:
+                await one.until(lambda facts: facts["totals"]["in_flight"] == 1, "the call is at the server")
+        refused = await trio.to_thread.run_sync(connections[1].getresponse)
+        assert (refused.status, bool(refused.read())) == (429, True)
+        one.configure(servers, http={"port": port, "max_open": 3, "max_sessions": 77})
+        await until(lambda: modern(url, "tools/list").status == 200, "the new bound holds", WAIT_S)
+        for connection in connections[1:]:
+            send(connection, "good__hold", text="more", seconds=0, until=str(end))
+        await one.until(lambda facts: facts["totals"]["in_flight"] == 3, "all are at the server at once")
+        assert door(one) == (url, first), "the door stays"
+        end.touch()
+        for connection in connections:
+            assert await trio.to_thread.run_sync(text, connection) == "held"
+            connection.close()
 
 
 @behaviour("handover:address")
@@ -277,7 +305,7 @@ async def test_a_session_goes_on_while_a_slow_client_holds_up_the_change_of_sett
         async with stream:
             await stream.send_all(b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\nhalf")
             connection.connect()
-            one.configure(servers, http={"port": port, "max_sessions": 77})
+            one.configure(servers, http={"port": port, "json_response": True})
             await until(lambda: "it starts again" in one.log("http"), "the door has seen it", WAIT_S)
             for ident in (2, 3):
                 connection.request("POST", "/mcp", json.dumps(request(ident, "ping")), headers)

@@ -49,6 +49,7 @@ from carpool_broker.core.model.events import (
     ListenResumed,
     ListPageRequested,
     LogLevelRequested,
+    OpenCallsRaised,
     PausedServersChanged,
     PingRequested,
     PinsApproved,
@@ -479,6 +480,9 @@ class BrokerCore:
                     self.requests.catalogs_changed(now)
             case AskProgressed():
                 self.agent_asks.ask_progressed(session, event)
+            case OpenCallsRaised():
+                session.max_open_calls = max(session.max_open_calls, event.max_open_calls)
+                self.admission.send_queued(session, now)
             case UnreadChanged():
                 self.call_table.unread_changed(session, event.unread_bytes, now)
             case InitializedReceived():

@@ -31,6 +31,7 @@ from carpool_protocol.carrier.streams import (
     CloseStream,
     ControlMessage,
     ExchangeClientGone,
+    OpenCallsRaised,
     OpenStream,
     StreamClosed,
     StreamOpened,
@@ -218,7 +219,9 @@ class MultiplexedConnection:
                     self._line_handler.request_abandoned(stream.id, request)
             case CloseStream() if stream is not None:
                 self._forget_stream(stream)
-            case ExchangeClientGone() | CloseStream() if number <= self._last:
+            case OpenCallsRaised() if stream is not None:
+                self._line_handler.feed([events.OpenCallsRaised(stream.id, word.max_open_calls)])
+            case ExchangeClientGone() | CloseStream() | OpenCallsRaised() if number <= self._last:
                 pass  # it was sent before our refusal arrived
             case _:
                 return "it sent an impossible control message about a stream"

@@ -1,7 +1,7 @@
 """One door's process: its settings, its socket, its lifeline, its end and what it leaves to the next door.
 
 Owns which configuration it serves (the file's `http`, an address of the command line above it), what of it
-can change while it serves (tokens, hosts, origins), and the refusal to listen openly without tokens.
+can change while it serves (tokens, hosts, origins, bounds), and the refusal to listen openly without tokens.
 
 Knows nothing of: requests, the broker.
 """
@@ -257,12 +257,14 @@ class _HttpDoor:
             cpu_s=time.thread_time,
             page_codes=PageCodes(self._key, lambda: secrets.token_urlsafe(32)),
         )
-        descriptors = raise_descriptor_limit(settings.max_connections + _SPARE_DESCRIPTORS)
-        most = max(1, min(settings.max_connections, descriptors - _SPARE_DESCRIPTORS))
-        limits = HttpLimits(body_bytes=settings.max_body_bytes)
         logs = paths.log_dir(os.environ, directory)
         self._server = HttpDoorServer(
-            directory, self._core, limits, most, logs=logs, on_held=lambda: launcher.send(HELD)
+            directory,
+            self._core,
+            _limits(settings),
+            _most_connections(settings),
+            logs=logs,
+            on_held=lambda: launcher.send(HELD),
         )
 
     async def serve(self, lifeline: int) -> int:
@@ -325,8 +327,8 @@ class _HttpDoor:
                 write_url(self._directory, self._url, self._key)
 
     async def _watch_config(self) -> None:
-        """Watch the configuration, and what the node's process says of the cluster. Tokens, hosts and origins
-        change at once; for another address the launcher starts another door.
+        """Watch the configuration, and what the node's process says of the cluster. Tokens, hosts, origins
+        and bounds change at once; for another address or form of answers the launcher starts another door.
         """
         seen = stamp(self._file.path)
         while True:
@@ -350,6 +352,7 @@ class _HttpDoor:
                 self._hand_over(DRAIN_S, sessions_end=False)
                 return
             self._settings = fresh
+            self._server.set_rules(_rules(fresh), _limits(fresh), _most_connections(fresh))
             self._server.set_gate(self._gate(fresh))
 
     def _end_expired_tokens(self) -> None:
@@ -387,6 +390,16 @@ def _rules(settings: HttpConfig) -> HttpRules:
     )
 
 
+def _limits(settings: HttpConfig) -> HttpLimits:
+    return HttpLimits(body_bytes=settings.max_body_bytes)
+
+
+def _most_connections(settings: HttpConfig) -> int:
+    """Return how many connections there may be, if the system lets this process open so many."""
+    descriptors = raise_descriptor_limit(settings.max_connections + _SPARE_DESCRIPTORS)
+    return max(1, min(settings.max_connections, descriptors - _SPARE_DESCRIPTORS))
+
+
 def _valid_tokens(settings: HttpConfig, now: float) -> dict[str, HttpToken]:
     """Return the tokens that have not expired."""
     return {name: token for name, token in settings.tokens.items() if not token.is_expired(now)}
@@ -394,5 +407,6 @@ def _valid_tokens(settings: HttpConfig, now: float) -> dict[str, HttpToken]:
 
 def _fixed(settings: HttpConfig) -> tuple[object, ...]:
     """Return the settings that cannot change while it serves."""
-    free = {"tokens", "hosts", "origins"}
+    bounds = {"max_body_bytes", "max_connections", "max_open", "max_sessions", "session_idle_s"}
+    free = {"tokens", "hosts", "origins", *bounds}
     return tuple(getattr(settings, name) for name in settings.__struct_fields__ if name not in free)

@@ -32,6 +32,7 @@ from carpool.http.core.effects import (
     EndEvents,
     HoldRequest,
     HttpRequest,
+    HttpRules,
     LogsFound,
     ReadLog,
     RequestsHeld,
@@ -107,7 +108,7 @@ class HttpDoorServer:
         self._connections: set[HttpConnection] = set()
         self._parting: dict[HttpConnection, None] = {}
         """Connections that were refused when they came, the oldest first. They give way to new ones."""
-        self._shares = ProcessShares(max(1, max_connections * 3 // 4), self._refuse, log.warn)
+        self._shares = ProcessShares(_share(max_connections), self._refuse, log.warn)
         """Used where no tokens are needed."""
         self._unknown: dict[HttpConnection, None] = {}
         """Where tokens are needed: connections that have shown none, the oldest first."""
@@ -468,6 +469,12 @@ class HttpDoorServer:
             if not self._is_let_in(connection):  # it came while tokens were asked for
                 connection.close_after_write()
 
+    def set_rules(self, rules: HttpRules, limits: HttpLimits, max_connections: int) -> None:
+        """Set new rules and limits while requests are open. What is open beyond a lower limit stays open."""
+        self.limits, self._max_connections = limits, max_connections
+        self._shares.set_most(_share(max_connections))
+        self._perform(self._core.set_rules(rules))
+
     def stop(self) -> None:
         """End, after a short time for open answers."""
         self._stopping.set()
@@ -487,6 +494,11 @@ class HttpDoorServer:
 
     def _tick(self) -> None:
         self._perform(self._core.tick(self._clock()))
+
+
+def _share(max_connections: int) -> int:
+    """Return how many connections one process may have."""
+    return max(1, max_connections * 3 // 4)
 
 
 def _read_logs(folder: str, wanted: ReadLog) -> LogsFound:

@@ -62,6 +62,10 @@ class ProcessShares:
         self._waiting: dict[HttpConnection, None] = {}
         self._deciding: asyncio.Task[None] | None = None
 
+    def set_most(self, most: int) -> None:
+        """Set how many connections a process may have. What is open stays open."""
+        self._most = most
+
     def connection_noted(self, connection: "HttpConnection", inode: int) -> None:
         """Count this connection for the processes that have this socket."""
         self._inodes[connection] = inode

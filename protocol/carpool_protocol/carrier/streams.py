@@ -17,6 +17,7 @@ without an answer. At the same broker a later door has only the `Mcp-Session-Id`
     door → broker    {"open": Open}          answered by `opened` or `refused`; messages may follow at once
                      {"gone": X}             the client of exchange X went away
                      {"close": {}}           the session is over; no message of it follows
+                     {"calls": N}            the stream may have N calls open, if it could have fewer before
     broker → door    {"opened": Opened}      before everything else of the stream
                      {"refused": Refused}    there is no such stream; messages sent on it are dropped
                      {"over": X}             exchange X gets no (further) answer: its client cancelled it
@@ -112,6 +113,12 @@ class ExchangeClientGone(Struct, frozen=True):
     exchange: int
 
 
+class OpenCallsRaised(Struct, frozen=True):
+    """The stream may have more calls open from now on than `OpenStream.max_open_calls` said."""
+
+    max_open_calls: int
+
+
 class CloseStream(Struct, frozen=True):
     """The door ends the stream."""
 
@@ -145,6 +152,7 @@ ControlMessage = (
     | StreamOpened
     | StreamRefused
     | ExchangeClientGone
+    | OpenCallsRaised
     | CloseStream
     | ExchangeEnded
     | StreamClosed
@@ -162,6 +170,7 @@ class _ControlFrame(Struct, frozen=True, omit_defaults=True):
     refused: StreamRefused | None = None
     gone: int | None = None
     close: CloseStream | None = None
+    calls: int | None = None
     over: int | None = None
     closed: StreamClosed | None = None
     served: str | None = None
@@ -237,6 +246,7 @@ def read_control(raw: bytes) -> ControlMessage | None:
         if each is not None
     ]
     messages += [] if frame.gone is None else [ExchangeClientGone(frame.gone)]
+    messages += [] if frame.calls is None else [OpenCallsRaised(frame.calls)]
     messages += [] if frame.over is None else [ExchangeEnded(frame.over)]
     messages += [] if frame.served is None else [SupervisorAssigned(frame.served)]
     messages += [] if frame.stateful is None else [ServersStateful(frame.stateful)]
@@ -255,6 +265,8 @@ def _control_frame(message: ControlMessage) -> _ControlFrame:
             return _ControlFrame(gone=message.exchange)
         case CloseStream():
             return _ControlFrame(close=message)
+        case OpenCallsRaised():
+            return _ControlFrame(calls=message.max_open_calls)
         case ExchangeEnded():
             return _ControlFrame(over=message.exchange)
         case StreamClosed():

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.bounds import SessionBounds
@@ -275,6 +276,19 @@ def test_a_call_goes_to_the_pool_under_the_servers_own_name_and_its_answer_back(
     assert rig.feed(CallAnswered(CallId(1), is_error=False, body=answer)) == [
         Reply(ONE, RawJson(b"1.0"), False, answer, CallId(1))
     ]
+
+
+@behaviour("http:bounds-at-once")
+@pytest.mark.parametrize(("bound", "sent"), [(1, 0), (3, 2), (9, 2)])
+def test_calls_that_wait_go_when_their_session_may_have_more_open(bound: int, sent: int) -> None:
+    rig = TwoServersRig()
+    rig.feed(ev.LimitsRead(SessionBounds(max_open_calls=1), 10.0))
+    rig.ready()
+    for request in ("1", "2", "3"):
+        rig.call("a__x", request)
+    assert len([each for each in rig.feed(ev.OpenCallsRaised(ONE, bound)) if isinstance(each, Call)]) == sent
+    rig.feed(ev.OpenCallsRaised(ONE, 1))
+    rig.core.check()
 
 
 @behaviour("calls:own-ids")

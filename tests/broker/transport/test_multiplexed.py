@@ -11,6 +11,7 @@ import pytest
 import trio
 from msgspec.structs import replace
 
+from carpool_broker.core.model import events
 from carpool_broker.core.model.effects import NO_CALL
 from carpool_broker.core.model.events import AnyEvent, PingRequested
 from carpool_broker.transport import attach_dialogue as attaching
@@ -34,6 +35,7 @@ from carpool_protocol.carrier.streams import (
     ControlMessage,
     ExchangeClientGone,
     Kind,
+    OpenCallsRaised,
     OpenStream,
     StreamClosed,
     StreamOpened,
@@ -60,6 +62,7 @@ class Hall(NoReturningSessions):
         self.here: dict[SessionId, tuple[Attach, OpenStream | None]] = {}
         self.given_up: list[tuple[SessionId, RawJson]] = []
         self.lines: list[bytes | OverlongLine] = []
+        self.fed: list[AnyEvent] = []
         self.streams: dict[SessionId, SessionStream] = {}
         self.slow: dict[str, Callable[[], None]] = {}
         """Looks that take their time, by the directory `/slow…` that they are for."""
@@ -91,6 +94,7 @@ class Hall(NoReturningSessions):
         self.lines += lines
 
     def feed(self, burst: list[AnyEvent]) -> None:
+        self.fed += burst
         burst.clear()
 
     def message_received(
@@ -388,6 +392,22 @@ async def test_sessions_end_with_their_stream_and_with_the_connection(tmp_path: 
         await porter.end.aclose()
         await until(lambda: not one.hall.here, "all are over")
         await until(lambda: not one.door.connections.agents, "and the connection is forgotten")
+
+
+@behaviour("http:bounds-at-once")
+async def test_a_door_may_let_an_open_stream_have_more_calls(tmp_path: Path) -> None:
+    async with house(tmp_path) as one:
+        porter = await attached(one)
+        await porter.send(
+            control_line(1, OpenStream(kind="shared", max_open_calls=1)),
+            control_line(1, OpenCallsRaised(4)),
+            control_line(2, OpenStream(server="nope")),
+            control_line(2, OpenCallsRaised(4)),
+        )
+        await until(lambda: one.hall.fed, "it has come")
+        (session,) = one.hall.here
+        assert one.hall.fed == [events.OpenCallsRaised(session, 4)]
+        await porter.end.aclose()
 
 
 @behaviour("streams:gone-is-no-cancel", "streams:gone-cancels")

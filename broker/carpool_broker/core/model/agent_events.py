@@ -90,6 +90,13 @@ class SessionSourceChanged(BrokerEvent, frozen=True):
     """True: it is in another workspace, so its resource subscriptions mean other resources."""
 
 
+class OpenCallsRaised(BrokerEvent, frozen=True):
+    """This session may have so many calls open from now on, if it could have fewer before."""
+
+    session: SessionId
+    max_open_calls: int
+
+
 class UnreadChanged(BrokerEvent, frozen=True):
     """The number of unread bytes of this agent has changed by a MiB, or the agent has read all."""
 
@@ -311,6 +318,7 @@ AgentEvent = (
     SessionSourceChanged
     | CarrierAnnounced
     | SessionClosed
+    | OpenCallsRaised
     | UnreadChanged
     | InitializeRequested
     | InitializedReceived

@@ -233,6 +233,13 @@ class HttpCore:
         self._live.end_principals(stays)
         return self._take_effects()
 
+    def set_rules(self, rules: HttpRules) -> list[Effect]:
+        """Set other bounds while requests are open. `path`, `stateless` and `json_response` must stay."""
+        self.rules = rules
+        self._quotas.set_rules(rules)
+        self._table.set_rules(rules)
+        return self._take_effects()
+
     def set_cluster(self, cluster: Mapping[str, Any] | None) -> None:
         """Set what is shown of the cluster: the section `cluster` of `carpool status --json`."""
         self._operator_requests.cluster = self._live.cluster = cluster

@@ -15,17 +15,23 @@ class PrincipalQuotas:
     """Open sessions and open requests, by principal."""
 
     def __init__(self, rules: HttpRules) -> None:
-        self._max_sessions = rules.max_sessions
-        self._max_open = rules.max_open
-        self._sessions_per_principal = rules.max_sessions
+        self._principals = 1
+        self.set_rules(rules)
         self._sessions: dict[str, int] = {}
         self._open: dict[str, int] = {}
         self._held: dict[int, str] = {}
         """HTTP requests that wait before they go to the broker, and their principals."""
         self.session_count = 0
 
+    def set_rules(self, rules: HttpRules) -> None:
+        """Set the bounds. What is open beyond a lower one stays open."""
+        self._max_sessions = rules.max_sessions
+        self._max_open = rules.max_open
+        self.share_sessions(self._principals)
+
     def share_sessions(self, principals: int) -> None:
         """Divide the sessions among this many principals."""
+        self._principals = principals
         self._sessions_per_principal = max(1, self._max_sessions // principals)
 
     def is_at_limit(self, principal: str) -> bool:

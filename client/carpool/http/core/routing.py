@@ -68,6 +68,7 @@ from carpool_protocol.carrier.streams import (
     ControlMessage,
     ExchangeClientGone,
     ExchangeEnded,
+    OpenCallsRaised,
     OpenStream,
     ServersStateful,
     StreamClosed,
@@ -129,6 +130,14 @@ class ExchangeTable:
         self._last_s = 0
         self._last_x = first
         self._commented = 0.0
+
+    def set_rules(self, rules: HttpRules) -> None:
+        """Set the rules. Streams that many agents share may have more calls open at once."""
+        is_raised = rules.max_open > self.rules.max_open
+        self.rules = rules
+        for stream in self._shared.values():
+            if is_raised and stream.sort == "shared":
+                self.out.append(SendToBroker(control_line(stream.s, OpenCallsRaised(rules.max_open))))
 
     def next_number(self) -> int:
         """Return the number for the next HTTP request, or for a request of the door itself."""

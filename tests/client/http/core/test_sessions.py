@@ -9,6 +9,7 @@ from carpool_protocol.carrier.streams import (
     CloseStream,
     ExchangeClientGone,
     ExchangeEnded,
+    OpenCallsRaised,
     OpenStream,
     StreamClosed,
     StreamOpened,
@@ -414,6 +415,43 @@ def test_more_sessions_and_more_requests_than_allowed_are_refused_for_now() -> N
     assert (desk.status(x), desk.header(x, "Retry-After"), desk.body(x)["id"]) == (429, "1", 4)
     desk.answer(s, first, 2)
     assert desk.post(request(5, "ping"), mcp_session_id=session) not in desk.answers
+
+
+@behaviour("http:bounds-at-once")
+def test_other_bounds_hold_at_once_and_what_is_open_beyond_them_stays_open() -> None:
+    desk = DoorCoreRig(HttpRules(max_sessions=1, max_open=1))
+    session, s = desk.initialized()
+    first = desk.post(CALL, mcp_session_id=session)
+    assert desk.status(desk.post(request(3, "ping"), mcp_session_id=session)) == 429
+    desk.take(desk.core.set_rules(HttpRules(max_sessions=2, max_open=3)))
+    second = desk.post(request(4, "ping"), mcp_session_id=session)
+    assert second not in desk.answers
+    desk.initialized(session="sid-2")
+    desk.take(desk.core.set_rules(HttpRules(max_sessions=1, max_open=9)))
+    assert desk.status(desk.post(request(5, "initialize"))) == 503
+    desk.take(desk.core.set_rules(HttpRules(max_sessions=1, max_open=1, session_idle_s=5.0)))
+    assert desk.status(desk.post(request(6, "ping"), mcp_session_id=session)) == 429
+    for x, ident in ((first, 2), (second, 4)):
+        desk.answer(s, x, ident)
+        assert desk.status(x) == 200
+    desk.wait(5.0)
+    assert desk.status(desk.post(request(7, "ping"), mcp_session_id=session)) == 404, "it was idle"
+
+
+@behaviour("http:bounds-at-once")
+def test_the_broker_hears_of_a_higher_bound_of_shared_streams_alone() -> None:
+    desk = DoorCoreRig(HttpRules(max_open=2))
+    desk.initialized()
+    desk.post(modern(1, "tools/list"), **modern_headers("tools/list"))
+    s, word = desk.word()
+    assert isinstance(word, OpenStream)
+    assert word.max_open_calls == 2
+    desk.heard("tools/list")
+    desk.take(desk.core.set_rules(HttpRules(max_open=1)))
+    assert not desk.told
+    desk.take(desk.core.set_rules(HttpRules(max_open=9)))
+    assert desk.word() == (s, OpenCallsRaised(9))
+    assert not desk.told
 
 
 @behaviour("workspaces:attach")

@@ -148,7 +148,7 @@ def test_a_session_that_is_over_waits_no_longer_for_the_broker() -> None:
             await asyncio.Event().wait()
 
         far = FarEnd()
-        end = BrokerEnd(AttachTarget(directory, {}), attach_line("beta", "git", ""), far.events)
+        end = BrokerEnd(AttachTarget(directory, {}), attach_line("alpha", "beta", "git", ""), far.events)
         end._connection.open = no_broker  # type: ignore[method-assign]
         await waits.wait()
         end.end("lost")

@@ -6,12 +6,15 @@ all of them, without a descriptor of its own for each. Invariants: a connection 
 so its bytes are whole requests or the beginning of the next one; no more than `MOST` are left, because the
 kernel counts descriptors on their way against the limit of each process of the user (unix(7), ETOOMANYREFS).
 
+`python -m carpool.http.left_connections FD` ends those in one such socket (`launcher.http_refusal`).
+
 Knows nothing of: HTTP, which connections are left, how the socket gets to the next door (`launcher`).
 """
 
 import contextlib
 import os
 import socket
+import sys
 import tempfile
 from typing import Final, NamedTuple
 
@@ -151,3 +154,7 @@ def _read(fd: int) -> bytes:
     while part := os.read(fd, _READ_BYTES):
         parts.append(part)
     return b"".join(parts)
+
+
+if __name__ == "__main__":
+    end_unserved(int(sys.argv[1]))

@@ -28,6 +28,7 @@ from carpool.launcher.http_door import (
     write_door_problem,
 )
 from carpool.launcher.http_handover import HELD, HOLD, LEFT, LISTENS, LISTENS_NOT, HttpHandover
+from carpool.launcher.http_refusal import refuse_connections
 from carpool.launcher.log import exit_status_text, log_line
 from carpool.launcher.node_process import EXIT_CONFIG as NODE_EXIT_CONFIG
 from carpool.launcher.node_process import NodeProcessWatch
@@ -57,7 +58,9 @@ STOP_S = 15.0
 DOOR_S = 10.0
 """A starter of carpool waits this long for a door that is wanted."""
 START_DEATHS = 3
-"""The number of deaths before anything was ready, after which starting is given up."""
+"""The number of deaths before anything was ready, after which starting is given up. After as many deaths of
+the HTTP door in a row, requests that wait for it are refused.
+"""
 _NO_START = "carpool does not start without the HTTP door that it was told to open"
 _TICK_S = 1.0
 _LOOK_S = 0.05
@@ -257,9 +260,16 @@ class Launcher:
 
     def _drop_handover(self) -> None:
         """No HTTP door follows: nothing listens any more."""
+        self._refuse_connections()
         if self.handover.descriptors:
             self.handover.close()
             self._service_manager.forget(LISTENER)
+
+    def _refuse_connections(self) -> None:
+        """No HTTP door takes the connections of the last one soon: answer the requests that wait on them."""
+        if self.handover.connections >= 0:
+            refuse_connections(self.handover.connections, self._environ)
+            self.handover.set_connections(-1)
             self._service_manager.forget(CONNECTIONS)
 
     def _check_runtime_dir(self) -> None:
@@ -385,6 +395,8 @@ class Launcher:
             self._remove_door_file()
         elif self._runtime_dir is None or self._runtime_dir.is_ours():
             write_door_problem(self._directory, status, words, retried=again)
+        if self._door.restart_policy.deaths >= START_DEATHS:
+            self._refuse_connections()
         expected = status in {0, EXIT_CONFIG, EXIT_UNWANTED, EXIT_TAKEN}
         if not expected:
             log_line(f"http ended with {exit_status_text(status)}; starting it again", "warning")

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from carpool.http.left_connections import LeftConnection, pack
 from carpool.launcher.http_address import bind, has_address
 from carpool.launcher.http_door import read_door_url
 from carpool.launcher.http_handover import HandoverOffer, HttpHandover, take_offer
 from carpool_protocol.bootstrap import paths, peer_credentials
 from tests.behaviours import behaviour
 from tests.kit.ports import free_port
-from tests.kit.private_daemon import PrivateDaemon, until
+from tests.kit.private_daemon import LIMIT_S, PrivateDaemon, until
 
 WAIT_S = 20.0
 
@@ -261,6 +262,29 @@ def test_a_door_that_cannot_serve_as_configured_leaves_nothing_that_listens(hous
     file.write_text(f'{{"http": {{"port": {port}, "host": "0.0.0.0"}}}}')
     os.kill(pid, signal.SIGKILL)
     until(lambda: not accepts(port), "nothing listens")
+
+
+@behaviour("handover:requests")
+def test_requests_that_wait_for_a_door_that_cannot_start_are_refused(house: PrivateDaemon) -> None:
+    broken = house.base / "broken"
+    (broken / "carpool_broker").mkdir(
+        parents=True
+    )  # what holds nothing of carpool is not on the daemon's path
+    (broken / "sitecustomize.py").write_text("import sys\nsys.modules['carpool.http.process'] = None\n")
+    house.environ["PYTHONPATH"] += os.pathsep + str(broken)
+    ours, client = socket.socketpair()
+    kept = pack([LeftConnection(ours.detach(), b"waits")])
+    offer = HandoverOffer(str(house.directory), handover(kept))
+    giving = threading.Thread(target=offer.serve, args=(WAIT_S,))
+    giving.start()
+    with client, house.start("up", "--http", f"127.0.0.1:{free_port()}") as launcher:
+        try:
+            client.settimeout(LIMIT_S)
+            assert client.makefile("rb").read().startswith(b"HTTP/1.1 503 ")
+        finally:
+            launcher.send_signal(signal.SIGTERM)
+            launcher.communicate(timeout=LIMIT_S)
+    giving.join()
 
 
 @behaviour("handover:address")

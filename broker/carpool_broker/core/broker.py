@@ -49,7 +49,6 @@ from carpool_broker.core.model.events import (
     ListenResumed,
     ListPageRequested,
     LogLevelRequested,
-    OpenCallsRaised,
     PausedServersChanged,
     PingRequested,
     PinsApproved,
@@ -58,6 +57,7 @@ from carpool_broker.core.model.events import (
     RequestCancelled,
     RootsAnswered,
     RootsListChanged,
+    SessionBoundRaised,
     SessionClosed,
     SessionOpened,
     SessionResumed,
@@ -480,7 +480,7 @@ class BrokerCore:
                     self.requests.catalogs_changed(now)
             case AskProgressed():
                 self.agent_asks.ask_progressed(session, event)
-            case OpenCallsRaised():
+            case SessionBoundRaised():
                 session.max_open_calls = max(session.max_open_calls, event.max_open_calls)
                 self.admission.send_queued(session, now)
             case UnreadChanged():

@@ -220,7 +220,7 @@ class MultiplexedConnection:
             case CloseStream() if stream is not None:
                 self._forget_stream(stream)
             case OpenCallsRaised() if stream is not None:
-                self._line_handler.feed([events.OpenCallsRaised(stream.id, word.max_open_calls)])
+                self._line_handler.feed([events.SessionBoundRaised(stream.id, word.max_open_calls)])
             case ExchangeClientGone() | CloseStream() | OpenCallsRaised() if number <= self._last:
                 pass  # it was sent before our refusal arrived
             case _:

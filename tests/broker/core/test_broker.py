@@ -286,8 +286,9 @@ def test_calls_that_wait_go_when_their_session_may_have_more_open(bound: int, se
     rig.ready()
     for request in ("1", "2", "3"):
         rig.call("a__x", request)
-    assert len([each for each in rig.feed(ev.OpenCallsRaised(ONE, bound)) if isinstance(each, Call)]) == sent
-    rig.feed(ev.OpenCallsRaised(ONE, 1))
+    followed = rig.feed(ev.SessionBoundRaised(ONE, bound))
+    assert len([each for each in followed if isinstance(each, Call)]) == sent
+    rig.feed(ev.SessionBoundRaised(ONE, 1))
     rig.core.check()
 
 

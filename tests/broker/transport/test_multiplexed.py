@@ -406,7 +406,7 @@ async def test_a_door_may_let_an_open_stream_have_more_calls(tmp_path: Path) -> 
         )
         await until(lambda: one.hall.fed, "it has come")
         (session,) = one.hall.here
-        assert one.hall.fed == [events.OpenCallsRaised(session, 4)]
+        assert one.hall.fed == [events.SessionBoundRaised(session, 4)]
         await porter.end.aclose()
 
 

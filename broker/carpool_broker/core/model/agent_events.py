@@ -90,7 +90,7 @@ class SessionSourceChanged(BrokerEvent, frozen=True):
     """True: it is in another workspace, so its resource subscriptions mean other resources."""
 
 
-class OpenCallsRaised(BrokerEvent, frozen=True):
+class SessionBoundRaised(BrokerEvent, frozen=True):
     """This session may have so many calls open from now on, if it could have fewer before."""
 
     session: SessionId
@@ -318,7 +318,7 @@ AgentEvent = (
     SessionSourceChanged
     | CarrierAnnounced
     | SessionClosed
-    | OpenCallsRaised
+    | SessionBoundRaised
     | UnreadChanged
     | InitializeRequested
     | InitializedReceived

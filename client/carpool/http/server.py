@@ -1,8 +1,9 @@
 """The door's shell: connections of clients, the line to the broker, and the core between them.
 
-Owns which connection an HTTP request waits on, the listening socket, the seconds' beat, the requests that
-wait for a broker or for the next door, and which connections that one gets (docs/decisions/0054). Carries out
-what the core decides; decides nothing itself but when the process must end.
+Owns which connection an HTTP request waits on, the listening socket, the seconds' beat, and the requests that
+wait for a broker or for the next door. Carries out what the core decides, also which connections may stay
+(`connection_places`) and which the next door gets (`leave_order`); decides nothing itself but when the
+process must end.
 
 Knows nothing of: MCP, what frames say.
 """
@@ -10,7 +11,6 @@ Knows nothing of: MCP, what frames say.
 import asyncio
 import os
 import socket
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from email.utils import formatdate
 from typing import Any, Final
@@ -23,6 +23,7 @@ from carpool.http.body_room import BodyBudget
 from carpool.http.broker_link import BrokerLink, keep_connected
 from carpool.http.connection import HttpConnection
 from carpool.http.core.access import ANY_PRINCIPAL, NO_PRINCIPAL, AccessRules
+from carpool.http.core.connection_places import ConnectionPlaces
 from carpool.http.core.core import HEALTH, HttpCore
 from carpool.http.core.effects import (
     AskNodes,
@@ -39,6 +40,14 @@ from carpool.http.core.effects import (
     Respond,
     SendToBroker,
     WriteEvents,
+)
+from carpool.http.core.leave_order import (
+    ConnectionState,
+    Ending,
+    can_be_left,
+    ending_of,
+    is_settled,
+    leave_order,
 )
 from carpool.http.core.limits import HttpLimits
 from carpool.http.core.pages import HEALTH_S
@@ -69,8 +78,6 @@ _TOO_MANY: Final = Respond(
     b"close some, or use one for several requests",
     media=_TEXT,
 )
-_UNKNOWN_PART: Final = 4
-"""One connection in this many may be of clients that have shown no token yet."""
 _NODES_UNASKED: Final = "other nodes could not be asked; see `carpool logs --daemon`"
 _LOOK_S: Final = 0.02
 _GOODBYE_S: Final = 3.0
@@ -102,19 +109,11 @@ class HttpDoorServer:
         self._lookups: set[asyncio.Task[None]] = set()
         """Work for requests that waits for something beside the broker: files, other nodes."""
         self._core = core
-        self._max_connections = max_connections
         self._waiting: dict[int, HttpConnection] = {}
         """HTTP requests and the connections that wait for their answers."""
-        self._connections: set[HttpConnection] = set()
-        self._parting: dict[HttpConnection, None] = {}
-        """Connections that were refused when they came, the oldest first. They give way to new ones."""
+        self._places: ConnectionPlaces[HttpConnection] = ConnectionPlaces(max_connections)
         self._shares = ProcessShares(_share(max_connections), self._refuse, log.warn)
         """Used where no tokens are needed."""
-        self._unknown: dict[HttpConnection, None] = {}
-        """Where tokens are needed: connections that have shown none, the oldest first."""
-        self._owners: dict[HttpConnection, str] = {}
-        """The principals of connections that have shown a token."""
-        self._count_of: Counter[str] = Counter()
         self._link: BrokerLink | None = None
         self._clock = SteadyClock()
         """A clock that does not count times in which this process stood still."""
@@ -132,47 +131,31 @@ class HttpDoorServer:
     # --- the clients' side (see `connection.RequestHandler`) ---
 
     def client_connected(self, connection: HttpConnection) -> Respond | None:
-        self._connections.add(connection)
-        if len(self._connections) > self._max_connections and self._parting:
-            self._drop(next(iter(self._parting)))
+        for each in self._places.opened(connection, needs_token=not self._core.gate.is_open):
+            self._shares.connection_closed(each)
+            each.abort()
         refused = self._why_refused(connection)
         if refused is not None:
-            self._parting[connection] = None
+            self._places.refused(connection)
         return refused
 
     def _why_refused(self, connection: HttpConnection) -> Respond | None:
-        if not self._core.gate.is_open and connection not in self._owners:
-            self._unknown[connection] = None
-            if len(self._unknown) > max(1, self._max_connections // _UNKNOWN_PART):
-                self._drop(next(iter(self._unknown)))  # whoever has a token shows it at once
-        if len(self._connections) > self._max_connections:
+        if self._places.is_full:
             return Respond(0, 503, b"too many connections are open", media=_TEXT)
         if not self._is_let_in(connection):
             return Respond(0, 403, _NOT_YOURS, media=_TEXT)
-        self._shares.connection_opened(connection, len(self._connections) - 1)
+        self._shares.connection_opened(connection, len(self._places) - 1)
         return None
 
-    def _drop(self, connection: HttpConnection) -> None:
-        self.connection_closed(connection)
-        connection.abort()
-
     def _refuse(self, connection: HttpConnection) -> None:
-        self._parting[connection] = None
+        self._places.refused(connection)
         connection.refuse(_TOO_MANY)
 
     def _shows_token(self, connection: HttpConnection, request: HttpRequest) -> bool:
         """Note the principal of a connection. Returns False if that principal has too many."""
-        principal = self._core.gate.principal(request.headers.get("authorization"))
-        if principal is None:
-            return True
-        del self._unknown[connection]
-        self._note_owner(connection, principal)
-        known = self._max_connections - self._max_connections // _UNKNOWN_PART
-        return self._count_of[principal] <= max(1, known // self._core.gate.principals)
-
-    def _note_owner(self, connection: HttpConnection, principal: str) -> None:
-        self._owners[connection] = principal
-        self._count_of[principal] += 1
+        gate = self._core.gate
+        principal = gate.principal(request.headers.get("authorization"))
+        return principal is None or self._places.token_shown(connection, principal, gate.principals)
 
     def _is_let_in(self, connection: HttpConnection) -> bool:
         """Return whether a connection is let in: without tokens only processes of this user are."""
@@ -189,8 +172,7 @@ class HttpDoorServer:
         gate = self._core.gate
         if gate.is_open:
             return ANY_PRINCIPAL
-        owner = self._owners.get(connection)
-        return owner or gate.principal(headers.get("authorization")) or NO_PRINCIPAL
+        return self._places.owner(connection) or gate.principal(headers.get("authorization")) or NO_PRINCIPAL
 
     def early_refusal(self, path: str, headers: dict[str, str]) -> Respond | None:
         return self._core.early_refusal(path, headers)
@@ -201,7 +183,7 @@ class HttpDoorServer:
         now = self._clock()
         if self._is_last:
             connection.close_after_answer()
-        if connection in self._unknown and not self._shows_token(connection, request):
+        if self._places.is_unknown(connection) and not self._shows_token(connection, request):
             self._perform([Respond(x, 503, b"too many connections of this token are open", media=_TEXT)])
             connection.close_after_write()
             return x
@@ -228,14 +210,8 @@ class HttpDoorServer:
         self._perform(self._core.client_has_room(x))
 
     def connection_closed(self, connection: HttpConnection) -> None:
-        self._connections.discard(connection)
-        self._unknown.pop(connection, None)
-        self._parting.pop(connection, None)
+        self._places.closed(connection)
         self._shares.connection_closed(connection)
-        if (principal := self._owners.pop(connection, None)) is not None:
-            self._count_of[principal] -= 1
-            if not self._count_of[principal]:
-                del self._count_of[principal]
 
     # --- the broker's side ---
 
@@ -312,33 +288,52 @@ class HttpDoorServer:
         """Give up the connections, once no request is arriving and no answer is on its way."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _GOODBYE_S
-        while loop.time() < deadline and not self._is_between_requests():  # noqa: ASYNC110 - seldom and short
+        while loop.time() < deadline and not is_settled(self._states().values()):  # noqa: ASYNC110 - seldom and short
             await asyncio.sleep(_LOOK_S)
-        requests = {connection: x for x, connection in self._waiting.items()}
+        requests, states = self._requests(), self._states()
         left: list[LeftConnection] = []
-        # Of too many the idle ones are not left: those with a request come first.
-        for connection in sorted(self._connections, key=lambda each: each not in requests):
-            x = requests.get(connection, 0)
+        for connection in leave_order(states.items()):
+            x, state = requests.get(connection, 0), states[connection]
             waiting = self._pending.remove(x)
-            found = connection.leave(waiting) if len(left) < left_connections.MOST else None
+            has_room = len(left) < left_connections.MOST
+            found = connection.leave(waiting) if has_room and can_be_left(state) else None
             if found is not None:
-                left.append(found._replace(owner=self._owners.get(connection, "")))
+                left.append(found._replace(owner=self._places.owner(connection)))
                 self._waiting.pop(x, None)
-            elif waiting is not None:
-                connection.close_after_answer()
-                self._perform([self._core.held_refusal(x, waiting)])
-            elif connection.is_arriving:
-                connection.refuse(Respond(0, 503, _CUT, (("Retry-After", "1"),), _TEXT))
-            elif x:
-                connection.close_after_answer()
+            else:
+                self._end_connection(connection, ending_of(state), x, waiting)
         return left
 
-    def _is_between_requests(self) -> bool:
-        """True if no request is arriving on any connection, and no answer is on its way."""
-        answered = {connection for x, connection in self._waiting.items() if x not in self._pending}
-        return all(
-            each.is_failed or (each.may_be_left and each not in answered) for each in self._connections
-        )
+    def _end_connection(
+        self, connection: HttpConnection, ending: Ending, x: int, waiting: HttpRequest | None
+    ) -> None:
+        match ending:
+            case "refuse held":
+                assert waiting is not None
+                connection.close_after_answer()
+                self._perform([self._core.held_refusal(x, waiting)])
+            case "refuse arriving":
+                connection.refuse(Respond(0, 503, _CUT, (("Retry-After", "1"),), _TEXT))
+            case "end after answer":
+                connection.close_after_answer()
+            case "end":
+                pass  # as all that are open when the door ends
+
+    def _requests(self) -> dict[HttpConnection, int]:
+        return {connection: x for x, connection in self._waiting.items()}
+
+    def _states(self) -> dict[HttpConnection, ConnectionState]:
+        requests = self._requests()
+        return {
+            each: ConnectionState(
+                may_be_left=each.may_be_left,
+                is_failed=each.is_failed,
+                is_arriving=each.is_arriving,
+                has_request=each in requests,
+                is_held=requests.get(each, 0) in self._pending,
+            )
+            for each in self._places.open
+        }
 
     def _new_link(self) -> BrokerLink:
         line = BrokerLink(lambda: self._broker_connected(line), self._line_received, self._broker_lost)
@@ -440,7 +435,7 @@ class HttpDoorServer:
         deadline = loop.time() + _GOODBYE_S
         while self._waiting and loop.time() < deadline:  # noqa: ASYNC110 - seldom and short: not worth an event
             await asyncio.sleep(0.02)
-        for connection in list(self._connections):
+        for connection in self._places.open:
             connection.close_after_write()
         for task in tasks:
             task.cancel()
@@ -452,7 +447,7 @@ class HttpDoorServer:
         connection = HttpConnection(self, self._clock, left.data)
         gate = self._core.gate
         if left.owner and not gate.is_open and gate.access_key(left.owner) is not None:
-            self._note_owner(connection, left.owner)  # the earlier door has let it in
+            self._places.owner_known(connection, left.owner)  # the earlier door has let it in
         try:
             sock.setblocking(False)
             await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock)
@@ -463,15 +458,15 @@ class HttpDoorServer:
     def set_gate(self, gate: AccessRules) -> None:
         """Set who may come in from now on; sessions of others are ended."""
         self._perform(self._core.set_gate(gate, self._clock()))
-        for connection in list(self._connections):
-            if not gate.is_open and connection not in self._owners:
-                self._unknown[connection] = None
+        for connection in self._places.open:
+            if not gate.is_open:
+                self._places.token_needed(connection)
             if not self._is_let_in(connection):  # it came while tokens were asked for
                 connection.close_after_write()
 
     def set_rules(self, rules: HttpRules, limits: HttpLimits, max_connections: int) -> None:
         """Set new rules and limits while requests are open. What is open beyond a lower limit stays open."""
-        self.limits, self._max_connections = limits, max_connections
+        self.limits, self._places.most = limits, max_connections
         self._shares.set_most(_share(max_connections))
         self._perform(self._core.set_rules(rules))
 
@@ -487,7 +482,7 @@ class HttpDoorServer:
     def _beat_once(self) -> None:
         now = self._clock()
         self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
-        for connection in list(self._connections):
+        for connection in self._places.open:
             connection.check_timeout(now)
         self._release_pending(now)
         self._perform(self._core.tick(now))

@@ -199,7 +199,7 @@ def test_a_request_that_is_half_read_when_the_door_ends_may_be_finished(tmp_path
     async def play(door: RunningDoor, _: socket.socket) -> None:
         client = await door.client()
         await client.send(POST[:-5])
-        (connection,) = door.server._connections
+        (connection,) = door.server._places.open
         await until(lambda: connection.is_arriving)
         door.server.hand_over(0.0)
         await client.send(POST[-5:])
@@ -278,7 +278,7 @@ def test_connections_that_have_shown_a_token_stay_admitted_at_the_next_door(
         left = await first.ended()
         assert [each.owner for each in left] == ["one"] * shown
         following = RunningDoor(tmp_path, kept, *left, gate=gate(*tokens))
-        await until(lambda: len(following.server._connections) >= 2)
+        await until(lambda: len(following.server._places.open) >= 2)
         stay = shown if "one" in tokens else 2
         answered = 0
         for client in clients:

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.client import HTTPConnection
 from typing import Any
 
@@ -41,10 +42,18 @@ def doored() -> Iterator[Daemon]:
 
 def door(daemon: Daemon) -> tuple[str, int]:
     """The URL and the pid of the door that listens."""
-    file = daemon.directory / "http.json"
-    until_now(lambda: read_door_url(str(daemon.directory)), "the door listens")
-    found = json.loads(file.read_text())
-    return found["url"], found["pid"]
+    found: list[tuple[str, int]] = []
+
+    def listens() -> bool:
+        """Read the file once: a door that is replaced takes its own away, and the next one writes another."""
+        with suppress(OSError, ValueError, KeyError):
+            told = json.loads((daemon.directory / "http.json").read_text())
+            os.kill(told["pid"], 0)
+            found.append((told["url"], told["pid"]))
+        return bool(found)
+
+    until_now(listens, "the door listens")
+    return found[0]
 
 
 class HttpReply:

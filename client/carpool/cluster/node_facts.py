@@ -116,7 +116,7 @@ def cluster_section(facts: NodeFacts | None) -> dict[str, Any] | None:
         "problem": facts.problem,
         "is_draining": own.is_draining,
         "has_namesake": facts.has_namesake,
-        "own": _node_row(own, "this one"),
+        "own": _node_row(own, "left" if facts.has_left else "this one"),
         "nodes": [
             {
                 **_node_row(each.offer, state_of(each)),

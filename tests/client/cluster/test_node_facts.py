@@ -15,6 +15,7 @@ from carpool.cluster.node_facts import (
     read_facts,
     write_facts,
 )
+from carpool.control.verdict import is_cluster_away
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.runtime.node_join import node_pid
 from tests.behaviours import behaviour
@@ -97,6 +98,11 @@ def test_status_has_a_section_and_a_line_of_the_cluster() -> None:
     assert line == "node beta of the cluster carpool: 1 other node reached, 1 not reached, 1 server from them"
     assert cluster_section(None) is None
     assert cluster_line(None) == ""
+    left = cluster_section(NodeFacts(pid=0, own=OWN, has_left=True, problem="it has left the cluster c"))
+    assert left is not None
+    assert left["own"]["state"] == "left"
+    assert cluster_line(left) == "node beta is in no cluster: it has left the cluster c"
+    assert not is_cluster_away({"cluster": left})
     troubled = cluster_line({**section, "problem": "no JetStream", "is_draining": True})
     assert troubled == f"{line}; this one is draining; no JetStream"
     away = cluster_line({**section, "is_up": False, "problem": "refused"})

@@ -161,6 +161,8 @@ async def test_agents_live_through_an_upgrade_in_place_a_dead_broker_and_a_resta
             one.install("2.0.0", moved=True)
             await kill_broker(one)
             late = await idle.start("good__echo", {"text": "while nobody was there"})
+            # An agent that finds no broker of the supervisor that it was served by hears `maybe` (rule 4).
+            await until(lambda: one.log("broker").count("is resumed") == 3, "all agents are back", WAIT_S)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(restart, one)
                 await until(lambda: "draining" in one.log("broker"), "the broker drains", WAIT_S)

@@ -78,6 +78,6 @@ def test_after_both_have_died_with_the_broker_every_call_ends_once() -> None:
 
 
 @behaviour("supervisors:several")
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_storm_over_several_supervisors_breaks_no_promise(seed: int) -> None:
     STORMS["supervisors"](seed)

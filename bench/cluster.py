@@ -82,6 +82,8 @@ class MeasuredNode:
             crowd.close()
         if found.errors or found.unanswered:
             raise SystemExit(f"calls failed: {found.errors}, {found.unanswered} unanswered")
+        if not found.latencies_s:
+            raise SystemExit(f"no call has ended within {seconds:g} s: say more --seconds")
         costs.cpu_s = {role: spent / found.calls for role, spent in costs.cpu_s.items()}
         return 1000 * statistics.median(found.latencies_s), found.calls / found.seconds, costs
 

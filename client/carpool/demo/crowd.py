@@ -146,7 +146,7 @@ class DemoAgents:
             if now_s >= end_s:
                 all_ = f"all of {len(self._members)} agents did {what}"
                 if end_s == self._deadline_s:
-                    raise DemoError(f"the demo's own time was over before {all_}")
+                    raise DemoError(f"the time of the demo was over before {all_}; is this machine busy?")
                 raise DemoError(f"not {all_} within {limit_s:.0f} s")
             for key, _ in self._selector.select(max(0.0, min(_LOOK_S, until_s - now_s))):
                 member: _AgentProcess = key.data

@@ -430,7 +430,7 @@ def test_a_demo_whose_whole_time_is_over_does_not_blame_the_step_that_it_was_at(
     agents = DemoAgents(dict(os.environ), tmp_path, time.monotonic())
     try:
         agents.start(plan(tmp_path, "well"))
-        with pytest.raises(DemoError, match="the demo's own time was over before all of 1 agents did attach"):
+        with pytest.raises(DemoError, match="the time of the demo was over before all of 1 agents"):
             agents.attached(20)
     finally:
         agents.close()

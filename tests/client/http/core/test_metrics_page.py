@@ -117,6 +117,7 @@ REASONS: dict[str, dict[str, Any]] = {
     "ok": {}, "supervisor_away": {"healthy": False}, "supervisor_silent": {"healthy": False},
     "config_broken": {"config": {"problem": "line 1"}},
     "servers_failing": {"servers": {**STATUS_NOTHING["servers"], "git": FAILING}},
+    "hooks_failing": {"hooks": [{"name": "guard", "on_failure": "deny", "problem": "it exits with 1"}]},
     "calls_failing": {"counters": {"recent": {"window_s": 120.0, "servers": {}}}},
 }  # fmt: skip
 

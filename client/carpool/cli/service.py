@@ -130,7 +130,7 @@ def service(what: str, *, shown: bool, kind: Kind | None, user: str | None, as_j
 
 def _refuse_user(user: str, kind: Kind | None) -> None:
     if (kind or _HERE) != "systemd":
-        raise click.UsageError("--system is for systemd, which this machine has not; leave it out")
+        raise click.UsageError("--system makes a unit of systemd, and this is for launchd; leave it out")
     try:
         pwd.getpwnam(user)
     except KeyError:

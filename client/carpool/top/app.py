@@ -168,7 +168,7 @@ class TopApp(App[None]):
     def show_reading(self, reading: Reading) -> None:
         """Take a reading and draw it."""
         self.view.add(reading)
-        self._tell_head(self._sentence(dict(reading.status)))
+        self._tell_head(self._sentence({**reading.status, "cluster": reading.cluster}))
         self._totals.update(self.view.head())
         self.redraw()
         now, cpu_s = time.monotonic(), time.process_time()

@@ -242,7 +242,7 @@ class HttpCore:
 
     def set_cluster(self, cluster: Mapping[str, Any] | None) -> None:
         """Set what is shown of the cluster: the section `cluster` of `carpool status --json`."""
-        self._operator_requests.cluster = self._live.cluster = cluster
+        self._operator_requests.cluster = self._live.cluster = self._pages.cluster = cluster
 
     def early_refusal(self, path: str, headers: dict[str, str]) -> Respond | None:
         """Return the answer to a client that is refused whatever it sends."""

@@ -3,6 +3,7 @@
 Knows nothing of: who may see them (`core`), streams of events.
 """
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -36,6 +37,8 @@ class Pages:
         """The last health that the broker has told."""
         self._silent_since: float | None = None
         """The time since which the broker has not answered a question about its health, or is gone."""
+        self.cluster: Mapping[str, Any] | None = None
+        """The section `cluster` of `carpool status --json`: the metrics share its verdict."""
 
     def tools(
         self, x: int, request: HttpRequest, endpoint: Endpoint, now: float, *, linked: bool
@@ -91,7 +94,9 @@ class Pages:
             if facts is None:
                 self._table.out.append(refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1"))
             else:
-                self._table.out.append(_metrics_page(x, facts, request.headers.get("accept", "")))
+                counters, status = facts
+                told = (counters, {**status, "cluster": self.cluster})
+                self._table.out.append(_metrics_page(x, told, request.headers.get("accept", "")))
 
         stream = self._table.shared_stream("control", ("", "", "", "", 0), now)
         self._table.start_own_request(x, stream, own_requests.metrics(), found, now, limit_s=METRICS_S)

@@ -487,6 +487,21 @@ STATUS = {
 }
 
 
+@behaviour("metrics:names")
+@pytest.mark.parametrize(("is_up", "healthy"), [(True, "1.0"), (False, "0.0")])
+def test_the_metrics_have_the_verdict_of_status_on_the_cluster_too(
+    desk: DoorCoreRig, *, is_up: bool, healthy: str
+) -> None:
+    desk.core.set_cluster({"is_up": is_up, "has_left": False})
+    x = desk.send("GET", "/metrics")
+    s, _ = desk.word()
+    counters = {"enabled": True, "run": "r", "since": "", "age_s": 1.0, "rows": []}
+    for method, answer in (("carpool/counters", counters), ("carpool/status", STATUS)):
+        desk.heard(method)
+        desk.answer(s, x, 1, **answer)
+    assert f"carpool_healthy {healthy}" in desk.answers[x].body.decode()
+
+
 @behaviour("http:health")
 def test_health_is_what_the_broker_says_and_its_status_code_says_it_too(desk: DoorCoreRig) -> None:
     well = desk.send("GET", "/health")

@@ -39,6 +39,13 @@ class AskModel:
         """What the supervisor waits for, and whose call it is for."""
         self.asked: dict[AskId, SessionId] = {}
         """What agents were asked and have open."""
+        self._used: set[AskId] = set()
+
+    def new_id(self, ask: AskId) -> AskId:
+        """Return this id for a new ask, or another one if it was used: a supervisor gives none twice."""
+        found = AskId(f"{len(self._used)}.5") if ask in self._used else ask
+        self._used.add(found)
+        return found
 
     def take(self, effect: Any, present: Container[SessionId]) -> None:
         """Judge one effect of the broker; `present`: the sessions that may be written to."""

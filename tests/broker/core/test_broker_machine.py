@@ -321,6 +321,7 @@ class BrokerMachine(RuleBasedStateMachine):
         if ask in self.book.unanswered:  # told again
             assert self.core.handle(AskOpened(CallId(1), ask, method, EMPTY_OBJECT, True), self.now) == []
             return
+        ask = self.book.new_id(ask)
         call = list(self.sent)[pick % len(self.sent)]
         session = self.book.unanswered[ask] = self.sent[call]
         self.feed(AskOpened(call, ask, method, EMPTY_OBJECT, wants_progress=True))

@@ -11,6 +11,7 @@ from carpool.cluster.core.frames import CHANNEL_VERSION, CHUNK_BYTES
 from carpool.cluster.embedded_nats import EmbeddedNats
 from carpool.cluster.links.nats import NatsLink
 from carpool.cluster.links.nats_access import NatsAccess
+from carpool_protocol.runtime.node_join import node_pid
 from tests.behaviours import behaviour
 from tests.kit.live import Daemon, Make, kit
 from tests.kit.node_links import NodeLinkEnd, until
@@ -71,9 +72,10 @@ def test_a_node_that_floods_another_one_is_bounded_and_told_of_in_few_lines(daem
 
         async def attacked() -> None:
             async with asyncio.timeout(LIMIT_S):
+                while not (pid := node_pid(str(alpha.directory))):  # noqa: ASYNC110 - it is in a file
+                    await asyncio.sleep(0.1)
                 while "NATS is connected" not in alpha.log("node"):  # noqa: ASYNC110 - it is a file
                     await asyncio.sleep(0.1)
-                pid = (await asyncio.to_thread(alpha.carpool_json, "cluster", "status"))["pid"]
                 await attack(nats.url, alpha)
                 node = psutil.Process(pid)
                 assert node.num_fds() < node.rlimit(psutil.RLIMIT_NOFILE)[0] * 3 / 4

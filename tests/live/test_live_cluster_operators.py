@@ -9,7 +9,10 @@ from urllib.parse import urljoin
 import trio
 
 from carpool.cluster.requests import story_at_node
+from carpool.control.control_client import ControlClient
 from carpool.launcher.http_door import read_door_url, read_page_key
+from carpool.readings.call_steps import crossings
+from carpool_protocol.ids import call_named
 from tests.behaviours import behaviour
 from tests.kit.cluster import cluster_of, until, until_offered, until_says
 from tests.kit.line_agent import Json
@@ -159,13 +162,19 @@ async def test_a_story_of_a_session_that_has_ended_is_still_told_and_an_absent_n
 async def test_a_node_is_told_nothing_of_sessions_that_are_not_its_own() -> None:
     """The node gamma asks alpha for a call that beta's agent has made there."""
     with trio.fail_after(LIMIT_S):
-        async with cluster_of({**ECHO, "gamma": {}}) as cluster, cluster["beta"].shim() as agent:
+        own = {**ECHO, "gamma": {}}
+        async with cluster_of(own, audit={"on": True}) as cluster, cluster["beta"].shim() as agent:
             await until_offered(cluster, "beta", "echo")
             await until_says(agent, "echo__echo", "x")
+            beta = cluster["beta"]
+            line = json.loads(beta.run("audit", "--json").stdout)[-1]
+            with ControlClient(str(beta.directory), control=True) as door:
+                live = json.loads(bytes(door.request("carpool/story", {"call": line["id"]})))
+            [crossing] = crossings(live, call_named(line["id"]) or 0)
             found = {
                 node: [
                     story_at_node(str(cluster[node].directory), "alpha", session, call)
-                    for session in (1, 2, -1, -2)
+                    for session in (crossing.session, -crossing.session, 1, -1)
                     for call in range(1, 20)
                 ]
                 for node in ("beta", "gamma")

@@ -20,6 +20,7 @@ STATE_FILES: Final = ("trust.json", "places.json", "pool-keys", "verdicts.json",
 """The files directly in the state directory."""
 
 _NAME_PATTERNS: Final[dict[str, str]] = {
+    "node-ids": r"[0-9a-f]+",
     "pins": r"[A-Za-z0-9_-]+-[0-9a-f]{16}\.json",
     "logins": r"[0-9a-f]{32}\.json(\.lock)?",
     "log": r"((broker|launcher|http|(supervisor|server)-[A-Za-z0-9_-]+)\.log|audit\.jsonl)(\.[0-9])?",

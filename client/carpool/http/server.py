@@ -68,8 +68,8 @@ _MARGIN_S: Final = 0.01
 """Added to a time limit, because a timer of the loop can fire a little early."""
 _TEXT: Final = "text/plain; charset=utf-8"
 _NOT_YOURS: Final = (
-    b"this door has no tokens, so it serves the processes of its own user only; he can make a token with "
-    b"`carpool token add NAME`"
+    b"this door has no tokens, so it serves the processes of its own user only; that user can make a token "
+    b"with `carpool token add NAME`"
 )
 _TOO_MANY: Final = Respond(
     0,

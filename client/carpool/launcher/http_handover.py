@@ -6,7 +6,7 @@ closes what it does not give away; an offer ends when a process says that it has
 `OFFER_S`, and then nothing listens.
 Standard library only: the launcher owns it.
 
-Owns also the spelling of what the launcher and the door say to each other about it.
+Also owns the lines that the launcher and the door exchange about it.
 
 Refuses to know: HTTP, what the connections carry (`carpool.http.left_connections`), when a door is wanted.
 Decision: docs/decisions/0054.

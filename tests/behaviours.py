@@ -1882,7 +1882,7 @@ _CLUSTER: Final = {
     ),
     "cluster:state": Behaviour(
         "docs/cluster.md",
-        "An agent is told of lost state at another node only if the server keeps state, as on one machine.",
+        "An agent is told that its state at another node is lost only if the server keeps state.",
     ),
     "cluster:cuts": Behaviour("docs/cluster.md", "A short cut between nodes costs a pause and no call."),
     "cluster:bytes": Behaviour(

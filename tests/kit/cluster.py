@@ -28,7 +28,7 @@ class ClusterUnderTest:
         return self.nodes[name]
 
     def facts(self, name: str) -> Json:
-        """What `carpool cluster status --json` prints, read as it does, without a process."""
+        """Return the facts that `carpool cluster status --json` prints, from the file that it reads."""
         found = read_facts(str(self.nodes[name].directory))
         assert found is not None, f"{name} is in no cluster"
         facts: Json = msgspec.to_builtins(found)

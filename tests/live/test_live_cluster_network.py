@@ -24,7 +24,7 @@ HELD_PIECES: Final = 4
 BREAK_BYTES: Final = 100_000
 """Connections break again once this many bytes have passed."""
 UNREAD_S: Final = 5.0
-"""Of an agent from which nothing is taken in this time no more is read."""
+"""An agent sends no further call if nothing of it is read in this time."""
 BIG_BYTES: Final = 10 * 1024 * 1024
 SERVERS: Final[dict[str, Json]] = {"echo": kit("echo", sharing="concurrent")}
 each_kind = pytest.mark.parametrize("kind", KINDS)

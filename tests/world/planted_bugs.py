@@ -35,11 +35,11 @@ FOLDER = ROOT / "tests/world/planted"
 MOST_SEEDS = 40
 """A bug that so many storms do not find is not found."""
 QUICK_S = 1.0
-"""Of the seeds that find a bug the first is kept that does so in this CPU time, else the quickest. Storms
-that are short without the bug are tried first.
+"""The first seed that finds a bug within this CPU time is kept; if there is none, the quickest that finds it.
+Storms that are short without the bug are tried first.
 """
 LIMIT_S = 300.0
-"""Enough for all of them on a busy machine: the seed that is kept may be none any more."""
+"""Enough for all seeds on a busy machine: the kept one may no longer find the bug."""
 
 
 class Plant(Struct, frozen=True, forbid_unknown_fields=True):

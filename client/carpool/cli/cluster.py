@@ -56,8 +56,7 @@ def cluster(
     """Show the nodes of the cluster, make this node's key, or take a node out of use.
 
     drain: NODE takes no further sessions of other nodes; those that are open go on. Without NODE it is this
-    one. leave: this node ends the sessions of others and its own at others, until carpool is started again or
-    its configuration changes.
+    one. leave: this node ends the sessions of others and its own at others, until carpool is started again.
     """
     if node is not None and what not in {"drain", "undrain"}:
         raise click.UsageError(f"`cluster {what}` takes no NODE")

@@ -236,13 +236,12 @@ def end_daemon(place: RuntimePlace, timeout_s: float) -> bool:
                 told.add(held.pid)
                 _signal(held.pid, signal.SIGTERM)
             if held is None:
-                if restart is None or restart.take():
-                    if _is_kept_down(place):
-                        break
-                    if restart is not None:
-                        restart.give_back()
-                else:
-                    is_restarted = True  # the verb ends, or starts a launcher, which is ended then
+                has_lock = restart is None or restart.take()
+                is_restarted |= not has_lock  # that verb ends, or starts a launcher, which is ended then
+                if has_lock and _is_kept_down(place):
+                    break
+                if restart is not None:
+                    restart.give_back()
             if time.monotonic() >= deadline:
                 fail(_still_there(place, held, timeout_s))
             time.sleep(_POLL_S)
@@ -267,9 +266,7 @@ def _is_kept_down(place: RuntimePlace) -> bool:
     with launcher_lock.kept_free(place.directory) as free:
         if free:
             drop_offer(place.directory)  # of a launcher that has ended and waits for the next one
-            if not os.path.lexists(
-                paths.down_file(place.directory)
-            ):  # a launcher that was ended has removed it
+            if not os.path.lexists(paths.down_file(place.directory)):  # a launcher removed it as it started
                 write_down_file(place.directory)
     return free
 

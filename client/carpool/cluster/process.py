@@ -181,10 +181,8 @@ class NodeProcess:
         return self._exit
 
     def _write_left(self) -> None:
-        name, own = (
-            self._settings.cluster.name,
-            NodeOffer(node=self._settings.node, epoch="", release=RELEASE),
-        )
+        name = self._settings.cluster.name
+        own = NodeOffer(node=self._settings.node, epoch="", release=RELEASE)
         facts = NodeFacts(pid=0, cluster=name, has_left=True, problem=HAS_LEFT.format(name=name), own=own)
         with contextlib.suppress(OSError):
             write_facts(self._directory, facts)

@@ -68,7 +68,7 @@ def aligned(steps: Sequence[StoryStep], crossing: Crossing) -> tuple[list[StoryS
 
 
 class NodeStory(NamedTuple):
-    """What happened to a call at another node."""
+    """The part of a call's story that another node has told."""
 
     node: str
     session: int

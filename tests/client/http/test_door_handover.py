@@ -235,7 +235,7 @@ def test_bytes_that_an_earlier_door_has_read_come_before_those_in_the_socket(
 def test_the_stream_of_a_web_page_ends_properly_and_does_not_keep_the_door(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, follows: bool
 ) -> None:
-    monkeypatch.setattr(server, "_GOODBYE_S", 10 * WAIT_S)  # whoever waits for that fails
+    monkeypatch.setattr(server, "_GOODBYE_S", 10 * WAIT_S)  # a test that waits for it fails
 
     async def play(door: RunningDoor, _: socket.socket) -> None:
         client = await door.client()

@@ -74,7 +74,7 @@ class SessionOpened(BrokerEvent, frozen=True, kw_only=True):
     max_open_calls: int = 0
     """The session's own bound; 0: the bound of all sessions counts."""
     node: str = ""
-    """Of an agent of another node: the name of this one."""
+    """The name of this node, if the agent is one of another node; else empty."""
     profile: str = ""
     """The name of its profile, which says what it may see and call (`Scope.rights`); empty: all."""
     principal: str = ""

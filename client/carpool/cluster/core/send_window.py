@@ -29,7 +29,9 @@ class SendWindow:
     def __init__(self) -> None:
         self.size_bytes = START_WINDOW_BYTES
         self._quickest_s = float("inf")
-        """Of a link that became slower it is the time with the smallest window."""
+        """How long the quickest acknowledgement took. It is measured again, with the smallest window, when the
+        link has become slower.
+        """
         self.usual_s = 0.0
         """The time that an acknowledgement takes, smoothed; 0: none has come."""
         self._shrunk_at = float("-inf")

@@ -1,8 +1,8 @@
 """The order in which a door that ends leaves its connections to the next one, and what happens to the others.
 
-Pure. Of too many connections those with a request come first: whoever waits for an answer loses more than a
-client whose connection is idle. Decision: docs/decisions/0054. Knows nothing of: sockets, how connections are
-passed on (`left_connections`).
+Pure. If there are too many connections, those with a request are left first: a client that waits for an
+answer loses more than one whose connection is idle. Decision: docs/decisions/0054. Knows nothing of: sockets,
+how connections are passed on (`left_connections`).
 """
 
 from collections.abc import Hashable, Iterable

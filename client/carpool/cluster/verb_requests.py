@@ -53,10 +53,7 @@ class VerbRequests:
         node = request.node or self._node
         match request.act:
             case "leave":
-                text = (
-                    f"{self._node} leaves the cluster; `carpool restart --all`, or a change of the "
-                    "configuration, joins again"
-                )
+                text = f"{self._node} leaves the cluster; `carpool restart --all` joins again"
                 asker.tell({"said": text})
                 self.acts.add(_act(asker, "leave", self._node, "done"))
                 self._leaving = asyncio.create_task(self._leave_when_written())

@@ -29,8 +29,8 @@ class SendWindow:
     def __init__(self) -> None:
         self.size_bytes = START_WINDOW_BYTES
         self._quickest_s = float("inf")
-        """How long the quickest acknowledgement took. It is measured again, with the smallest window, when the
-        link has become slower.
+        """How long the quickest acknowledgement took. It is measured again when the link
+        has become slower, with the smallest window.
         """
         self.usual_s = 0.0
         """The time that an acknowledgement takes, smoothed; 0: none has come."""

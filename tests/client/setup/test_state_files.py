@@ -15,7 +15,7 @@ OWN = {
     "log": ["broker.log", "broker.log.1", "http.log.part-77", "supervisor-main.log", "server-a_b.log.2",
             "audit.jsonl", "audit.jsonl.4"],
     "setup": ["lock", "0001/record.json", "0001/0.before", "0012/10.after"],
-    "pins": [], "logins": [], "catalogs": [],
+    "node-ids": ["0a1b2c3d4e5f"], "pins": [], "logins": [], "catalogs": [],
 }  # fmt: skip
 FOREIGN = {
     "log": ["notes.log", "server.log", "broker.log.old", "audit.json", "mine/broker.log"],
@@ -23,6 +23,7 @@ FOREIGN = {
     "pins": ["git.json", "git-1234.json"],
     "logins": ["me.json"],
     "catalogs": ["spring.catalog"],
+    "node-ids": ["alpha", "0a1b/2c3d"],
 }
 
 

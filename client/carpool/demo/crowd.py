@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from carpool.demo.sandbox import DemoError
+from carpool.terminal import end_signals
 
 Report = dict[str, Any]
 END_S = 8.0
@@ -54,7 +55,7 @@ class DemoAgents:
     def start(self, plan: Report) -> None:
         """Start the agent that `plan` describes; it attaches by itself."""
         log = self._logs / f"agent-{len(self._members)}.log"
-        with log.open("ab") as stderr:
+        with log.open("ab") as stderr, end_signals.postpone_interrupt():
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "carpool.demo.agent"],
                 env=self._environ,
@@ -64,8 +65,8 @@ class DemoAgents:
                 bufsize=0,
                 process_group=0,  # Ctrl-C is for the demo, which ends everything in order
             )
-        member = _AgentProcess(plan["number"], process, log)
-        self._members.append(member)
+            member = _AgentProcess(plan["number"], process, log)
+            self._members.append(member)
         assert process.stdout is not None
         self._selector.register(process.stdout, selectors.EVENT_READ, member)
         member.send_order(plan)

@@ -43,17 +43,16 @@ def cluster_problems(
     """
     for file in missing:
         yield _missing(file)
-    if facts is None or facts.has_left:
+    if facts is None or facts.has_left or (missing and not facts.is_up):  # the missing file is the cause
         return
     if not facts.pid:
-        if not missing:  # else that is what it says
-            repair = (
-                "Mend the settings of `cluster`: a change of the file is tried at once. If nothing was "
-                "wrong with them, run `carpool restart --all`."
-            )
-            yield ClusterProblem(
-                "cluster-unreachable", f"This machine is in no cluster: {facts.problem}.", repair
-            )
+        repair = (
+            "Mend the settings of `cluster`: a change of the file is tried at once. If nothing was "
+            "wrong with them, run `carpool restart --all`."
+        )
+        yield ClusterProblem(
+            "cluster-unreachable", f"This machine is in no cluster: {facts.problem}.", repair
+        )
         return
     if not facts.is_up and facts.down_s >= DOWN_S:
         why = f" ({facts.problem})" if facts.problem else ""

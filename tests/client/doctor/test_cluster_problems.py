@@ -72,6 +72,8 @@ def test_a_problem_of_the_cluster_has_a_sentence_and_a_repair(
 def test_a_missing_key_is_told_once_with_the_command_that_makes_one() -> None:
     problem = "the key of this node cannot be read from /home/me/node.key"
     ended = replace(WELL, pid=0, is_up=False, problem=problem)
+    away = replace(WELL, is_up=False, down_s=60.0, problem=problem)
+    assert len(list(cluster_problems(away, (KEY,), "1.0"))) == 1, "the process tries again and again"
     [found] = cluster_problems(ended, (KEY,), "1.0")
     assert (found.kind, "carpool cluster key" in found.repair) == ("cluster-file-missing", True)
     [found] = cluster_problems(None, (MissingFile("cluster.credentials", "/x.creds"),), "1.0")

@@ -46,11 +46,12 @@ class Reluctant:
         self.outcome: SpanExportResult | Exception = SpanExportResult.SUCCESS
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        outcome = self.outcome
         self.is_taking.set()
         assert self.may.wait(20)
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return self.outcome
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     def shutdown(self) -> None:
         pass

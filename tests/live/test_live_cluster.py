@@ -15,6 +15,7 @@ from tests.behaviours import behaviour
 from tests.kit.cluster import cluster_of, curve_settings, until_offered, until_says
 from tests.kit.line_agent import Json, LineAgent, fault_of
 from tests.kit.live import Daemon, Make, kit
+from tests.kit.sdk_reports import compare, plain
 from tests.kit.sdks import AGENTS, ASKABLE, entry, require_peers, steps_of, tour
 
 LIMIT_S: Final = 120.0
@@ -47,13 +48,15 @@ async def test_every_feature_of_a_server_reaches_an_agent_of_another_node(kind: 
             {"alpha": {"asking": entry("sdk2", sharing="concurrent")}, "beta": {}}
         ) as cluster:
             await until_offered(cluster, "beta", "asking")
-            found = []
+            steps, found = steps_of("sdk2", "anna"), []
             for one in (cluster["alpha"], cluster["beta"]):
-                steps, command = steps_of("sdk2", "anna"), one.command("connect")
+                command = one.command("connect")
                 found.append(
                     await tour(kind, "anna", command, steps, environ=one.environ, directory=one.base)
                 )
-            assert found[1] == found[0]
+            wrong = compare(kind, steps, plain(kind, found[0]), plain(kind, found[1]))
+            assert not wrong, "\n".join(wrong)
+            assert found[1]["init"] == found[0]["init"]
 
 
 def answer(name: str, ask: Json) -> Json:

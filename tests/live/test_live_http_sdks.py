@@ -12,8 +12,9 @@ from tests.kit.era_matrix import MATRIX, features
 from tests.kit.line_agent import LIMIT_S, Json
 from tests.kit.live import Daemon, Make
 from tests.kit.private_daemon import until
+from tests.kit.sdk_reports import compare, plain, same_announcement
 from tests.kit.sdks import ASKABLE, SERVERS, call, entry, lone_steps_of, require_peers, steps_of, tour
-from tests.live.test_live_sdks import NAMES, compare, direct_tours, plain, same_announcement
+from tests.live.test_live_sdks import NAMES, direct_tours
 
 TRANSPORTS: Final = ("streamable", "sse")
 

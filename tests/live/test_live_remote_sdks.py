@@ -19,8 +19,9 @@ from tests.kit.line_agent import LIMIT_S, Json
 from tests.kit.live import Make
 from tests.kit.ports import free_port
 from tests.kit.private_daemon import until
+from tests.kit.sdk_reports import compare, plain
 from tests.kit.sdks import ASKABLE, SERVERS, require_peers, steps_of
-from tests.live.test_live_sdks import NAMES, compare, direct_tours, plain, tours
+from tests.live.test_live_sdks import NAMES, direct_tours, tours
 
 
 @pytest.fixture(autouse=True)

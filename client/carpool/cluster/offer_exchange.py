@@ -1,7 +1,7 @@
 """Publishes the offer of this node, and writes the offers of the others into files.
 
-Owns the publication of the own offer, whether this node is draining, the file with the servers of other nodes
-that the broker reads, and the file that `carpool cluster status` shows.
+Owns the publication of the own offer, the file with the servers of other nodes that the broker reads, and the
+file that `carpool cluster status` shows.
 
 Knows nothing of: sessions, frames, how offers travel.
 """
@@ -35,7 +35,6 @@ _FAREWELL_S: Final = 2.0
 """The longest time to take the offer back at the end."""
 WRITE_PAUSE_S: Final = 0.2
 """The files are not written more often than this, however often other nodes change."""
-_DRAINING: Final = "the node is draining"
 
 
 class OfferExchange:
@@ -64,16 +63,11 @@ class OfferExchange:
         """Since when the link does not work."""
         self._published: NodeOffer | None = None
         """The own offer, as it was published last."""
-        self.is_draining = False
         self._is_leaving = False
         self.changed = asyncio.Event()
         """Set when the servers of other nodes have changed."""
         self._is_own_due = asyncio.Event()
         """Set when the own offer has changed since it was published."""
-
-    def refusal(self, server: str) -> str:
-        """Return why other nodes get no session at this server; empty: they do."""
-        return _DRAINING if self.is_draining else self._own.refusal(server)
 
     async def publish(self) -> None:
         """Publish the own offer again and again, until cancelled. The first one waits for the broker to say
@@ -113,7 +107,7 @@ class OfferExchange:
             labels=sorted(self._settings.cluster.labels),
             load=self._core.served,
             open_calls=self._own.open_calls,
-            is_draining=self.is_draining,
+            is_draining=self._core.is_draining,
             servers=offered,
             kept_local=kept,
         )

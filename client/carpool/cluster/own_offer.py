@@ -57,7 +57,7 @@ class OwnOffer:
         self._asked_at = float("-inf")
 
     def refusal(self, server: str) -> str:
-        """Return why other nodes get no session at this server; empty: they do."""
+        """Return why this server is not offered to other nodes; empty: it is."""
         if any(each.name == server for each in self._offered):
             return ""
         why = self._kept.get(server, "it has no such server, or it is disabled")

@@ -25,6 +25,7 @@ from carpool.cluster.core.node import (
     NodeCore,
     NodeEffect,
     OffersChanged,
+    OwnOfferChanged,
     Report,
 )
 from carpool.cluster.core.node_requests import NodeAnswer
@@ -120,7 +121,7 @@ class NodeProcess:
         self._sessions = LocalSessions(
             self._core,
             NearEnds(directory, settings.node, settings.cluster.profile),
-            refusal=self._offers.refusal,
+            refusal=self._own.refusal,
             flush_soon=self._flush_soon,
             log=log,
             max_served=raise_descriptor_limit(DESCRIPTORS) // 2,
@@ -129,7 +130,7 @@ class NodeProcess:
             directory,
             settings.node,
             self._others,
-            set_draining=self._set_draining,
+            set_draining=lambda is_on: self._perform(self._core.set_draining(is_on=is_on)),
             leave=self._leave_for_good,
         )
         self._loop = asyncio.get_running_loop()
@@ -233,13 +234,6 @@ class NodeProcess:
     async def _tell_story(self, session: SessionName, call: int) -> NodeAnswer:
         return await tell_story(self._directory, self._sessions.broker_session(session), call)
 
-    def _set_draining(self, is_on: bool) -> bool:
-        is_change = is_on != self._offers.is_draining
-        if is_change:
-            self._offers.is_draining = is_on
-            self._offers.publish_soon()
-        return is_change
-
     def _leave_for_good(self) -> None:
         self._has_left = True
         self._exit = EXIT_LEFT
@@ -258,6 +252,8 @@ class NodeProcess:
                     self._others.answered(effect)
                 case OffersChanged():
                     self._offers.changed.set()
+                case OwnOfferChanged():
+                    self._offers.publish_soon()
                 case Report():
                     log(effect.text, effect.level)
                 case _:

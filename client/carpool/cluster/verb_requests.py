@@ -14,7 +14,6 @@ from msgspec import structs
 from carpool.cluster.act_records import ActRecords, NodeAct, Outcome, Verb
 from carpool.cluster.core.node import DrainingAsked, NodeAnswered
 from carpool.cluster.core.node_requests import NodeAnswer
-from carpool.cluster.log import log
 from carpool.cluster.other_nodes import OtherNodes
 from carpool.cluster.supervisor_socket import SessionRequest, SupervisorConnection
 
@@ -27,7 +26,7 @@ _DONE: Final = {
 
 
 class VerbRequests:
-    """Answers requests of verbs on this machine, and does what another node is allowed to ask for."""
+    """Answers requests of verbs on this machine, and notes acts of other nodes in the audit."""
 
     def __init__(
         self,
@@ -35,12 +34,10 @@ class VerbRequests:
         node: str,
         others: OtherNodes,
         *,
-        set_draining: Callable[[bool], bool],
+        set_draining: Callable[[bool], None],
         leave: Callable[[], None],
     ) -> None:
-        """`node`: this one's name. `set_draining` returns True if that is a change. `leave`: ends the process
-        for good.
-        """
+        """`node`: this one's name. `leave`: ends the process for good."""
         self._node = node
         self._others = others
         self._set_draining = set_draining
@@ -88,9 +85,6 @@ class VerbRequests:
 
     def draining_asked(self, effect: DrainingAsked) -> None:
         """Another node has asked this one to drain, or to take sessions again."""
-        if effect.is_allowed and self._set_draining(effect.is_on):
-            what = "drain" if effect.is_on else "take sessions again"
-            log(f"node {effect.node} asks this one to {what}")
         self.acts.add(
             NodeAct(
                 act="drain" if effect.is_on else "undrain",

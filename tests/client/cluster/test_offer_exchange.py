@@ -111,7 +111,7 @@ def test_a_thousand_changes_of_the_own_offer_at_once_are_published_once(tmp_path
     async def run() -> None:
         async with exchanging(tmp_path) as exchange:
             before = len(exchange.link.published)
-            exchange.one.is_draining = True
+            exchange.core.set_draining(is_on=True)
             for _ in range(1000):
                 exchange.one.publish_soon()
             await until(lambda: exchange.link.published[-1].is_draining)

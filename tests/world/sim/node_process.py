@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from carpool.cluster.core.local_sessions import LocalSessions, NearEndEvents
-from carpool.cluster.core.node import DrainingAsked, NodeCore, NodeEffect, OffersChanged
+from carpool.cluster.core.node import NodeCore, NodeEffect, OffersChanged, OwnOfferChanged
 from carpool.cluster.core.offers import NodeOffer
 from carpool.cluster.offer_exchange import PUBLISH_S, SETTLE_S
 from carpool_protocol.ids import SupervisorName
@@ -65,7 +65,6 @@ class SimNode:
         self.name = world.name
         self.life = life
         self.alive = True
-        self.is_draining = False
         self.began_at = world.now
         self._ids = 0
         self.core = NodeCore(
@@ -176,8 +175,8 @@ class SimNode:
     def _perform(self, effects: list[NodeEffect]) -> None:
         for effect in effects:
             match effect:
-                case DrainingAsked():
-                    self.drain(is_on=effect.is_on)
+                case OwnOfferChanged():
+                    self.publish()
                 case OffersChanged():
                     self._read_offers_soon()
                 case _:
@@ -187,12 +186,9 @@ class SimNode:
 
     def drain(self, *, is_on: bool) -> None:
         """Take no further sessions of other nodes, or take them again."""
-        self.is_draining = is_on
-        self.publish()
+        self._perform(self.core.set_draining(is_on=is_on))
 
     def _refusal(self, server: str) -> str:
-        if self.is_draining:
-            return "the node is draining"
         return "" if self.world.has_server(server) else f"node {self.name} does not offer {server}"
 
     def _publish_again(self) -> None:
@@ -210,7 +206,7 @@ class SimNode:
             epoch=self.core.epoch,
             release="",
             load=self.core.served,
-            is_draining=self.is_draining,
+            is_draining=self.core.is_draining,
             servers=self.world.offered(),
         )
         self._offer(msgspec.json.encode(offer))

@@ -74,7 +74,7 @@ def _heal(cluster: SimCluster, worlds: list[NodeCarpool]) -> None:
         for world in worlds:
             world.join()
             cluster.start_node(world.name)
-            if world.node_process is not None and world.node_process.is_draining:
+            if world.node_process is not None and world.node_process.core.is_draining:
                 world.node_process.drain(is_on=False)
         if part == 0:  # later the leases have ended, and the sessions with them
             _lists_are_the_present_ones(cluster)

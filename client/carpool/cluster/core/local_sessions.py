@@ -22,6 +22,7 @@ from carpool.cluster.core.sessions import (
     SessionName,
 )
 
+_DRAINING = "the node is draining"
 _LEAVING = "the node is leaving the cluster"
 _FULL = "the node has all the sessions of other nodes that it has descriptors for"
 MAX_REPORTS: Final = 200
@@ -96,7 +97,7 @@ class LocalSessions(Generic[P]):
         log: Callable[[str, str], None],
         max_served: int = MAX_SESSIONS,
     ) -> None:
-        """`refusal`: why other nodes get no session at a server; empty: they do. `flush_soon`: sends what
+        """`refusal`: why a server is not offered to other nodes; empty: it is. `flush_soon`: sends what
         follows. `log`: takes a text and its level. `max_served`: the most sessions of other nodes' agents.
         """
         self._core = core
@@ -182,7 +183,8 @@ class LocalSessions(Generic[P]):
         self._ends.clear()
 
     def _open_at_broker(self, name: SessionName, server: str) -> None:
-        why = self._refusal(server) or (_FULL if self._served >= self._max_served else "")
+        why = _DRAINING if self._core.is_draining else self._refusal(server)
+        why = why or (_FULL if self._served >= self._max_served else "")
         if why:
             text = f"node {name.node} asked for {server}, and was refused: {why}"
             self._log_once(name.node, why, text, "warning")

@@ -1,7 +1,7 @@
 """One node: its channels to the others, the sessions on them, and what everybody offers.
 
-Owns which channel a session runs on, which node a new session goes to, when another node is forgotten, and
-what another node may ask of this one.
+Owns which channel a session runs on, which node a new session goes to, when another node is forgotten,
+what another node may ask of this one, and whether this one drains.
 Every method returns the effects to perform, in order; `take_frames` gives what is to be sent. A *session*
 here is named by its node and its number there (`SessionName`).
 
@@ -63,12 +63,14 @@ MAX_TURNS: Final = 20
 
 
 class DrainingAsked(Struct, frozen=True):
-    """Another node asks this one to take no further sessions, or to take them again. It has its answer."""
+    """Another node has asked this one to take no further sessions, or to take them again. It has its answer,
+    and what it asked for is done.
+    """
 
     node: str
     is_on: bool
     is_allowed: bool
-    """False: it was refused, and nothing is to be done."""
+    """False: it was refused."""
     times: int = 1
     """Greater than 1: it stands for this number of refused requests, which came within a minute."""
 
@@ -101,6 +103,10 @@ class OffersChanged(Struct, frozen=True):
     """The servers of other nodes are others now."""
 
 
+class OwnOfferChanged(Struct, frozen=True):
+    """This node drains now, or takes sessions again: publish its offer."""
+
+
 class Report(Struct, frozen=True):
     """Something for the log."""
 
@@ -108,7 +114,9 @@ class Report(Struct, frozen=True):
     level: str = "info"
 
 
-NodeEffect = NearEndEffect | DrainingAsked | NodeAsked | NodeAnswered | OffersChanged | Report
+NodeEffect = (
+    NearEndEffect | DrainingAsked | NodeAsked | NodeAnswered | OffersChanged | OwnOfferChanged | Report
+)
 
 
 MAX_SILENT: Final = 100
@@ -156,6 +164,7 @@ class NodeCore:
         self._frame_bytes = frame_bytes
         self._window_bytes = window_bytes
         self._drain_by = frozenset(drain_by)
+        self._is_draining = False
         self._requests = NodeRequests()
         self._drains = MinuteCounts(MAX_DRAINS, MAX_ALL_DRAINS)
         self._refused_drains: dict[tuple[str, bool], int] = {}
@@ -223,6 +232,18 @@ class NodeCore:
     def servers(self, own: frozenset[str] = frozenset()) -> dict[str, NodeServer]:
         """Return the servers of other nodes by their names here. `own`: names that are taken."""
         return remote_servers(self.offers.values(), own)
+
+    @property
+    def is_draining(self) -> bool:
+        """True if this node takes no further sessions of other nodes."""
+        return self._is_draining
+
+    def set_draining(self, *, is_on: bool) -> list[NodeEffect]:
+        """Take no further sessions of other nodes, or take them again."""
+        if is_on == self._is_draining:
+            return []
+        self._is_draining = is_on
+        return [OwnOfferChanged()]
 
     def set_offer(self, offer: bytes) -> None:
         """Set the offer that channels carry to the other nodes, on a link that does not store offers."""
@@ -315,11 +336,16 @@ class NodeCore:
             return self._report(node, "it asks this one to drain too often; refused")
         if is_allowed:
             self.answer(node, asked, NodeAnswer())
-            return [DrainingAsked(node, is_on, is_allowed=True)]
+            changed = self.set_draining(is_on=is_on)
+            what = "drain" if is_on else "take sessions again"
+            told = [Report(f"node {node} asks this one to {what}")] if changed else []
+            return [*changed, *told, DrainingAsked(node, is_on, is_allowed=True)]
         refusal = f"node {self.name} does not let node {node} do that (`cluster.drain_by` there)"
         self.answer(node, asked, NodeAnswer(refused=refusal))
-        told = self._report(node, "it asks this one to drain, or to end that; refused (`cluster.drain_by`)")
-        return [*told, DrainingAsked(node, is_on, is_allowed=False)]
+        refused = self._report(
+            node, "it asks this one to drain, or to end that; refused (`cluster.drain_by`)"
+        )
+        return [*refused, DrainingAsked(node, is_on, is_allowed=False)]
 
     def _count_refused(self, node: str, is_on: bool, now: float) -> None:
         key = (node, is_on)

@@ -138,13 +138,23 @@ def test_the_end_of_an_instance_ends_its_session_at_the_other_node() -> None:
     assert (len(a.sessions), len(b.sessions)) == (0, 0)
 
 
-def test_a_refused_session_ends_with_the_reason_of_the_other_node() -> None:
+def test_a_draining_node_refuses_a_session_that_was_asked_for_before_others_knew() -> None:
     a, b = two_nodes()
-    b.refusal = "the node is draining"
+    b.core.set_draining(is_on=True)
     supervisor = Supervisor()
     a.sessions.open_for(supervisor, 7, "b", "echo", "pipes")
     carry(a, b)
     assert supervisor.told[1:] == [{"ended": 7, "text": "the node is draining"}]
+    assert not b.ends.made
+
+
+def test_a_refused_session_ends_with_the_reason_of_the_other_node() -> None:
+    a, b = two_nodes()
+    b.refusal = "node b does not offer echo: it is disabled"
+    supervisor = Supervisor()
+    a.sessions.open_for(supervisor, 7, "b", "echo", "pipes")
+    carry(a, b)
+    assert supervisor.told[1:] == [{"ended": 7, "text": b.refusal}]
     assert not b.ends.made
 
 

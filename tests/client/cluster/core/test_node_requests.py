@@ -1,5 +1,7 @@
 """Requests of one node to another: their numbers, their ends, their bounds, and the right to drain."""
 
+from typing import Final
+
 import msgspec
 import pytest
 
@@ -23,6 +25,7 @@ from carpool.cluster.core.node import (
     NodeCore,
     NodeEffect,
     NotReachedError,
+    OwnOfferChanged,
     Report,
 )
 from carpool.cluster.core.node_requests import (
@@ -104,6 +107,9 @@ def test_the_setting_names_who_may_drain() -> None:
     assert not may_drain("beta", [])
 
 
+NOTED: Final = NodeAsked | NodeAnswered | DrainingAsked | OwnOfferChanged
+
+
 class AskedWorld(NodeWorld):
     """Notes what nodes ask of each other, and the answers."""
 
@@ -114,7 +120,7 @@ class AskedWorld(NodeWorld):
 
     def perform(self, node: str, effects: list[NodeEffect]) -> None:
         """Note what concerns requests, and do the rest."""
-        self.noted[node] += [e for e in effects if isinstance(e, NodeAsked | NodeAnswered | DrainingAsked)]
+        self.noted[node] += [e for e in effects if isinstance(e, NOTED)]
         super().perform(node, effects)
 
 
@@ -124,7 +130,11 @@ def test_a_node_drains_for_those_that_may_and_says_so() -> None:
     alpha = world.cores["alpha"]
     number = alpha.request("beta", "drain", world.now)
     world.run(1.0)
-    assert world.noted["beta"] == [DrainingAsked("alpha", is_on=True, is_allowed=True)]
+    assert world.noted["beta"] == [
+        OwnOfferChanged(),
+        DrainingAsked("alpha", is_on=True, is_allowed=True),
+    ]
+    assert world.cores["beta"].is_draining
     [answered] = world.noted["alpha"]
     assert isinstance(answered, NodeAnswered)
     assert (answered.number, answered.answer.refused, answered.is_received) == (number, "", True)
@@ -133,12 +143,25 @@ def test_a_node_drains_for_those_that_may_and_says_so() -> None:
 @behaviour("cluster:drain_by")
 def test_a_node_tells_those_that_may_not_drain_it_that_they_may_not() -> None:
     world = AskedWorld("alpha", "beta", drain_by=("gamma",))
+    world.cores["beta"].set_draining(is_on=True)
     world.cores["alpha"].request("beta", "undrain", world.now)
     world.run(1.0)
     assert world.noted["beta"] == [DrainingAsked("alpha", is_on=False, is_allowed=False)]
+    assert world.cores["beta"].is_draining
     [refused] = world.noted["alpha"]
     assert isinstance(refused, NodeAnswered)
     assert (refused.is_received, "`cluster.drain_by`" in refused.answer.refused) == (True, True)
+
+
+def test_a_drain_that_is_repeated_is_an_act_and_neither_a_change_nor_a_line_of_the_log() -> None:
+    flood = Flood()
+    for number in (1, 2):
+        flood.send([RequestRecord(number, "drain")], 1.0)
+    assert sum(isinstance(each, DrainingAsked) for each in flood.effects) == 2
+    assert flood.effects.count(OwnOfferChanged()) == 1
+    assert flood.effects.count(Report("node gamma asks this one to drain")) == 1
+    assert flood.core.set_draining(is_on=True) == []
+    assert flood.core.set_draining(is_on=False) == [OwnOfferChanged()]
 
 
 @behaviour("cluster:drain_by")
@@ -212,7 +235,10 @@ def test_a_flood_of_requests_leaves_few_lines_few_acts_and_few_answers(kind: str
     assert sum(isinstance(each, DrainingAsked) for each in flood.effects) <= MAX_DRAINS + 2 * (
         kind == "drain"
     )
-    assert sum(isinstance(each, Report) for each in flood.effects) <= 3
+    told = [each for each in flood.effects if isinstance(each, Report)]
+    turns = [each for each in told if each.text.startswith("node gamma asks this one to")]
+    assert len(turns) <= MAX_DRAINS * (kind == "drain")
+    assert len(told) - len(turns) <= 3
     assert flood.waiting(AnswerRecord) <= MAX_ANSWERS + MAX_IN_WORK
     flood.core.check()
 

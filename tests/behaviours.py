@@ -1899,6 +1899,9 @@ _CLUSTER: Final = {
         "docs/cluster.md", "A server with `on` runs at nodes with its labels only."
     ),
     "cluster:names": Behaviour("docs/cluster.md", "A node's own server is used before one of another node."),
+    "cluster:refusals": Behaviour(
+        "docs/cluster.md", "An agent is told apart if a node refuses it for a moment, or until a change."
+    ),
     "cluster:drain": Behaviour("docs/cluster.md", "A draining node keeps its sessions and gets no others."),
     "cluster:calls": Behaviour(
         "docs/cluster.md", "Open calls, sessions and sums tell what runs at other nodes from what runs here."

@@ -135,7 +135,7 @@ _BY_KIND: Final[dict[str, tuple[type[CarpoolError], Whose]]] = {
     **dict.fromkeys(("disabled", "denied_by_hook"), (Refused, "user")),
     "hook_failed": (Unavailable, "user"),
     **dict.fromkeys(("answer_denied", "answer_hook_failed"), (Lost, "user")),
-    **dict.fromkeys(("misconfigured", "unset", "stopped", "draining"), (Unavailable, "user")),
+    **dict.fromkeys(("misconfigured", "unset", "stopped", "draining", "not_offered"), (Unavailable, "user")),
     **dict.fromkeys(
         ("starting_failed", "backing_off", "given_up", "breaker_open", "cannot_start"),
         (Unavailable, "server"),

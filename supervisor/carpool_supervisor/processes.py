@@ -149,11 +149,13 @@ class Processes:
         self._feed((events.InstanceSpawned(instance, 0, node, number),))
         self._instance_ios.greet(instance)
 
-    def _session_refused(self, instance: InstanceId, text: str, passing: bool) -> None:
-        self._feed((events.SpawnFailed(instance, f"got no session: {text}", random.random(), passing),))  # noqa: S311
+    def _session_refused(self, instance: InstanceId, text: str, is_final: bool) -> None:
+        text = f"got no session: {text}"
+        self._feed((events.SpawnFailed(instance, text, random.random(), not is_final),))  # noqa: S311
 
-    def _session_ended(self, instance: InstanceId, text: str) -> None:
-        self._ended(instance, f"lost its session: {text}" if text else "ended with its session")
+    def _session_ended(self, instance: InstanceId, text: str, is_final: bool) -> None:
+        how = f"lost its session: {text}" if text else "ended with its session"
+        self._ended(instance, how, is_final=is_final)
 
     def _spawn_failed(self, instance: InstanceId, text: str, passing: bool) -> None:
         text = self._instance_ios.masked(instance, text)
@@ -170,9 +172,9 @@ class Processes:
         how = exit_text(status)
         self._ended(instance, f"was {how}" if status < 0 else f"ended with {how}")
 
-    def _ended(self, instance: InstanceId, how: str) -> None:
+    def _ended(self, instance: InstanceId, how: str, *, is_final: bool = False) -> None:
         unwritten, words = self._instance_ios.process_exited(instance)
-        self._feed((events.InstanceExited(instance, how, unwritten, words, random.random()),))  # noqa: S311
+        self._feed((events.InstanceExited(instance, how, unwritten, words, random.random(), is_final),))  # noqa: S311
 
     def _close_stdin(self, effect: effects.CloseStdin) -> None:
         if not self._cancel_held_start(effect.instance):

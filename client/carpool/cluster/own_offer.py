@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from carpool.cluster.core.local_sessions import SessionRefusal
 from carpool.cluster.core.offers import ServerOffer
 from carpool.cluster.core.own_servers import own_names, own_offers
 from carpool.cluster.settings import NodeSettings
@@ -56,12 +57,15 @@ class OwnOffer:
         self._config = None
         self._asked_at = float("-inf")
 
-    def refusal(self, server: str) -> str:
-        """Return why this server is not offered to other nodes; empty: it is."""
+    def refusal(self, server: str) -> SessionRefusal:
+        """Return why this server is not offered to other nodes."""
         if any(each.name == server for each in self._offered):
-            return ""
+            return SessionRefusal("")
+        node = self._settings.node
+        if self._config is None:
+            return SessionRefusal(f"node {node} has not read its configuration yet")
         why = self._kept.get(server, "it has no such server, or it is disabled")
-        return f"node {self._settings.node} does not offer {server}: {why}"
+        return SessionRefusal(f"node {node} does not offer {server}: {why}", is_final=True)
 
     async def read(self) -> tuple[list[ServerOffer], dict[str, str]]:
         """Return the offered servers, and the reasons of the others."""

@@ -385,6 +385,14 @@ _KINDS: Final = (
         "Try again in a moment. If the error stays, ask the user to look at `carpool cluster status`.",
     ),
     FaultKind(
+        "not_offered",
+        "unavailable",
+        5322,
+        "The server runs at another node of the cluster, and no node offers it to agents of this one.",
+        "Tell the user the reason; repeated calls fail until that is changed. `carpool cluster status` shows "
+        "the nodes.",
+    ),
+    FaultKind(
         "state_lost",
         "unavailable",
         5311,

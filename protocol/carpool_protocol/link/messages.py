@@ -666,7 +666,7 @@ class PoolChanged(Message, frozen=True, tag=34):
     retry_after_s: float | None = None
     mode: Mode = "concurrent"
     cannot_start: bool = False
-    """Its program cannot be started as configured: waiting does not help."""
+    """Its program cannot be started as configured, or no node offers it: waiting does not help."""
     both_eras: bool | None = None
     """True: agents of the other era need no second pool, because the server speaks one era or must not run
     twice.

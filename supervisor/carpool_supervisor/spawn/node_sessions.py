@@ -9,7 +9,8 @@ node's process dies, all sessions have ended.
 
 On the socket are lines of JSON. From here: `{"open": instance, "node": …, "server": …}` with three
 descriptors, and `{"end": instance}`. From there: `{"opened": instance, "node": …, "session": number}`,
-`{"failed": instance, "text": …}` and `{"ended": instance, "text": …}`.
+`{"failed": instance, "text": …, "is_final": …}` and `{"ended": instance, "text": …, "is_final": …}`, which
+says that another session is refused, too, until somebody changes something.
 
 Knows nothing of: nodes, links, MCP, data on the pipes.
 """
@@ -41,6 +42,7 @@ class _Answer(msgspec.Struct):
     text: str = ""
     node: str = ""
     session: int = 0
+    is_final: bool = False
 
 
 _answers = msgspec.json.Decoder(_Answer)
@@ -55,7 +57,7 @@ class NodeSessionTable:
         self,
         on_opened: Callable[[InstanceId, str, int], None],
         on_failed: Callable[[InstanceId, str, bool], None],
-        on_ended: Callable[[InstanceId, str], None],
+        on_ended: Callable[[InstanceId, str, bool], None],
     ) -> None:
         self._on_opened = on_opened
         self._on_failed = on_failed
@@ -85,19 +87,19 @@ class NodeSessionTable:
             self._on_opened(opened, answer.node, answer.session)
         elif failed in self._asked:
             self._asked.discard(failed)
-            self._on_failed(failed, answer.text, True)
+            self._on_failed(failed, answer.text, answer.is_final)
         elif ended in self._open:
             self._open.discard(ended)
-            self._on_ended(ended, answer.text)
+            self._on_ended(ended, answer.text, answer.is_final)
 
     def lost(self) -> None:
         """The node's process is gone, and with it all sessions."""
         asked, self._asked = self._asked, set()
         running, self._open = self._open, set()
         for instance in sorted(asked):
-            self._on_failed(instance, _GONE, True)
+            self._on_failed(instance, _GONE, False)
         for instance in sorted(running):
-            self._on_ended(instance, _GONE)
+            self._on_ended(instance, _GONE, False)
 
 
 class NodeSessionStarter:
@@ -110,9 +112,11 @@ class NodeSessionStarter:
         *,
         on_opened: Callable[[InstanceId, str, int], None],
         on_failed: Callable[[InstanceId, str, bool], None],
-        on_ended: Callable[[InstanceId, str], None],
+        on_ended: Callable[[InstanceId, str, bool], None],
     ) -> None:
-        """`path`: the socket of the node's process. `on_opened` gets the node, and the session's number."""
+        """`path`: the socket of the node's process. `on_opened` gets the node, and the session's number; the
+        others the reason, and `is_final`.
+        """
         self._ready = ready
         self._path = path
         self._table = NodeSessionTable(on_opened, on_failed, on_ended)

@@ -165,6 +165,20 @@ def test_a_call_that_no_other_node_takes_is_refused_in_words_about_nodes() -> No
     rig.feed(PoolChanged(PoolKey("a:1"), "breaker_open", "Its last error: x.", 2.0, is_remote=True))
     _, refused = rig.call("a__x")
     assert code(refused) == "node_away"
+    assert b"Try again in a moment" in refused.body
+    assert b'"retry_after_s":2.0' in refused.body
+
+
+@behaviour("cluster:refusals")
+def test_a_call_that_no_node_ever_takes_is_refused_without_the_advice_to_try_again() -> None:
+    rig = TwoServersRig()
+    rig.ready()
+    why = "Its last error: node b does not offer it."
+    rig.feed(PoolChanged(PoolKey("a:1"), "breaker_open", why, 2.0, cannot_start=True, is_remote=True))
+    _, refused = rig.call("a__x")
+    assert code(refused) == "not_offered"
+    assert b"Try again" not in refused.body
+    assert b'"retry_after_s":null' in refused.body
 
 
 @behaviour("silence:breaker-on-demand")

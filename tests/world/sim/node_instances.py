@@ -90,11 +90,11 @@ class NodeAsker:
     def _opened(self, instance: InstanceId, node: str, number: int) -> None:
         self.instances[instance].opened(node, number)
 
-    def _failed(self, instance: InstanceId, text: str, _passing: bool) -> None:
-        self.instances.pop(instance).failed(text)
+    def _failed(self, instance: InstanceId, text: str, is_final: bool) -> None:
+        self.instances.pop(instance).failed(text, is_final=is_final)
 
-    def _ended(self, instance: InstanceId, text: str) -> None:
-        self.instances.pop(instance).exited(text)
+    def _ended(self, instance: InstanceId, text: str, is_final: bool) -> None:
+        self.instances.pop(instance).exited(text, is_final=is_final)
 
 
 class NodeInstance(SimInstance):
@@ -146,21 +146,21 @@ class NodeInstance(SimInstance):
             self.host.feed(ev.InstanceSpawned(self.id, 0, node, number))
             self._write(self._adapter.greeting_line())
 
-    def failed(self, text: str) -> None:
+    def failed(self, text: str, *, is_final: bool = False) -> None:
         """The node's process has none."""
         if self.alive:
             self.alive = False
             text = f"got no session: {text}"
-            self.host.feed(ev.SpawnFailed(self.id, text, self.host.rng.random(), True))
+            self.host.feed(ev.SpawnFailed(self.id, text, self.host.rng.random(), not is_final))
 
-    def exited(self, text: str) -> None:
+    def exited(self, text: str, *, is_final: bool = False) -> None:
         """The session has ended: its output is read first."""
         if not self.alive:
             return
         self._read()
         unwritten = tuple(wire for wire, _ in self._unwritten if wire)
         self.alive = False
-        self.host.feed(ev.InstanceExited(self.id, text, unwritten, "", self.host.rng.random()))
+        self.host.feed(ev.InstanceExited(self.id, text, unwritten, "", self.host.rng.random(), is_final))
 
     def die(self, how: str) -> None:
         """Nothing can kill it but the end of its session."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from carpool.cluster.core.local_sessions import LocalSessions, NearEndEvents
+from carpool.cluster.core.local_sessions import LocalSessions, NearEndEvents, SessionRefusal
 from carpool.cluster.core.node import NodeCore, NodeEffect, OffersChanged, OwnOfferChanged
 from carpool.cluster.core.offers import NodeOffer
 from carpool.cluster.offer_exchange import PUBLISH_S, SETTLE_S
@@ -188,8 +188,10 @@ class SimNode:
         """Take no further sessions of other nodes, or take them again."""
         self._perform(self.core.set_draining(is_on=is_on))
 
-    def _refusal(self, server: str) -> str:
-        return "" if self.world.has_server(server) else f"node {self.name} does not offer {server}"
+    def _refusal(self, server: str) -> SessionRefusal:
+        if self.world.has_server(server):
+            return SessionRefusal("")
+        return SessionRefusal(f"node {self.name} does not offer {server}", is_final=True)
 
     def _publish_again(self) -> None:
         self.publish()

@@ -117,7 +117,7 @@ class SessionViews:
     def pool_refusal(self, state: PoolChanged, now: float) -> tuple[str, str, float | None]:
         """Return the fault, the detail and `retry_after_s` for a pool in this failing state."""
         if state.cannot_start and state.state != "stopped":
-            return "cannot_start", state.reason, None
+            return "not_offered" if state.is_remote else "cannot_start", state.reason, None
         fault: str = "breaker_open" if state.state == "half_open" else state.state
         if state.is_remote and state.state != "stopped":
             fault = "node_away"

@@ -61,6 +61,8 @@ class CloseRecord(ChannelRecord, frozen=True, tag=4):
     session: Number
     text: str
     """Why, for people. Empty: its agent or its server is gone, in the ordinary way."""
+    is_final: bool = False
+    """Another session is refused, too, until somebody changes something."""
 
 
 class OfferRecord(ChannelRecord, frozen=True, tag=5):

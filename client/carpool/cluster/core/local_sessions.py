@@ -8,7 +8,7 @@ Pure. Knows nothing of: sockets and pipes, links, files, offers.
 """
 
 from collections.abc import Callable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -67,6 +67,22 @@ class SessionAsker(Protocol):
         """Answer a request, as `carpool_supervisor.spawn.node_sessions` describes."""
 
 
+class SessionRefusal(NamedTuple):
+    """The reason why another node gets no session."""
+
+    text: str
+    """Empty: it gets one."""
+    is_final: bool = False
+    """It gets none until somebody changes something."""
+
+
+class _Instance(NamedTuple):
+    supervisor: SessionAsker
+    number: int
+    is_only_choice: bool
+    """No other node offers the server."""
+
+
 P = TypeVar("P")
 P_contra = TypeVar("P_contra", contravariant=True)
 
@@ -92,12 +108,12 @@ class LocalSessions(Generic[P]):
         core: NodeCore,
         maker: NearEndMaker[P],
         *,
-        refusal: Callable[[str], str],
+        refusal: Callable[[str], SessionRefusal],
         flush_soon: Callable[[], None],
         log: Callable[[str, str], None],
         max_served: int = MAX_SESSIONS,
     ) -> None:
-        """`refusal`: why a server is not offered to other nodes; empty: it is. `flush_soon`: sends what
+        """`refusal`: why a server is not offered to other nodes. `flush_soon`: sends what
         follows. `log`: takes a text and its level. `max_served`: the most sessions of other nodes' agents.
         """
         self._core = core
@@ -113,7 +129,7 @@ class LocalSessions(Generic[P]):
         """Nodes with the reasons for which they were refused or lost a session, as the log has them."""
         self._asked: dict[tuple[SessionAsker, int], SessionName] = {}
         """The sessions that stand for instances, by supervisor and instance."""
-        self._instances: dict[SessionName, tuple[SessionAsker, int]] = {}
+        self._instances: dict[SessionName, _Instance] = {}
         self._ended: dict[SessionName, str] = {}
         """The broker's ids of sessions that have ended, the oldest first."""
 
@@ -133,10 +149,11 @@ class LocalSessions(Generic[P]):
             name = self._core.open_session(node, server)
         except NoNodeError as error:
             self._maker.close_pipes(pipes)
-            supervisor.tell({"failed": instance, "text": str(error)})
+            supervisor.tell({"failed": instance, "text": str(error), "is_final": error.is_final})
             return
         self._asked[supervisor, instance] = name
-        self._instances[name] = supervisor, instance
+        is_only_choice = self._core.is_only_choice(node, server)
+        self._instances[name] = _Instance(supervisor, instance, is_only_choice)
         supervisor.tell({"opened": instance, "node": name.node, "session": name.number})
         self._ends[name] = self._maker.open_pipes(pipes, self._events_of(name))
         self._flush_soon()
@@ -171,7 +188,7 @@ class LocalSessions(Generic[P]):
             case OpenAtBroker():
                 self._open_at_broker(effect.session, effect.server)
             case EndSession():
-                self._end(effect.session, effect.text, has_ended=False)
+                self._end(effect.session, effect.text, has_ended=False, is_final=effect.is_final)
             case _:
                 pass
 
@@ -183,12 +200,12 @@ class LocalSessions(Generic[P]):
         self._ends.clear()
 
     def _open_at_broker(self, name: SessionName, server: str) -> None:
-        why = _DRAINING if self._core.is_draining else self._refusal(server)
+        why, is_final = SessionRefusal(_DRAINING) if self._core.is_draining else self._refusal(server)
         why = why or (_FULL if self._served >= self._max_served else "")
         if why:
             text = f"node {name.node} asked for {server}, and was refused: {why}"
             self._log_once(name.node, why, text, "warning")
-            self._core.close(name, why)
+            self._core.close(name, why, is_final=is_final)
             return
         self._served += 1
         self._ends[name] = self._maker.open_at_broker(name.node, server, self._events_of(name))
@@ -218,8 +235,8 @@ class LocalSessions(Generic[P]):
 
         return NearEndEvents(lambda: self._core.room_bytes(name), send, passed, ended)
 
-    def _end(self, name: SessionName, text: str, *, has_ended: bool) -> None:
-        """The session is over. `has_ended`: its near end has said so itself."""
+    def _end(self, name: SessionName, text: str, *, has_ended: bool, is_final: bool = False) -> None:
+        """The session is over. `has_ended`: its near end said so itself. `is_final`: as of `EndSession`."""
         end = self._ends.pop(name, None)
         if end is not None and name.number < 0:
             self._served -= 1
@@ -230,11 +247,14 @@ class LocalSessions(Generic[P]):
                 del self._ended[next(iter(self._ended))]
         if end is not None and not has_ended:
             end.end(text)
-        key = self._instances.pop(name, None)
-        if key is not None:
-            del self._asked[key]
-            key[0].tell({"ended": key[1], "text": text})
+        instance = self._instances.pop(name, None)
+        if instance is not None:
+            del self._asked[instance[:2]]
+            is_final = is_final and instance.is_only_choice
+            instance.supervisor.tell({"ended": instance.number, "text": text, "is_final": is_final})
 
     def check(self) -> None:
         """Assert the invariants: each session of an instance is known from both sides."""
-        assert {name: key for key, name in self._asked.items()} == self._instances
+        assert {name: key for key, name in self._asked.items()} == {
+            name: each[:2] for name, each in self._instances.items()
+        }

@@ -120,6 +120,8 @@ NodeEffect = (
 
 
 MAX_SILENT: Final = 100
+GONE_S: Final = 10.0
+"""A node that has left was not just started again if it is not back within this time."""
 SESSIONS_PER_ID: Final = 1024
 """Session numbers of one table per id. Ids grow by one in a millisecond, which opens fewer sessions."""
 _NOT_ANSWERED: Final = (
@@ -136,7 +138,13 @@ class _Offered(Struct):
 
 
 class NoNodeError(Exception):
-    """No node takes the session. The text says why, for people."""
+    """No node takes the session. The text says why, for people. `is_final`: none will, until somebody changes
+    something.
+    """
+
+    def __init__(self, text: str, *, is_final: bool = False) -> None:
+        super().__init__(text)
+        self.is_final = is_final
 
 
 class NotReachedError(Exception):
@@ -185,6 +193,12 @@ class NodeCore:
         self._namesake_heard_at = -inf
         self._silent: dict[str, float] = {}
         """Nodes that were there and have not left, with the time at which they were last heard."""
+        self._left: dict[str, float] = {}
+        """Nodes that have just left, with the time of that."""
+        self._gone: dict[str, None] = {}
+        """Nodes that have left and were not just started again."""
+        self._unreadable: dict[str, str] = {}
+        """Nodes whose last frame could not be read, and why."""
 
     # --- offers ----------------------------------------------------------------------------------------
 
@@ -257,7 +271,10 @@ class NodeCore:
             return self._own_offer_received(data, now)
         if not data:
             self._silent.pop(node, None)
-            return [OffersChanged()] if self._offered.pop(node, None) is not None else []
+            if self._offered.pop(node, None) is None:
+                return []
+            self._left[node] = now
+            return [OffersChanged()]
         if not self._is_possible(node):
             return []
         offer = read_offer(data)
@@ -265,7 +282,8 @@ class NodeCore:
             return self._report(node, "its offer cannot be read; is it another carpool?")
         before = self._offered.get(node)
         self._offered[node] = _Offered(offer, now, now)
-        self._silent.pop(node, None)
+        for absent in (self._silent, self._left, self._gone):
+            absent.pop(node, None)
         self._session_table(node, now)
         known = before is not None and _lasting(before.offer) == _lasting(offer)
         return [] if known else [OffersChanged()]
@@ -385,19 +403,37 @@ class NodeCore:
     def _choose(self, node: str, server: str) -> str:
         offers = {name: each for name, each in self.offers.items() if node in {ANY_NODE, name}}
         if not offers and node != ANY_NODE:
-            raise NoNodeError(f"node {node} is not in the cluster now (`carpool cluster status`)")
+            raise self._no_offer(node)
         found = remote_servers(offers.values(), ()).get(server)
         if found is None and node != ANY_NODE:
             why = offers[node].kept_local.get(server, "it has no such server, or it is disabled")
-            raise NoNodeError(f"node {node} does not offer {server}: {why}")
+            raise NoNodeError(f"node {node} does not offer {server}: {why}", is_final=True)
         if found is None:
             raise NoNodeError(f"no node offers {server} now (`carpool cluster status`)")
         reached = {name: each for name, each in offers.items() if self._nodes[name].channel.is_open}
         chosen = choose_node(found, reached, {name: self._nodes[name].opened for name in reached})
         if not chosen:
+            if all(each in self._unreadable for each in found.nodes):
+                raise self._cannot_read(found.nodes[0])
             names = ", ".join(found.nodes)
             raise NoNodeError(f"the nodes with {server} are not reached, or are draining: {names}")
         return chosen
+
+    def _no_offer(self, node: str) -> NoNodeError:
+        if node in self._unreadable:
+            return self._cannot_read(node)
+        if node in self._gone:
+            text = f"node {node} has left the cluster; `carpool restart --all` there joins again"
+            return NoNodeError(text, is_final=True)
+        return NoNodeError(f"node {node} is not in the cluster now (`carpool cluster status`)")
+
+    def _cannot_read(self, node: str) -> NoNodeError:
+        return NoNodeError(f"node {node}: {self._unreadable[node]}", is_final=True)
+
+    def is_only_choice(self, node: str, server: str) -> bool:
+        """Return True if a session that is asked for so can be at one node only."""
+        found = self.servers().get(server)
+        return node != ANY_NODE or found is None or len(found.nodes) == 1
 
     def room_bytes(self, session: SessionName) -> int:
         """Return how many bytes the near end of a session may send now."""
@@ -414,10 +450,10 @@ class NodeCore:
         if (node := self._nodes.get(session.node)) is not None:
             node.bytes_passed(session.number, size_bytes)
 
-    def close(self, session: SessionName, text: str = "") -> None:
-        """The near end of a session is gone."""
+    def close(self, session: SessionName, text: str = "", *, is_final: bool = False) -> None:
+        """The near end of a session is gone. `is_final`: as of `CloseRecord`."""
         if (node := self._nodes.get(session.node)) is not None:
-            node.close(session.number, text)
+            node.close(session.number, text, is_final=is_final)
 
     # --- the link --------------------------------------------------------------------------------------
 
@@ -428,7 +464,10 @@ class NodeCore:
         try:
             frame = decode_frame(data)
         except UnreadableFrameError as error:
+            if node in self._unreadable or len(self._unreadable) < MAX_NODES:
+                self._unreadable[node] = str(error)
             return self._report(node, str(error))
+        self._unreadable.pop(node, None)
         sessions = self._session_table(node, now)
         if node in self._offered:
             self._offered[node].heard_at = now
@@ -479,6 +518,11 @@ class NodeCore:
             self._silent[name] = self._offered.pop(name).heard_at
             if len(self._silent) > MAX_SILENT:
                 del self._silent[next(iter(self._silent))]
+        for name in [name for name, at in self._left.items() if now >= at + GONE_S]:
+            del self._left[name]
+            self._gone[name] = None
+            if len(self._gone) > MAX_SILENT:
+                del self._gone[next(iter(self._gone))]
         for name in self._nodes.keys() - self._offered.keys() - self._introduced.keys():
             if not self._nodes[name].channel.is_open:
                 del self._nodes[name]
@@ -488,6 +532,7 @@ class NodeCore:
         """Return when `tick` and `take_frames` are due."""
         due = [node.channel.next_deadline() for node in self._nodes.values()]
         due += [self._requests.next_deadline(), self._refused_due]
+        due += [at + GONE_S for at in self._left.values()]
         return min([*due, *(each.heard_at + LOST_S for each in self._offered.values())], default=inf)
 
     def introduce(self, node: str, now: float) -> None:

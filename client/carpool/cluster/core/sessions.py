@@ -73,6 +73,8 @@ class EndSession(Struct, frozen=True):
     session: SessionName
     text: str
     """Why, for people; empty: in the ordinary way."""
+    is_final: bool = False
+    """Another session is refused, too, until somebody changes something."""
 
 
 NearEndEffect = OpenAtBroker | PassBytes | ReadOn | EndSession
@@ -194,10 +196,10 @@ class NodeSessions:
             flow.received_bytes -= flow.passed_bytes
             flow.passed_bytes = 0
 
-    def close(self, session: int, text: str = "") -> None:
-        """End a session. Bytes that were sent before still arrive."""
+    def close(self, session: int, text: str = "", *, is_final: bool = False) -> None:
+        """End a session. Bytes that were sent before still arrive. `is_final`: as of `CloseRecord`."""
         if self._flows.pop(session, None) is not None:
-            self.channel.send(CloseRecord(session, text))
+            self.channel.send(CloseRecord(session, text, is_final))
 
     def _name(self, session: int) -> SessionName:
         return SessionName(self._node, session)
@@ -225,7 +227,7 @@ class NodeSessions:
             case CloseRecord():
                 known = self._flows.pop(-event.session, None) is not None
                 text = event.text[:MAX_TEXT_CHARS]
-                return [EndSession(self._name(-event.session), text)] if known else []
+                return [EndSession(self._name(-event.session), text, event.is_final)] if known else []
             case OfferRecord():
                 return [OfferReceived(event.offer)]
             case RequestRecord():
@@ -239,7 +241,7 @@ class NodeSessions:
         if session >= 0 or session in self._flows or is_flood:
             return []
         if check_server_name(server) is not None:
-            self.channel.send(CloseRecord(session, "there can be no server of that name"))
+            self.channel.send(CloseRecord(session, "there can be no server of that name", is_final=True))
             return []
         if len(self._flows) >= MAX_SESSIONS:
             self.channel.send(CloseRecord(session, f"the node has {MAX_SESSIONS} sessions of this one open"))

@@ -52,6 +52,8 @@ def start_refusal(pool: Pool, now: float) -> tuple[str, str, float | None]:
     """The reason why nothing starts now: (fault, detail, retry_after_s). A model is not told to wait for a
     program that is not installed.
     """
+    if pool.is_remote and pool.restart.hopeless:
+        return ("not_offered", last_error(pool), None)
     if pool.is_remote:
         return ("node_away", last_error(pool), pool.retry_after_s(now))
     if pool.restart.hopeless:

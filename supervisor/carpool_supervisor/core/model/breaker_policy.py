@@ -31,7 +31,7 @@ class RestartState(Struct, frozen=True):
     restarts: int = 0
     """Of all time, for `status`."""
     hopeless: bool = False
-    """A retry cannot help, for instance because the command does not exist."""
+    """A retry cannot help, for instance because the command does not exist, or a node refuses for good."""
 
 
 FRESH = RestartState()

@@ -73,8 +73,9 @@ class SpawnFailed(SupervisorEvent, frozen=True):
     jitter: float
     """Uniform in [0, 1), drawn by the shell."""
     passing: bool = False
-    """The machine is at a limit (descriptors, processes), which may be over soon. Otherwise the server's
-    configuration is at fault (no such command, no such directory), and only a change of it helps.
+    """The machine is at a limit (descriptors, processes), or another node is away, which may be over soon.
+    Otherwise a configuration is at fault (no such command, no such directory, a node that does not offer the
+    server), and only a change of it helps.
     """
 
 
@@ -323,6 +324,8 @@ class InstanceExited(SupervisorEvent, frozen=True):
     stderr: Text
     """Its last lines, masked."""
     jitter: float
+    is_final: bool = False
+    """It was a session, and its node refuses another one until somebody changes something."""
 
 
 class PoolKnowledgeChanged(SupervisorEvent, frozen=True):

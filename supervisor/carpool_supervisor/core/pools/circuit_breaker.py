@@ -10,6 +10,7 @@ processes, how an instance ends, when a start is due (`start_queue`). Decision: 
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -20,6 +21,9 @@ from carpool_supervisor.core.model.effects import AnyEffect, WriteLogLine
 from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance, Pool, Pools
 from carpool_supervisor.core.pools.start_queue import StartQueue
+
+NODE_OPEN_S: Final = 10.0
+"""The longest pause after a session at another node was refused: to ask again costs no process."""
 
 
 class CircuitBreakers:
@@ -52,6 +56,7 @@ class CircuitBreakers:
         )
         if pool.is_remote:  # a session is no process: its node counts what has died there
             pool.restart = replace(pool.restart, restarts=restarts)
+            pause_s = min(pause_s, NODE_OPEN_S)
         else:
             pool.counts.deaths += 1
             pool.counts.restarts += pool.restart.restarts - restarts

@@ -324,7 +324,9 @@ class Instances:
         if failure is not None and not forgiven:
             pool.stderr = event.stderr.splitlines()[-20:]
             words = telling_stderr_line(event.stderr) if never_fit else ""
-            self.breakers.instance_failed(instance, failure, event.jitter, now, words=words)
+            self.breakers.instance_failed(
+                instance, failure, event.jitter, now, hopeless=event.is_final, words=words
+            )
         self._after_exit(pool, now)
 
     def spawn_failed(self, instance: Instance, event: SpawnFailed, now: float) -> None:

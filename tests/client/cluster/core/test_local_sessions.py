@@ -2,7 +2,7 @@
 
 import msgspec
 
-from carpool.cluster.core.local_sessions import LocalSessions, NearEndEvents
+from carpool.cluster.core.local_sessions import LocalSessions, NearEndEvents, SessionRefusal
 from carpool.cluster.core.node import NodeCore
 from carpool.cluster.core.offers import NodeOffer, ServerOffer
 
@@ -71,7 +71,7 @@ class Node:
         ids = iter(range(first_id, 1000))
         self.core = NodeCore(name, "", lambda: next(ids))
         self.ends = KeptEnds()
-        self.refusal = ""
+        self.refusal = SessionRefusal("")
         self.log: list[str] = []
         self.sessions = LocalSessions(
             self.core,
@@ -86,10 +86,15 @@ class Node:
 def two_nodes() -> tuple[Node, Node]:
     """`a`, and `b` that offers `echo`; they have reached each other."""
     a, b = Node("a", 1), Node("b", 1)
-    offer = NodeOffer(node="b", epoch="", release="", servers=[ServerOffer(name="echo", launch="x")])
-    a.core.offer_received("b", msgspec.json.encode(offer), 0.0)
+    a.core.offer_received("b", offer_of("b"), 0.0)
     carry(a, b)
     return a, b
+
+
+def offer_of(node: str) -> bytes:
+    """The offer of a node with the server `echo`."""
+    echo = ServerOffer(name="echo", launch="x")
+    return msgspec.json.encode(NodeOffer(node=node, epoch="", release="", servers=[echo]))
 
 
 def carry(a: Node, b: Node) -> None:
@@ -98,7 +103,8 @@ def carry(a: Node, b: Node) -> None:
     for _ in range(8):
         now += 0.1
         for here, there in ((a, b), (b, a)):
-            for _, frame in here.core.take_frames(now):
+            frames = here.core.take_frames(now)
+            for frame in [frame for node, frame in frames if node == there.core.name]:
                 for effect in there.core.frame_received(here.core.name, frame, now):
                     there.sessions.perform(effect)
         a.sessions.check()
@@ -121,7 +127,7 @@ def test_an_instance_without_a_node_is_told_why_and_its_pipes_are_closed() -> No
     supervisor = Supervisor()
     a.sessions.open_for(supervisor, 7, "b", "other", "pipes")
     why = "node b does not offer other: it has no such server, or it is disabled"
-    assert supervisor.told == [{"failed": 7, "text": why}]
+    assert supervisor.told == [{"failed": 7, "text": why, "is_final": True}]
     assert a.ends.closed == ["pipes"]
     assert not len(a.sessions)
 
@@ -133,7 +139,7 @@ def test_the_end_of_an_instance_ends_its_session_at_the_other_node() -> None:
     carry(a, b)
     a.sessions.end_instance(supervisor, 7)
     carry(a, b)
-    assert supervisor.told[1:] == [{"ended": 7, "text": ""}]
+    assert supervisor.told[1:] == [{"ended": 7, "text": "", "is_final": False}]
     assert b.ends.made[0].why == [""]
     assert (len(a.sessions), len(b.sessions)) == (0, 0)
 
@@ -144,18 +150,33 @@ def test_a_draining_node_refuses_a_session_that_was_asked_for_before_others_knew
     supervisor = Supervisor()
     a.sessions.open_for(supervisor, 7, "b", "echo", "pipes")
     carry(a, b)
-    assert supervisor.told[1:] == [{"ended": 7, "text": "the node is draining"}]
+    assert supervisor.told[1:] == [{"ended": 7, "text": "the node is draining", "is_final": False}]
     assert not b.ends.made
 
 
 def test_a_refused_session_ends_with_the_reason_of_the_other_node() -> None:
     a, b = two_nodes()
-    b.refusal = "node b does not offer echo: it is disabled"
+    why = "node b does not offer echo: it is disabled"
+    b.refusal = SessionRefusal(why, is_final=True)
     supervisor = Supervisor()
-    a.sessions.open_for(supervisor, 7, "b", "echo", "pipes")
+    for instance, node in ((7, "b"), (8, "*")):
+        a.sessions.open_for(supervisor, instance, node, "echo", "pipes")
     carry(a, b)
-    assert supervisor.told[1:] == [{"ended": 7, "text": b.refusal}]
+    ended = [each for each in supervisor.told if "ended" in each]
+    assert ended == [{"ended": instance, "text": why, "is_final": True} for instance in (7, 8)]
     assert not b.ends.made
+
+
+def test_a_refusal_for_good_by_one_of_two_nodes_leaves_the_other() -> None:
+    a, b = two_nodes()
+    a.core.offer_received("c", offer_of("c"), 0.0)
+    b.refusal = SessionRefusal("no", is_final=True)
+    supervisor = Supervisor()
+    for instance, node in ((7, "b"), (8, "*")):
+        a.sessions.open_for(supervisor, instance, node, "echo", "pipes")
+    carry(a, b)
+    ended = [each for each in supervisor.told if "ended" in each]
+    assert [each["is_final"] for each in ended] == [True, False]
 
 
 def test_a_node_refuses_sessions_that_it_has_no_descriptors_for_and_logs_that_once() -> None:
@@ -203,5 +224,6 @@ def test_an_end_at_the_broker_that_is_gone_is_told_to_the_supervisor_of_the_agen
     carry(a, b)
     b.ends.made[0].events.ended("the broker has gone away")
     carry(a, b)
-    assert supervisor.told[1:] == [{"ended": 7, "text": "node b: the broker has gone away"}]
+    why = "node b: the broker has gone away"
+    assert supervisor.told[1:] == [{"ended": 7, "text": why, "is_final": False}]
     assert a.ends.made[0].why == ["node b: the broker has gone away"]

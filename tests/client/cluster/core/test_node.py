@@ -1,14 +1,16 @@
 """Nodes of a cluster: each byte of a session arrives once, in order, at its own end, or the session ends."""
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from carpool.cluster.core.channel import LOST_S
-from carpool.cluster.core.frames import FRAME_BYTES
-from carpool.cluster.core.node import NodeCore, NodeEffect, Report
-from carpool.cluster.core.offers import NodeOffer
+from carpool.cluster.core.frames import CHANNEL_VERSION, FRAME_BYTES, ChannelFrame, encode_frame
+from carpool.cluster.core.node import GONE_S, NodeCore, NodeEffect, NoNodeError, Report
+from carpool.cluster.core.offers import NodeOffer, ServerOffer
 from carpool.cluster.core.sessions import WINDOW_BYTES
 from tests.behaviours import behaviour
 from tests.kit.node_world import NodeWorld, SessionText
@@ -250,3 +252,55 @@ def test_a_node_that_starts_again_gives_its_sessions_other_numbers_than_before()
         world.start("alpha")
         world.run(3.0)
     assert len(numbers) == 15
+
+
+def refusal_of(core: NodeCore, node: str, server: str = "echo") -> tuple[str, bool]:
+    """The reason why a node opens no session, and whether it lasts."""
+    with pytest.raises(NoNodeError) as caught:
+        core.open_session(node, server)
+    return str(caught.value), caught.value.is_final
+
+
+@behaviour("cluster:refusals")
+def test_a_node_that_has_just_left_may_be_started_again_and_one_that_stays_away_is_gone() -> None:
+    world = connected()
+    core = world.cores["alpha"]
+    core.offer_received("beta", b"", world.now)
+    assert refusal_of(core, "beta") == (
+        "node beta is not in the cluster now (`carpool cluster status`)",
+        False,
+    )
+    assert core.next_deadline() <= world.now + GONE_S
+    core.tick(world.now + GONE_S)
+    gone = "node beta has left the cluster; `carpool restart --all` there joins again"
+    assert refusal_of(core, "beta") == (gone, True)
+    world.offer_all()
+    assert core.open_session("beta", "echo").node == "beta"
+
+
+@behaviour("cluster:refusals")
+def test_a_server_that_a_node_does_not_offer_is_refused_for_good_and_a_draining_node_is_not() -> None:
+    world = connected()
+    core = world.cores["alpha"]
+    assert refusal_of(core, "beta", "git")[1]
+    assert not refusal_of(core, "*", "git")[1], "the broker has not read yet that it is gone"
+    echo = ServerOffer(name="echo", launch="x")
+    draining = NodeOffer(node="beta", epoch="", release="", is_draining=True, servers=[echo])
+    core.offer_received("beta", msgspec.json.encode(draining), world.now)
+    assert not refusal_of(core, "beta")[1]
+
+
+@behaviour("cluster:refusals")
+def test_a_node_with_another_version_of_the_protocol_is_refused_for_good_until_it_is_another() -> None:
+    world = NodeWorld("alpha")
+    core = world.cores["alpha"]
+    echo = ServerOffer(name="echo", launch="x")
+    offer = NodeOffer(node="beta", epoch="", release="", servers=[echo])
+    core.offer_received("beta", msgspec.json.encode(offer), 0.0)
+    assert not refusal_of(core, "beta")[1]
+    frame = ChannelFrame(CHANNEL_VERSION + 1, 7, 0, 0, 0, missing=False, records=[])
+    core.frame_received("beta", encode_frame(frame), 0.0)
+    text, is_final = refusal_of(core, "*")
+    assert ("install the same carpool on both" in text, is_final) == (True, True)
+    core.frame_received("beta", encode_frame(replace(frame, version=CHANNEL_VERSION)), 0.0)
+    assert core.open_session("*", "echo").node == "beta"

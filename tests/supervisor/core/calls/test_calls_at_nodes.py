@@ -1,10 +1,12 @@
 """Calls on sessions at other nodes: the broker, status and stories are told of the node."""
 
+import pytest
 from msgspec.structs import replace
 
 from carpool_protocol.ids import CallId, InstanceId, PoolKey
 from carpool_protocol.link.messages import CallAtNode, CallPlace, NodeSession, NodeTarget, Policy, ResumeCall
 from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.pools.circuit_breaker import NODE_OPEN_S
 from tests.behaviours import behaviour
 from tests.kit.supervisor_rig import SupervisorRig, catalog_of, pool_spec
 
@@ -80,6 +82,27 @@ def test_a_call_that_no_node_takes_is_refused_with_the_reason() -> None:
     found = rig.failed[1]
     assert (found.fault, found.delivered) == ("node_away", "no")
     assert found.text == "Its last error: got no session: the nodes with git are draining: alpha."
+
+
+@behaviour("cluster:refusals")
+@pytest.mark.parametrize("is_opened", [True, False])
+def test_a_call_that_a_node_refuses_for_good_is_told_so_at_once_and_not_to_try_again(is_opened: bool) -> None:
+    rig = SupervisorRig(SPEC, broker=True)
+    rig.call(1)
+    why = "node alpha does not offer git: it has no such server, or it is disabled"
+    if is_opened:
+        rig.feed(ev.InstanceSpawned(ONE, 0, "alpha", 3))
+        rig.feed(ev.InstanceExited(ONE, f"lost its session: {why}", (), "", 0.0, is_final=True))
+    else:
+        rig.feed(ev.SpawnFailed(ONE, f"got no session: {why}", 0.0))
+    found = rig.failed[1]
+    assert (found.fault, found.delivered, found.retry_after_s) == ("not_offered", "no", None)
+    assert why in found.text
+    rig.call(2)
+    assert (rig.failed[2].fault, rig.failed[2].retry_after_s) == ("not_offered", None)
+    rig.wait(NODE_OPEN_S + 1.0)
+    rig.call(3)
+    assert len(rig.spawned) == 2, "the node is asked again soon, which costs no process"
 
 
 @behaviour("cluster:drain")

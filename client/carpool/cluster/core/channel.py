@@ -38,6 +38,8 @@ ACKNOWLEDGE_S: Final = 0.05
 """Records are acknowledged after this time at the latest, or with the next frame."""
 RESEND_PAUSE_S: Final = 0.1
 """A second request to send again within this time is the first one repeated."""
+LOST_FRAMES: Final = 2
+"""The number of frames that are sent again first after a loss. Each acknowledgement doubles it."""
 STUCK_S: Final = 60.0
 """A node that is heard and acknowledges nothing for this time is lost: what it is sent must not pile up."""
 MAX_CLOSES: Final = 40_000
@@ -62,7 +64,9 @@ class _KeptFrame(Struct):
     records: list[AnyRecord]
     size_bytes: int
     sent_at: float
-    """When it was sent first: an acknowledgement may be for that, on a link slower than was known."""
+    """When it was sent first, or was known to be lost. An acknowledgement may be for the first time, on a
+    link slower than was known.
+    """
 
 
 class NodeChannel:
@@ -117,10 +121,11 @@ class NodeChannel:
             self._waiting.put(record)
 
     def link_restored(self, now: float) -> None:
-        """The link works again after a cut: what is kept is sent again at once."""
+        """The link works again after a cut: what is kept is sent again, the first frames at once."""
         self._sent_at = float("-inf")
         if self._kept:
-            self._resend_from, self._probed = self._kept[0].number, 0
+            self._window.link_cut(now)
+            self._send_lost_again(now)
 
     # --- what comes in ---------------------------------------------------------------------------------
 
@@ -140,7 +145,7 @@ class NodeChannel:
             return happened  # it does not know us: what it may say of frames is of an earlier end
         self._acknowledged(frame.acknowledged, now)
         if frame.missing and self._kept and now >= self._resent_at + self._resend_pause_s:
-            self._resend_from, self._probed = self._kept[0].number, 0
+            self._send_lost_again(now)
         if frame.number:
             happened += self._take(frame, now)
         return happened
@@ -221,9 +226,7 @@ class NodeChannel:
         """Return the frames to send now."""
         frames: list[ChannelFrame] = []
         if self._kept and now >= self._resend_at:
-            # The first one alone: on a slow link the others are still on their way.
-            self._probed, self._probe_frames = self._last_number, 1
-            self._resend_from = self._kept[0].number
+            self._send_first_again(1)  # alone: on a slow link the others are still on their way
             self._resend_s = min(2 * self._resend_s, self._window.max_resend_s)
         if self._resend_from:
             frames += self._frames_again(now)
@@ -235,6 +238,18 @@ class NodeChannel:
             self._sent_at = now
             self._unacknowledged_since = None
         return frames
+
+    def _send_lost_again(self, now: float) -> None:
+        """What is kept was lost: how long its acknowledgement takes is counted from now. The first frames go
+        alone: with all at once, a link that is cut after so many bytes is cut before any is acknowledged.
+        """
+        for each in self._kept:
+            each.sent_at = now
+        self._send_first_again(LOST_FRAMES)
+
+    def _send_first_again(self, frames: int) -> None:
+        self._probed, self._probe_frames = self._last_number, frames
+        self._resend_from = self._kept[0].number
 
     def _frames_again(self, now: float) -> list[ChannelFrame]:
         again = [each for each in self._kept if each.number >= self._resend_from]

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 CHANNEL_VERSION: Final = 2
 """Part of each frame. A frame of another version is dropped, and the node is reported once."""
-CHUNK_BYTES: Final = 60 * 1024
+CHUNK_BYTES: Final = 16 * 1024
 """The most bytes of one session in one record, so that a long line delays other sessions little."""
 FRAME_BYTES: Final = 512 * 1024
 """A frame takes no further record beyond this size. NATS takes 1 MB by default."""

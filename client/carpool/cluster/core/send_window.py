@@ -46,6 +46,11 @@ class SendWindow:
         """Return the longest pause between two attempts."""
         return max(MAX_RESEND_S, 2 * self.usual_s)
 
+    def link_cut(self, now: float) -> None:
+        """The link was cut with bytes under way: it may be so many that cut it."""
+        self._shrunk_at = now
+        self.size_bytes = max(self.size_bytes // 2, MIN_WINDOW_BYTES)
+
     def acknowledged(self, size_bytes: int, sent_at: float, now: float) -> None:
         """A frame of this size is acknowledged. `sent_at`: when it was sent first."""
         took_s = now - sent_at

@@ -254,6 +254,52 @@ def test_a_node_that_starts_again_gives_its_sessions_other_numbers_than_before()
     assert len(numbers) == 15
 
 
+class CutLink(NodeWorld):
+    """The nodes alpha and beta. The link of alpha is cut whenever it has carried `carried_bytes`, and works
+    again a second later.
+    """
+
+    def __init__(self, carried_bytes: int) -> None:
+        super().__init__("alpha", "beta", frame_bytes=FRAME_BYTES)
+        self.carried_bytes = carried_bytes
+        self.cut_count = 0
+        self._left_bytes = carried_bytes
+        self._is_cut_until = 0.0
+
+    def deliver(self, pair: tuple[str, str], *, lose: bool = False) -> None:
+        """Deliver a frame if the link carries all of it."""
+        frame = self.queues[pair][0] if self.queues.get(pair) else b""
+        self._left_bytes -= len(frame)
+        if self._left_bytes < 0 and not self.cuts:
+            self.cuts = {("alpha", "beta"), ("beta", "alpha")}
+            self.cut_count += 1
+            self._is_cut_until = self.now + 1.0
+        super().deliver(pair, lose=lose or bool(self.cuts))
+
+    def run(self, duration_s: float) -> None:
+        """Let time pass; the link works again when it is time."""
+        end = self.now + duration_s
+        while self.now < end:
+            super().run(min(0.02, end - self.now))
+            if self.cuts and self.now >= self._is_cut_until:
+                self.cuts = set()
+                self._left_bytes = self.carried_bytes
+                self.cores["alpha"].link_restored(self.now, FRAME_BYTES)
+
+
+@behaviour("cluster:cuts")
+def test_a_link_that_is_cut_again_and_again_carries_what_there_is_to_carry() -> None:
+    world = CutLink(100_000)
+    world.run(3.0)
+    session = opened(world)
+    world.say(session, 200_000)
+    for _ in range(300):
+        world.run(1.0)
+        world.check()
+    assert (session.end, len(session.returned)) == ("", len(session.wanted))
+    assert world.cut_count > 10
+
+
 def refusal_of(core: NodeCore, node: str, server: str = "echo") -> tuple[str, bool]:
     """The reason why a node opens no session, and whether it lasts."""
     with pytest.raises(NoNodeError) as caught:

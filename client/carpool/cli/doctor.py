@@ -4,6 +4,7 @@ Owns the page and the questions of `--fix`. Knows nothing of: how problems are f
 they are repaired (`doctor_repairs`).
 """
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -12,11 +13,12 @@ import msgspec
 
 from carpool.cli.doctor_facts import gather_facts
 from carpool.cli.doctor_repairs import RepairResult, question, repair
-from carpool.cli.first_run import has_servers, nothing_configured
+from carpool.cli.first_run import has_servers, no_servers
 from carpool.cli.main import environment, json_option
 from carpool.doctor.diagnose import Problem, diagnose
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, print_json
+from carpool_protocol.bootstrap import paths
 
 NOTHING_FOUND = "nothing is wrong that carpool doctor knows of"
 
@@ -38,8 +40,8 @@ def doctor(*, fixes: bool, yes: bool, as_json: bool) -> None:
     problems = diagnose(gather_facts())
     if not as_json:
         click.echo(doctor_page(problems))
-        if not problems and not has_servers(environment()):
-            click.echo(nothing_configured(environment()))
+        if not problems and (said := _no_servers()):
+            click.echo(said)
     done: list[RepairResult] = []
     if fixes:
         done = _repaired(problems, asks=not yes, as_json=as_json)
@@ -52,6 +54,12 @@ def doctor(*, fixes: bool, yes: bool, as_json: bool) -> None:
         print_json(msgspec.to_builtins(facts))
     if problems:
         raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _no_servers() -> str:
+    if has_servers(environment()):
+        return ""
+    return no_servers(environment(), paths.runtime_dir(os.environ, os.getuid()))
 
 
 def _repaired(problems: Sequence[Problem], *, asks: bool, as_json: bool) -> list[RepairResult]:

@@ -347,12 +347,14 @@ def _has_trouble(facts: Facts) -> bool:
 
 
 def _no_server(facts: Facts) -> str:
-    """Return what stands in place of the table of servers."""
+    """Return what stands in place of the table of servers; empty: those of other nodes are being read."""
     if (facts.get("config") or {}).get("problem"):
         return "no server is configured"
-    from carpool.cli.first_run import nothing_configured  # late: few users have no server
+    from carpool.cli.first_run import no_servers, nothing_configured  # late: few users have no server
 
-    return nothing_configured(environment())
+    if facts.get("cluster") is None:
+        return nothing_configured(environment())
+    return no_servers(environment(), runtime_place().directory)
 
 
 def _servers_parts(shown: Facts, wanted: StatusFilter) -> Iterator[str]:
@@ -361,7 +363,8 @@ def _servers_parts(shown: Facts, wanted: StatusFilter) -> Iterator[str]:
     if table := _servers_table(servers):
         yield table
     elif wanted.is_empty():
-        yield _no_server(shown)
+        if said := _no_server(shown):
+            yield said
     else:
         yield "no server is in this state"
     if shut := _breakers(shown):

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from carpool.cli.first_run import nothing_configured
+from carpool.cli.first_run import no_servers
 from carpool.cli.main import (
     broker_request,
     broker_request_or_fail,
@@ -169,7 +169,8 @@ def _no_tools(client: ControlClient, profile: str) -> str:
     """Return why there is no tool at all, and what to do."""
     servers: list[Facts] = broker_request_or_fail(client, "carpool/servers", {}).get("servers") or []
     if not servers and not profile:
-        return f"no tools: {nothing_configured(environment())}"
+        said = no_servers(environment(), runtime_place().directory)
+        return f"no tools: {said or 'servers of other nodes are being read; try again in a moment'}"
     if servers and all(each["state"] == "untrusted" for each in servers):
         return "no tools: `carpool trust` lets the servers of this project run"
     more = ", or the profile permits none" if profile else ""

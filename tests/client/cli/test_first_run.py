@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from carpool.cli import main
-from carpool.cli.first_run import nothing_configured, where_servers_are
+from carpool.cli.first_run import no_servers, nothing_configured, where_servers_are
 from carpool.cli.status import status_page
+from carpool.cluster.core.offers import NodeOffer
+from carpool.cluster.node_facts import NodeFacts, write_facts
 from tests.behaviours import behaviour
 from tests.kit.private_daemon import PrivateDaemon
 
@@ -67,6 +70,34 @@ def test_a_running_carpool_without_servers_names_the_first_steps() -> None:
 def test_a_broken_file_is_not_taken_for_one_without_servers() -> None:
     facts = {"broker": {}, "servers": {}, "config": {"file": "f", "problem": "f:1: not JSON"}}
     assert "`carpool setup`" not in status_page(facts)
+
+
+@behaviour("doctor:cluster")
+def test_a_node_that_uses_others_servers_alone_is_told_of_the_cluster_and_not_of_first_steps(
+    tmp_path: Path,
+) -> None:
+    environ = {"CARPOOL_CONFIG": str(tmp_path / "carpool.json"), "HOME": str(tmp_path)}
+    own = NodeOffer(node="beta", epoch="1", release="1")
+    up = NodeFacts(pid=os.getpid(), own=own, is_up=True)
+    alone = no_servers(environ, str(tmp_path))
+    assert all(step in alone for step in STEPS)
+    write_facts(str(tmp_path), replace(up, servers={"echo": ["alpha"]}))
+    assert no_servers(environ, str(tmp_path)) == ""
+    write_facts(str(tmp_path), up)
+    assert "no other node of the cluster offers one" in no_servers(environ, str(tmp_path))
+    for away in (replace(up, is_up=False), replace(up, pid=0, problem="refused")):
+        write_facts(str(tmp_path), away)
+        assert "the cluster is not reached" in no_servers(environ, str(tmp_path))
+    write_facts(str(tmp_path), replace(up, pid=0, has_left=True))
+    assert no_servers(environ, str(tmp_path)) == alone
+
+
+@behaviour("doctor:cluster")
+def test_a_node_whose_process_is_dead_is_still_one_of_a_cluster(tmp_path: Path) -> None:
+    file = tmp_path / "carpool.json"
+    file.write_text('{"cluster": {"url": "nats://127.0.0.1:1"}, "mcpServers": {}}')
+    environ = {"CARPOOL_CONFIG": str(file), "HOME": str(tmp_path)}
+    assert "the cluster is not reached" in no_servers(environ, str(tmp_path))
 
 
 @behaviour("start:help")

@@ -138,7 +138,6 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "broker/transport/streams.py": "broker/transport/test_resume.py",
     },
     "It is the shell of a process, or runs in a process of its own, and is tested as one.": {
-        "client/cluster/own_offer.py": "live/test_live_cluster.py",
         "client/cluster/process.py": "live/test_live_cluster.py",
         "client/cluster/other_nodes.py": "live/test_live_cluster_operators.py",
         "client/cluster/verb_requests.py": "live/test_live_cluster_operators.py",

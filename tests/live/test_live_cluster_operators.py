@@ -48,6 +48,24 @@ async def test_an_open_call_at_another_node_is_shown_with_its_node_and_counts_as
                 assert not (await agent.answer(started))["result"].get("isError")
 
 
+@behaviour("cluster:status")
+async def test_the_status_of_a_cluster_has_the_figures_that_each_node_tells_now(tmp_path: Path) -> None:
+    ledger, gate = tmp_path / "ledger", tmp_path / "gate"
+    with trio.fail_after(LIMIT_S):
+        async with cluster_of({"alpha": {"tally": kit("tally", str(ledger))}, "beta": {}}) as cluster:
+            await until_offered(cluster, "beta", "tally")
+            async with cluster["alpha"].shim() as agent:
+                started = await agent.start("tally__run", {"mark": "m", "how": "hold", "gate": str(gate)})
+                await cluster.until(lambda: ledger.exists() and "m" in ledger.read_text(), "the call runs")
+                facts = cluster["beta"].carpool_json("cluster", "status")
+                [alpha] = facts["nodes"]
+                assert (alpha["offer"]["node"], alpha["offer"]["open_calls"]) == ("alpha", 1)
+                facts = cluster["alpha"].carpool_json("cluster", "status")
+                assert facts["own"]["open_calls"] == 1
+                gate.touch()
+                assert not (await agent.answer(started))["result"].get("isError")
+
+
 def acts_of(one: Daemon) -> list[Json]:
     """The acts on nodes in the audit, without what differs between runs."""
     lines = json.loads(one.run("audit", "--acts", "--json").stdout)

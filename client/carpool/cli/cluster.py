@@ -1,11 +1,13 @@
 """The verb `cluster`: shows the nodes of the cluster, makes a node's key, and takes nodes out of use.
 
 Owns the table of nodes and the sentences about it. The facts are those that the node's process of this
-machine writes down (`carpool.cluster.process`), so that the verb answers also while the broker does not.
+machine tells, or has written down if it does not answer (`carpool.cluster.process`), so that the verb answers
+also while the broker does not.
 
 Knows nothing of: links, channels, how a node is asked for something (`carpool.cluster.requests`).
 """
 
+import contextlib
 import os
 import socket
 from typing import Literal
@@ -20,7 +22,7 @@ from carpool.cluster.core.offers import NodeOffer
 from carpool.cluster.keys import make_key, public_key
 from carpool.cluster.links.link import LinkError
 from carpool.cluster.node_facts import NodeFacts, read_facts, state_of, written_ago_s
-from carpool.cluster.requests import NodeProcessError, request
+from carpool.cluster.requests import NodeProcessError, fresh_facts, request
 from carpool.cluster.settings import key_file
 from carpool.control.place import runtime_place
 from carpool.http.core.access import is_loopback
@@ -102,7 +104,9 @@ def _read_facts(directory: str) -> NodeFacts:
 
 def _status(*, as_json: bool) -> None:
     directory = runtime_place().directory
-    facts = _read_facts(directory)
+    facts, ago_s = _read_facts(directory), written_ago_s(directory)
+    with contextlib.suppress(NodeProcessError):
+        facts, ago_s = fresh_facts(directory), 0.0
     if as_json:
         print_json(msgspec.to_builtins(facts))
         return
@@ -112,7 +116,7 @@ def _status(*, as_json: bool) -> None:
     if facts.problem:
         click.echo(display.printable(f"its link says: {facts.problem}"))
     click.echo()
-    click.echo(nodes_table(facts, written_ago_s(directory)))
+    click.echo(nodes_table(facts, ago_s))
     if facts.has_namesake:
         click.echo(display.printable(f"another node is called {own.node}, too (`carpool doctor`)"))
     for name, why in sorted(own.kept_local.items()):

@@ -12,6 +12,8 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from carpool.cluster.core.node import NodeCore
 from carpool.cluster.core.offers import NodeOffer, fitting_offer
 from carpool.cluster.core.own_servers import node_servers_text
@@ -122,15 +124,21 @@ class OfferExchange:
 
     def _write_node_file(self) -> None:
         """Write what verbs show of the cluster, once the own offer is known."""
+        if (facts := self.facts()) is not None:
+            with contextlib.suppress(OSError):  # a full disk, or the directory is being put back
+                write_facts(self._directory, facts)
+
+    def facts(self) -> NodeFacts | None:
+        """Return what verbs show of the cluster; None: the own offer is not known yet."""
         if self._published is None:
-            return
+            return None
         core, now = self._core, asyncio.get_running_loop().time()
         reached = set(core.reached())
         if self._link.is_up:
             self._down_since = None
         elif self._down_since is None:
             self._down_since = now
-        facts = NodeFacts(
+        return NodeFacts(
             pid=os.getpid(),
             cluster=self._settings.cluster.name,
             url=shown_url(self._url),
@@ -139,14 +147,12 @@ class OfferExchange:
             is_up=self._link.is_up,
             down_s=0.0 if self._down_since is None else round(now - self._down_since, 1),
             problem=self._link.problem,
-            own=self._published,
+            own=replace(self._published, load=core.served, open_calls=self._own.open_calls),
             nodes=[self._facts_of(name, offer, reached, now) for name, offer in core.offers.items()],
             silent=[SilentNode(name, round(for_s, 1)) for name, for_s in core.silent(now).items()],
             has_namesake=core.has_namesake(now),
             servers={name: each.nodes for name, each in core.servers(self._own.names).items()},
         )
-        with contextlib.suppress(OSError):  # a full disk, or the directory is being put back
-            write_facts(self._directory, facts)
 
     def _facts_of(self, name: str, offer: NodeOffer, reached: Collection[str], now: float) -> OtherNode:
         measured = self._measured().get(name)

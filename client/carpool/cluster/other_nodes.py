@@ -1,11 +1,13 @@
-"""Requests between this node's process and those of other nodes: pings, drains, stories.
+"""Requests between this node's process and those of other nodes: pings, figures, drains, stories.
 
-Owns who waits for the answer to which request, when nodes are pinged, and what the pings have measured.
+Owns who waits for the answer to which request, when nodes are pinged, what the pings have measured, and how
+long present figures are waited for.
 
 Knows nothing of: links, records, what a story says (`call_stories`), who may drain (`core.node_requests`).
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -19,8 +21,12 @@ from carpool_protocol.runtime.wallclock import unix_s
 PING_S: Final = 5.0
 """Each reached node is pinged after this time."""
 
+FIGURES_S: Final = 1.0
+"""The present figures of all nodes are waited for this long at most."""
+
 Answered = Callable[[NodeAnswered], None]
 TellStory = Callable[[SessionName, int], Awaitable[NodeAnswer]]
+TellFigures = Callable[[], Awaitable[NodeAnswer]]
 
 
 class NodeMeasurement(Struct, frozen=True):
@@ -35,12 +41,20 @@ class NodeMeasurement(Struct, frozen=True):
 class OtherNodes:
     """The requests of one node's process."""
 
-    def __init__(self, core: NodeCore, *, tell_story: TellStory, flush_soon: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        core: NodeCore,
+        *,
+        tell_story: TellStory,
+        tell_figures: TellFigures,
+        flush_soon: Callable[[], None],
+    ) -> None:
         self._core = core
         self._tell_story = tell_story
+        self._tell_figures = tell_figures
         self._flush_soon = flush_soon
         self._waiting: dict[int, Answered] = {}
-        self._stories: set[asyncio.Task[None]] = set()
+        self._answers: set[asyncio.Task[None]] = set()
         self.measured: dict[str, NodeMeasurement] = {}
 
     def request(
@@ -66,14 +80,41 @@ class OtherNodes:
             self._core.answer(effect.node, effect.number, NodeAnswer(unix_s=unix_s()))
             self._flush_soon()
             return
-        task = asyncio.create_task(self._answer_story(effect))
-        self._stories.add(task)
-        task.add_done_callback(self._stories.discard)
+        telling = (
+            self._tell_figures()
+            if effect.kind == "figures"
+            else self._tell_story(effect.session, effect.call)
+        )
+        task = asyncio.create_task(self._answer(effect, telling))
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
 
-    async def _answer_story(self, effect: NodeAsked) -> None:
-        answer = await self._tell_story(effect.session, effect.call)
+    async def _answer(self, effect: NodeAsked, telling: Awaitable[NodeAnswer]) -> None:
+        answer = await telling
         self._core.answer(effect.node, effect.number, answer)
         self._flush_soon()
+
+    async def refresh(self) -> None:
+        """Ask all reached nodes for their present figures, all at once, and wait a moment for the answers,
+        which the core keeps.
+        """
+        waiting = set(self._core.reached())
+        done = asyncio.Event()
+
+        def answers_of(node: str) -> Answered:
+            def answered(_: NodeAnswered) -> None:
+                waiting.discard(node)
+                if not waiting:
+                    done.set()
+
+            return answered
+
+        for node in sorted(waiting):
+            self.request(node, "figures", answers_of(node))
+        if waiting:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIGURES_S):
+                    await done.wait()
 
     async def ping(self) -> None:
         """Ping all reached nodes again and again, until cancelled."""

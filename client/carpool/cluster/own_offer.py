@@ -32,6 +32,8 @@ WATCH_S: Final = 30.0
 """A request for a change of modes is begun again after this time."""
 CHANGE_PAUSE_S: Final = 1.0
 """Changes of modes are told at most this often."""
+FRESH_S: Final = 0.2
+"""What the broker has said counts as present for this time."""
 RETRY_S: Final = 0.5
 """It is asked again after this time if it did not answer, or the mode of a server is not decided yet."""
 
@@ -113,6 +115,12 @@ class OwnOffer:
             return SessionRefusal(f"node {node} has not read its configuration yet")
         why = self._kept.get(server, "it has no such server, or it is disabled")
         return SessionRefusal(f"node {node} does not offer {server}: {why}", is_final=True)
+
+    async def refresh(self) -> None:
+        """Ask the broker, unless it was asked a moment ago."""
+        if asyncio.get_running_loop().time() >= self._asked_at + FRESH_S:
+            self._asked_at = float("-inf")
+            await self.read()
 
     async def read(self) -> tuple[list[ServerOffer], dict[str, str]]:
         """Return the offered servers, and the reasons of the others."""

@@ -53,6 +53,8 @@ from carpool_protocol.runtime.asyncio_process import run_lifeline, run_on_the_fa
 from carpool_protocol.runtime.descriptor_limit import raise_descriptor_limit
 from carpool_protocol.runtime.node_join import read_join
 
+OWN_FIGURES_S: Final = 0.5
+"""The broker of this machine is waited for this long, after other nodes have told their figures."""
 LOOK_S: Final = 2.0
 """How often the configuration file is looked at."""
 DESCRIPTORS: Final = 1 << 16
@@ -108,7 +110,12 @@ class NodeProcess:
         new_id = ChannelIds(ids_file(directory)).take
         self._core = NodeCore(settings.node, epoch, new_id, drain_by=settings.cluster.drain_by)
         self._own = OwnOffer(directory, file, settings, home)
-        self._others = OtherNodes(self._core, tell_story=self._tell_story, flush_soon=self._flush_soon)
+        self._others = OtherNodes(
+            self._core,
+            tell_story=self._tell_story,
+            tell_figures=self._tell_figures,
+            flush_soon=self._flush_soon,
+        )
         self._offers = OfferExchange(
             directory,
             settings,
@@ -132,6 +139,7 @@ class NodeProcess:
             self._others,
             set_draining=lambda is_on: self._perform(self._core.set_draining(is_on=is_on)),
             leave=self._leave_for_good,
+            fresh_facts=self._fresh_facts,
         )
         self._loop = asyncio.get_running_loop()
         self._flush_due = asyncio.Event()
@@ -234,6 +242,17 @@ class NodeProcess:
 
     async def _tell_story(self, session: SessionName, call: int) -> NodeAnswer:
         return await tell_story(self._directory, self._sessions.broker_session(session), call)
+
+    async def _tell_figures(self) -> NodeAnswer:
+        await self._own.refresh()
+        return NodeAnswer(load=self._core.served, open_calls=self._own.open_calls)
+
+    async def _fresh_facts(self) -> NodeFacts | None:
+        """Return the facts with figures of this moment: of all nodes, as far as they answer in time."""
+        own = asyncio.create_task(self._own.refresh())
+        await self._others.refresh()
+        await asyncio.wait([own], timeout=OWN_FIGURES_S)
+        return self._offers.facts()
 
     def _leave_for_good(self) -> None:
         self._has_left = True

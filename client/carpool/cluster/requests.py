@@ -10,11 +10,13 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from carpool.cluster.core.node_requests import NodeAnswer
-from carpool.cluster.node_facts import read_facts
+from carpool.cluster.node_facts import NodeFacts, read_facts
 from carpool.readings.call_steps import Crossing, NodeStory, StoryStep, node_story
 from carpool_protocol.bootstrap import paths, peer_credentials
 
 ANSWER_S: Final = 10.0
+FACTS_S: Final = 3.0
+"""Twice what the process waits for other nodes and for the broker."""
 _NO_NODE: Final = (
     "this machine is in no cluster, or its node's process does not answer (`carpool logs --daemon`)"
 )
@@ -37,6 +39,13 @@ def request(directory: str, act: Literal["drain", "undrain", "leave"], node: str
     if answer.refused:
         raise NodeProcessError(answer.refused)
     return answer.said
+
+
+def fresh_facts(directory: str) -> NodeFacts:
+    """Return the facts about the cluster with figures that nodes tell now. Raises `NodeProcessError` if this
+    machine's process does not answer soon; then those of the file are there.
+    """
+    return _ask(directory, {"act": "status"}, NodeFacts, FACTS_S)
 
 
 def story_at_node(

@@ -40,7 +40,7 @@ class SessionRequest(msgspec.Struct):
     server: str = ""
     end: Number = 0
     """The instance whose session is to end."""
-    act: Literal["", "drain", "undrain", "leave", "story"] = ""
+    act: Literal["", "drain", "undrain", "leave", "story", "status"] = ""
     """The request of a verb (`requests`), about `node`."""
     session: Number = 0
     """For `story`: the number of the session at the other node."""

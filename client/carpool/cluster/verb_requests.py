@@ -1,4 +1,4 @@
-"""Requests of verbs to this node's process: to drain a node, to leave, and for the story of a call elsewhere.
+"""Requests of verbs to this node's process: drain a node, leave, tell the present facts or a story elsewhere.
 
 Owns the sentences of the answers, and which act goes into the audit with which outcome.
 
@@ -6,19 +6,21 @@ Knows nothing of: the socket, channels, who may drain another node, the form of 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final, Literal
 
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from carpool.cluster.act_records import ActRecords, NodeAct, Outcome, Verb
 from carpool.cluster.core.node import DrainingAsked, NodeAnswered
 from carpool.cluster.core.node_requests import NodeAnswer
+from carpool.cluster.node_facts import NodeFacts
 from carpool.cluster.other_nodes import OtherNodes
 from carpool.cluster.supervisor_socket import SessionRequest, SupervisorConnection
 
 LEAVE_S: Final = 4.0
 """A node that leaves waits for so long for the line of that in the audit."""
+_NO_FACTS: Final = "the node's process has just started"
 _DONE: Final = {
     "drain": "takes no further sessions of other nodes; those that are open go on",
     "undrain": "takes sessions of other nodes again",
@@ -36,14 +38,18 @@ class VerbRequests:
         *,
         set_draining: Callable[[bool], None],
         leave: Callable[[], None],
+        fresh_facts: Callable[[], Awaitable[NodeFacts | None]],
     ) -> None:
-        """`node`: this one's name. `leave`: ends the process for good."""
+        """`node`: this one's name. `leave`: ends the process for good. `fresh_facts`: those of this moment;
+        None: there are none yet.
+        """
         self._node = node
         self._others = others
         self._set_draining = set_draining
         self._leave = leave
         self.acts = ActRecords(directory)
-        self._leaving: asyncio.Task[None] | None = None
+        self._fresh_facts = fresh_facts
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def requested(self, asker: SupervisorConnection, request: SessionRequest) -> None:
         """A verb asks for `request.act`."""
@@ -53,7 +59,7 @@ class VerbRequests:
                 text = f"{self._node} leaves the cluster; `carpool restart --all` joins again"
                 asker.tell({"said": text})
                 self.acts.add(_act(asker, "leave", self._node, "done"))
-                self._leaving = asyncio.create_task(self._leave_when_written())
+                self._begin(self._leave_when_written())
             case "drain" | "undrain":
                 self._drain(asker, request.act, node)
             case "story":
@@ -64,8 +70,19 @@ class VerbRequests:
                     session=request.session,
                     call=request.call,
                 )
+            case "status":
+                self._begin(self._tell_facts(asker))
             case "":
                 pass
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell_facts(self, asker: SupervisorConnection) -> None:
+        facts = await self._fresh_facts()
+        asker.tell({"refused": _NO_FACTS} if facts is None else to_builtins(facts))
 
     def _drain(self, asker: SupervisorConnection, verb: Literal["drain", "undrain"], node: str) -> None:
         def answered(effect: NodeAnswered) -> None:

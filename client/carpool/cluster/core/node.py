@@ -13,6 +13,7 @@ from math import inf
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from carpool.cluster.core.channel import LOST_S, NodeChannel
 from carpool.cluster.core.frames import (
@@ -134,7 +135,7 @@ class _Offered(Struct):
     offer: NodeOffer
     heard_at: float
     received_at: float
-    """When the offer came, which a frame after it does not change."""
+    """When the offer came, or later figures, which a frame after it does not change."""
 
 
 class NoNodeError(Exception):
@@ -338,7 +339,7 @@ class NodeCore:
         match event.kind:
             case "drain" | "undrain":
                 return self._drain_requested(node, event, asked, now)
-            case "ping" | "story":
+            case "ping" | "figures" | "story":
                 return [NodeAsked(node, asked, event.kind, event.session, event.call)]
             case _:
                 refusal = NodeAnswer(refused=f"node {self.name} does not know this request")
@@ -388,7 +389,15 @@ class NodeCore:
         if took_s is None:
             return []
         answer = read_answer(event.body)
+        self._note_figures(node, answer, now)
         return [NodeAnswered(event.number, answer, is_received=True, took_s=took_s)]
+
+    def _note_figures(self, node: str, answer: NodeAnswer, now: float) -> None:
+        """Take load and open calls of an answer into the offer, which had earlier ones."""
+        if answer.load >= 0 and answer.open_calls >= 0 and node in self._offered:
+            known = self._offered[node]
+            known.offer = replace(known.offer, load=answer.load, open_calls=answer.open_calls)
+            known.received_at = now
 
     # --- sessions of this node's agents ----------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Requests of one node to another: ping, drain, undrain, story. Both ends of them.
+"""Requests of one node to another: ping, figures, drain, undrain, story. Both ends of them.
 
 Owns the numbers of open requests, how long each waits for its answer, how many of one node may be in work
 here at a time, the form of an answer, and the right to drain (docs/decisions/0055).
@@ -12,9 +12,10 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
+from carpool.cluster.core.offers import MAX_COUNT
 from carpool_protocol.config.schema.settings_cluster import ANY_NODE
 
-NodeRequestKind = Literal["ping", "drain", "undrain", "story"]
+NodeRequestKind = Literal["ping", "figures", "drain", "undrain", "story"]
 
 REQUEST_S: Final = 3.0
 """A request without an answer is given up after this time."""
@@ -48,6 +49,10 @@ class NodeAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why nothing was done, for people; empty: it was."""
     unix_s: float = 0.0
     """To a ping: the time of that node's clock."""
+    load: int = -1
+    """To `figures`: as in `NodeOffer`. -1: not told."""
+    open_calls: int = -1
+    """To `figures`: as in `NodeOffer`. -1: not told."""
     call: str = ""
     """To `story`: the name of the call there; empty: its steps are forgotten."""
     steps: list[NodeStep] = []
@@ -157,6 +162,8 @@ def _bounded(answer: NodeAnswer) -> NodeAnswer:
     return NodeAnswer(
         refused=answer.refused[:MAX_TEXT],
         unix_s=min(max(answer.unix_s, 0.0), MAX_UNIX_S),
+        load=min(max(answer.load, -1), MAX_COUNT),
+        open_calls=min(max(answer.open_calls, -1), MAX_COUNT),
         call=answer.call[:MAX_TEXT],
         steps=steps[-MAX_STEPS:],
     )

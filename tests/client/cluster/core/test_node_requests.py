@@ -43,6 +43,7 @@ from carpool.cluster.core.node_requests import (
     may_drain,
     read_answer,
 )
+from carpool.cluster.core.offers import MAX_COUNT
 from carpool.cluster.core.sessions import SessionName
 from tests.behaviours import behaviour
 from tests.kit.node_world import NodeWorld
@@ -97,6 +98,8 @@ def test_an_answer_that_keeps_to_no_limit_is_cut_when_it_is_read() -> None:
     assert [each.at for each in found.steps] == list(range(MAX_STEPS, 2 * MAX_STEPS))
     assert {(len(each.where), len(each.text)) for each in found.steps} == {(MAX_TEXT, MAX_TEXT)}
     assert read_answer(b'{"unix_s": -1e308}').unix_s == 0.0
+    hostile = read_answer(b'{"load": 9007199254740993, "open_calls": -5}')
+    assert (hostile.load, hostile.open_calls) == (MAX_COUNT, -1)
 
 
 @behaviour("cluster:drain_by")
@@ -190,6 +193,29 @@ def test_a_request_that_a_node_does_not_know_is_answered() -> None:
     [answered] = world.noted["alpha"]
     assert isinstance(answered, NodeAnswered)
     assert "does not know this request" in answered.answer.refused
+
+
+@behaviour("cluster:status")
+def test_figures_that_a_node_is_asked_for_stand_in_place_of_those_of_its_offer() -> None:
+    world = AskedWorld("alpha", "beta")
+    alpha, beta = world.cores["alpha"], world.cores["beta"]
+    world.run(4.0)
+    assert alpha.offer_age_s("beta", world.now) > 1.0
+    alpha.request("beta", "figures", world.now)
+    world.run(0.2)
+    [asked] = world.noted["beta"]
+    assert isinstance(asked, NodeAsked)
+    assert asked.kind == "figures"
+    beta.answer("alpha", asked.number, NodeAnswer(load=7, open_calls=3))
+    world.run(0.2)
+    known = alpha.offers["beta"]
+    assert (known.load, known.open_calls, known.servers[0].name) == (7, 3, "echo")
+    assert alpha.offer_age_s("beta", world.now) < 1.0
+    alpha.request("beta", "ping", world.now)
+    world.run(0.2)
+    beta.answer("alpha", asked.number + 1, NodeAnswer(unix_s=1.0))
+    world.run(0.2)
+    assert alpha.offers["beta"] == known, "an answer without figures changes none"
 
 
 class Flood:

@@ -54,6 +54,8 @@ def cluster_problems(
             "cluster-unreachable", f"This machine is in no cluster: {facts.problem}.", repair
         )
         return
+    if not facts.is_up and missing:
+        return  # that is why
     if not facts.is_up and facts.down_s >= DOWN_S:
         why = f" ({facts.problem})" if facts.problem else ""
         text = f"The cluster at {facts.url} has not been reached for {facts.down_s:.0f} s{why}."

@@ -76,7 +76,11 @@ def test_a_missing_key_is_told_once_with_the_command_that_makes_one() -> None:
     assert len(list(cluster_problems(away, (KEY,), "1.0"))) == 1, "the process tries again and again"
     [found] = cluster_problems(ended, (KEY,), "1.0")
     assert (found.kind, "carpool cluster key" in found.repair) == ("cluster-file-missing", True)
-    [found] = cluster_problems(None, (MissingFile("cluster.credentials", "/x.creds"),), "1.0")
+    credentials = MissingFile("cluster.credentials", "/x.creds")
+    tries = replace(WELL, is_up=False, down_s=60.0, problem="there are no credentials in /x.creds")
+    [found] = cluster_problems(tries, (credentials,), "1.0")
+    assert found.kind == "cluster-file-missing"
+    [found] = cluster_problems(None, (credentials,), "1.0")
     assert "`cluster.credentials`" in found.repair
 
 

@@ -77,7 +77,7 @@ async def test_connections_that_break_under_load_lose_and_double_no_call(kind: s
 
     async def break_often(cluster: CutCluster) -> None:
         nonlocal breaks
-        for _ in range(5):
+        while True:
             passed_bytes = cluster.passed_bytes + BREAK_BYTES
             await until(lambda: cluster.passed_bytes > passed_bytes, "calls pass")  # noqa: B023 - awaited here
             cluster.break_all()
@@ -88,10 +88,10 @@ async def test_connections_that_break_under_load_lose_and_double_no_call(kind: s
             await echoes(agent, ["before"])
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(break_often, cluster)
-                for each in range(8):
+                for each in range(3):
                     await echoes(agent, [f"{each} {number} {'x' * 20_000}" for number in range(20)])
                 nursery.cancel_scope.cancel()
-            assert breaks >= 3
+            assert breaks >= 10
 
 
 @each_kind

@@ -208,6 +208,31 @@ async def test_a_profile_of_peers_bars_a_server_and_the_log_says_who_asked() -> 
             assert own["kept_local"] == {"secret": "the profile of other nodes (peers) does not grant it"}
 
 
+@behaviour("cluster:rights")
+async def test_an_agent_s_profile_answers_alike_for_an_own_server_and_for_one_of_another_node() -> None:
+    """Also for a tool that only this profile hides, and for a server of which it grants nothing."""
+    profiles: Json = {
+        "few": {"allow": ["mcp:echo"], "deny": ["mcp:echo:blob"]},
+        "none": {"allow": ["mcp:other"]},
+    }
+    with trio.fail_after(LIMIT_S):
+        async with cluster_of(ECHO, profiles=profiles) as cluster:
+            await until_offered(cluster, "beta", "echo")
+            found: dict[str, list[Json]] = {"alpha": [], "beta": []}
+            for node, said in found.items():
+                for profile in profiles:
+                    async with cluster[node].shim("connect", "--profile", profile) as agent:
+                        for tool in ("echo__blob", "echo__absent", "absent__x"):
+                            error = (await agent.answer(await agent.start(tool, {"bytes": 1})))["error"]
+                            error["data"].pop("call")
+                            said.append(error)
+            assert found["beta"] == found["alpha"]
+            assert [each["data"]["code"] for each in found["beta"]] == [
+                *("not_permitted", "unknown_tool", "unknown_tool"),
+                *("not_permitted", "not_permitted", "unknown_tool"),
+            ]
+
+
 @behaviour("cluster:environment")
 async def test_a_server_that_needs_its_agent_s_environment_or_directory_stays_local_and_says_so() -> None:
     needy = {**kit("echo"), "env": {"TOKEN": "${CLUSTER_TEST_TOKEN}"}}

@@ -29,6 +29,17 @@ async def test_it_ends_after_its_last_agent_and_comes_back_with_the_next(daemon:
 
 
 @behaviour("start:idle")
+async def test_a_node_of_a_cluster_ends_too_although_its_own_process_asks_the_broker(daemon: Make) -> None:
+    one = daemon({}, up=False)
+    cluster = {"url": f"ipc://{one.base}/node", "node": "alpha"}
+    one.configure({"echo": kit("echo")}, idle_exit_s=0.3, cluster=cluster)
+    with trio.fail_after(LIMIT_S):
+        async with one.shim() as agent:
+            assert await agent.text("echo__echo", {"text": "a"}) == "a"
+        await ended(one)
+
+
+@behaviour("start:idle")
 @pytest.mark.parametrize(
     ("server", "settings"),
     [

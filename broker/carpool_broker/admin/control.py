@@ -71,7 +71,8 @@ class ControlMethods:
         SessionCommands(core, disconnect).register(methods)
         OpenCallCommands(core, inquiries, clock, follow).register(methods)
         RecentCallReport(core, clock, follow).register(methods)
-        SharingModes(core.session_views).register(methods)
+        self.sharing_modes = SharingModes(core.session_views)
+        self.sharing_modes.register(methods)
         PoolCommands(core, configuration, inquiries, process.told_at).register(methods)
         profile_report.register(methods, core, configuration)
 

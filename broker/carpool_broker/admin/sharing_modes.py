@@ -36,6 +36,8 @@ class SharingModes:
 
     def __init__(self, views: SessionViews) -> None:
         self._views = views
+        self.waiting = 0
+        """The requests that wait. Their sessions are the node's own, so they are no use of this carpool."""
 
     def register(self, methods: Methods) -> None:
         """Put the method into the table."""
@@ -43,9 +45,13 @@ class SharingModes:
 
     async def changed(self, params: SharingModesParams) -> dict[str, Any]:
         """Return `{"modes"}` as soon as they differ from the known ones, or the time is over."""
-        with trio.move_on_after(min(max(params.within_s, 0.0), MAX_WAIT_S)):
-            while modes_of(self._views.states) == params.known:  # noqa: ASYNC110 - told to the core alone
-                await trio.sleep(LOOK_S)
+        self.waiting += 1
+        try:
+            with trio.move_on_after(min(max(params.within_s, 0.0), MAX_WAIT_S)):
+                while modes_of(self._views.states) == params.known:  # noqa: ASYNC110 - told to the core alone
+                    await trio.sleep(LOOK_S)
+        finally:
+            self.waiting -= 1
         return {"modes": modes_of(self._views.states)}
 
 

@@ -43,8 +43,10 @@ async def test_a_request_waits_until_a_mode_is_another_or_its_time_is_over(autoj
 
         async def change() -> None:
             await trio.sleep(5.0)
+            assert modes.waiting == 1
             views.set("git:1", "session")
 
         nursery.start_soon(change)
         assert await modes.changed(SharingModesParams(known, 20.0)) == {"modes": {"git": ["session"]}}
     assert trio.current_time() < began_at + 26.0
+    assert modes.waiting == 0

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from carpool_protocol.ids import CallId
 from carpool_protocol.link.messages import CallFailed
+from carpool_supervisor.core.model.breaker_policy import NODE_OPEN_S
 from carpool_supervisor.core.model.loss_causes import LOSS_CAUSES, LossCause
 from carpool_supervisor.core.model.pool import Pool, PoolCall
 
@@ -121,7 +122,8 @@ SELF_BLOCKED = (
 def cannot_start_text(pool: Pool) -> str:
     """For operators: why nothing starts now, and until when."""
     failures = "a failure" if pool.restart.failures == 1 else f"{pool.restart.failures} failures in a row"
-    left = f"not started for {pool.policy.open_s:g} s" if pool.policy.open_s else "not restarted by itself"
+    open_s = min(pool.policy.open_s, NODE_OPEN_S) if pool.is_remote else pool.policy.open_s
+    left = f"not started for {open_s:g} s" if pool.policy.open_s else "not restarted by itself"
     again = " at once" if pool.policy.open_s else ""
     if pool.is_remote:
         return f"{left} after {failures}. {last_error(pool)} See `carpool cluster status`."

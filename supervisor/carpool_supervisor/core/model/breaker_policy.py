@@ -15,6 +15,9 @@ from msgspec.structs import replace
 
 from carpool_protocol.link.messages import Breaker, Policy
 
+NODE_OPEN_S: Final = 10.0
+"""The longest pause after sessions at another node were refused: to ask again costs no process."""
+
 BREAKER_MEANING: Final[Mapping[Breaker, str]] = {
     "closed": "instances start as they are needed, after a failure with back-off",
     "open": "nothing starts; calls are refused at once unless an instance still serves",

@@ -10,20 +10,16 @@ processes, how an instance ends, when a start is due (`start_queue`). Decision: 
 """
 
 from collections.abc import Callable
-from typing import Final
 
 from msgspec.structs import replace
 
 from carpool_supervisor.core.calls.dispatcher import Dispatcher
 from carpool_supervisor.core.calls.refusals import cannot_start_text, refusal_now, start_refusal
-from carpool_supervisor.core.model.breaker_policy import after_failure, after_success
+from carpool_supervisor.core.model.breaker_policy import NODE_OPEN_S, after_failure, after_success
 from carpool_supervisor.core.model.effects import AnyEffect, WriteLogLine
 from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance, Pool, Pools
 from carpool_supervisor.core.pools.start_queue import StartQueue
-
-NODE_OPEN_S: Final = 10.0
-"""The longest pause after a session at another node was refused: to ask again costs no process."""
 
 
 class CircuitBreakers:

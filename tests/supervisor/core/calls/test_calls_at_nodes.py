@@ -6,7 +6,8 @@ from msgspec.structs import replace
 from carpool_protocol.ids import CallId, InstanceId, PoolKey
 from carpool_protocol.link.messages import CallAtNode, CallPlace, NodeSession, NodeTarget, Policy, ResumeCall
 from carpool_supervisor.core.model import events as ev
-from carpool_supervisor.core.pools.circuit_breaker import NODE_OPEN_S
+from carpool_supervisor.core.model.breaker_policy import NODE_OPEN_S
+from carpool_supervisor.core.model.effects import WriteLogLine
 from tests.behaviours import behaviour
 from tests.kit.supervisor_rig import SupervisorRig, catalog_of, pool_spec
 
@@ -92,12 +93,14 @@ def test_a_call_that_a_node_refuses_for_good_is_told_so_at_once_and_not_to_try_a
     why = "node alpha does not offer git: it has no such server, or it is disabled"
     if is_opened:
         rig.feed(ev.InstanceSpawned(ONE, 0, "alpha", 3))
-        rig.feed(ev.InstanceExited(ONE, f"lost its session: {why}", (), "", 0.0, is_final=True))
+        effects = rig.feed(ev.InstanceExited(ONE, f"lost its session: {why}", (), "", 0.0, is_final=True))
     else:
-        rig.feed(ev.SpawnFailed(ONE, f"got no session: {why}", 0.0))
+        effects = rig.feed(ev.SpawnFailed(ONE, f"got no session: {why}", 0.0))
     found = rig.failed[1]
     assert (found.fault, found.delivered, found.retry_after_s) == ("not_offered", "no", None)
     assert why in found.text
+    lines = [each.text for each in effects if isinstance(each, WriteLogLine)]
+    assert any(text.startswith("git is not started for 10 s after a failure") for text in lines)
     rig.call(2)
     assert (rig.failed[2].fault, rig.failed[2].retry_after_s) == ("not_offered", None)
     rig.wait(NODE_OPEN_S + 1.0)

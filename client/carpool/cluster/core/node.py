@@ -274,7 +274,8 @@ class NodeCore:
             self._silent.pop(node, None)
             if self._offered.pop(node, None) is None:
                 return []
-            self._left[node] = now
+            if len(self._left) < MAX_NODES:
+                self._left[node] = now
             return [OffersChanged()]
         if not self._is_possible(node):
             return []

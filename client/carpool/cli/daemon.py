@@ -28,11 +28,12 @@ from carpool.control.control_client import AnsweredError, ControlClient
 from carpool.control.place import runtime_place
 from carpool.launcher import processes
 from carpool.launcher.cleanup import CLEAR_S
-from carpool.launcher.http_handover import drop_offer
+from carpool.launcher.http_handover import HttpHandover, take_offer
+from carpool.launcher.http_refusal import refuse_handover
 from carpool.launcher.launcher import DRAINED_S, HOLD_S, RESTART, STOP_S, accepts
 from carpool.launcher.restart_lock import RestartLock, write_down_file
 from carpool.launcher.runtime_place import RuntimePlace
-from carpool.launcher.up import START_S, bring_up, requested_config
+from carpool.launcher.up import START_S, bring_up, daemon_environment, requested_config
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths
@@ -265,7 +266,8 @@ def _is_kept_down(place: RuntimePlace) -> bool:
     """Take from agents and from the next launcher what would go on. False if a launcher runs."""
     with launcher_lock.kept_free(place.directory) as free:
         if free:
-            drop_offer(place.directory)  # of a launcher that has ended and waits for the next one
+            offered = HttpHandover(take_offer(place.directory))  # of a launcher that waits for the next one
+            refuse_handover(offered, daemon_environment(place.directory))
             if not os.path.lexists(paths.down_file(place.directory)):  # a launcher removed it as it started
                 write_down_file(place.directory)
     return free

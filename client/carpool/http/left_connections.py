@@ -6,7 +6,8 @@ all of them, without a descriptor of its own for each. Invariants: a connection 
 so its bytes are whole requests or the beginning of the next one; no more than `MOST` are left, because the
 kernel counts descriptors on their way against the limit of each process of the user (unix(7), ETOOMANYREFS).
 
-`python -m carpool.http.left_connections FD` ends those in one such socket (`launcher.http_refusal`).
+`python -m carpool.http.left_connections FD LISTENER` ends those in one such socket, and those that wait at a
+listening socket (`launcher.http_refusal`); -1 stands for none.
 
 Knows nothing of: HTTP, which connections are left, how the socket gets to the next door (`launcher`).
 """
@@ -32,6 +33,8 @@ _NO_LONGER: Final = (
     b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_TEXT), _TEXT)
 )
 _READ_BYTES: Final = 1 << 20
+_MOST_WAITING: Final = 4096
+"""As many as the backlog of a listening socket holds on most systems."""
 _FULL: Final = "this process may have no more descriptors open (`ulimit -n`)"
 
 
@@ -125,10 +128,39 @@ def end_unserved(fd: int) -> None:
 def end_connections(connections: list[LeftConnection]) -> None:
     """End connections that no door goes on with. Clients that wait for an answer get one."""
     for each in connections:
-        with socket.socket(fileno=each.fd) as sock, contextlib.suppress(OSError):
-            sock.setblocking(False)
-            if each.data:
-                sock.send(_NO_LONGER)
+        with socket.socket(fileno=each.fd) as sock:
+            _end(sock, waits=bool(each.data))
+
+
+def end_backlog(listener: int) -> None:
+    """End the connections that wait at this listening socket, and close it. -1: there is none."""
+    if listener < 0:
+        return
+    with socket.socket(fileno=listener) as sock, contextlib.suppress(OSError):  # `BlockingIOError`: no more
+        sock.setblocking(False)
+        for _ in range(_MOST_WAITING):
+            with sock.accept()[0] as waiting:
+                _end(waiting)
+
+
+def _end(sock: socket.socket, *, waits: bool = False) -> None:
+    """End one connection; a client that waits for an answer, or has sent anything since, gets one."""
+    with contextlib.suppress(OSError):
+        sock.setblocking(False)
+        waits |= _has_read(sock)
+        if waits:
+            sock.send(_NO_LONGER)
+
+
+def _has_read(sock: socket.socket) -> bool:
+    """Read what lies there, and return whether there was anything. A socket that is closed with unread bytes
+    resets the connection, and its client may never read the answer.
+    """
+    size = 0
+    with contextlib.suppress(BlockingIOError):
+        while size < _READ_BYTES and (part := sock.recv(_READ_BYTES)):
+            size += len(part)
+    return size > 0
 
 
 def _memory_file(data: bytes) -> int:
@@ -157,4 +189,6 @@ def _read(fd: int) -> bytes:
 
 
 if __name__ == "__main__":
+    # A launcher of an earlier version names no listening socket.
+    end_backlog(int(sys.argv[2]) if len(sys.argv) > 2 else -1)
     end_unserved(int(sys.argv[1]))

@@ -3,7 +3,7 @@
 Owns both descriptors while no door has them, and their way from a launcher that ends to the one that follows:
 a Unix socket in the runtime directory, where only processes of this user get them. Invariants: `HttpHandover`
 closes what it does not give away; an offer ends when a process says that it has taken everything, or after
-`OFFER_S`, and then nothing listens.
+`OFFER_S`.
 Standard library only: the launcher owns it.
 
 Also owns the lines that the launcher and the door exchange about it.
@@ -122,8 +122,9 @@ class HandoverOffer:
             raise
 
     def serve(self, wait_s: float = OFFER_S) -> bool:
-        """Give everything to each process of this user that connects, until one says that it has it. Returns
-        False if none has in this time.
+        """Give everything to each process of this user that connects, until one says that it has it. Then the
+        handover is closed. Returns False if none has in this time; the handover stays open then, with the
+        requests that wait in it.
         """
         deadline = time.monotonic() + wait_s
         takers: list[socket.socket] = []
@@ -135,6 +136,7 @@ class HandoverOffer:
                         # Its own offer, at its end, stands under the same name.
                         with contextlib.suppress(OSError):
                             os.unlink(self._path)
+                        self._handover.close()
                         return True
                     takers.remove(taker)
                     taker.close()
@@ -148,7 +150,6 @@ class HandoverOffer:
                     os.unlink(self._path)
             for each in (self._sock, *takers):
                 each.close()
-            self._handover.close()
         return False
 
     def _give(self) -> socket.socket | None:
@@ -218,11 +219,6 @@ def _take(path: str) -> list[int]:
     for fd in found:
         os.set_inheritable(fd, False)
     return list(found)
-
-
-def drop_offer(directory: str) -> None:
-    """Take the descriptors that an ended launcher offers here, and close them: nothing listens any more."""
-    HttpHandover(take_offer(directory)).close()
 
 
 def _kind(fd: int) -> str:

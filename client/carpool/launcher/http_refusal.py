@@ -1,7 +1,7 @@
 """The answers to requests that wait for an HTTP door while none can take them.
 
-Owns the start of the short process that writes them: the launcher keeps the connections and reads no HTTP.
-Standard library only.
+Owns the start of the short process that writes them: launchers and verbs keep the connections and read no
+HTTP. Standard library only.
 
 Refuses to know: what the connections carry (`carpool.http.left_connections`), when no door follows.
 """
@@ -11,19 +11,31 @@ import subprocess
 import sys
 from typing import Final
 
+from carpool.launcher.http_handover import HttpHandover
+
 ANSWER_S: Final = 5.0
 """The process has this long. Clients that it has not answered by then see their connection end."""
 
 
-def refuse_connections(fd: int, environ: dict[str, str]) -> None:
-    """Answer requests on the connections in this Unix socket as not delivered, and end the connections. The
-    caller closes the socket.
+def refuse_handover(handover: HttpHandover, environ: dict[str, str]) -> None:
+    """Answer requests that wait in a handover which no HTTP door takes, and close it: nothing listens now.
+    They wait on connections that a door has left, and on those that the kernel has taken since.
+    """
+    if handover.descriptors:
+        refuse_connections(handover.connections, environ, handover.listener)
+        handover.close()
+
+
+def refuse_connections(fd: int, environ: dict[str, str], listener: int = -1) -> None:
+    """Answer requests on the connections in this Unix socket as not delivered, and end the connections. -1:
+    there are none. `listener`: the same for connections that wait there; -1: they go on waiting. The caller
+    closes both sockets.
     """
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         subprocess.run(
-            [sys.executable, "-P", "-m", "carpool.http.left_connections", str(fd)],
+            [sys.executable, "-P", "-m", "carpool.http.left_connections", str(fd), str(listener)],
             env=environ,
-            pass_fds=[fd],
+            pass_fds=[each for each in (fd, listener) if each >= 0],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

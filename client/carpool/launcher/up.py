@@ -19,6 +19,7 @@ from carpool.launcher.child import messages_at_end
 from carpool.launcher.http_address import split_address
 from carpool.launcher.http_door import read_door_status
 from carpool.launcher.http_handover import HandoverOffer, HttpHandover, take_offer
+from carpool.launcher.http_refusal import refuse_handover
 from carpool.launcher.launcher import DOOR_S, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
 from carpool.launcher.runtime_dir import RuntimeDirWatch
 from carpool.launcher.runtime_place import RuntimePlace
@@ -359,6 +360,7 @@ def _stay(
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup
                 signal.signal(number, signal.SIG_DFL)
         offer.serve()
+    refuse_handover(launcher.handover, environ)  # what nobody has taken
     return code
 
 

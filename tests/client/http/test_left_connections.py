@@ -12,7 +12,7 @@ import pytest
 
 from carpool.http import left_connections
 from carpool.http.connection import HttpConnection
-from carpool.http.left_connections import LeftConnection, end_connections, pack, unpack
+from carpool.http.left_connections import LeftConnection, end_backlog, end_connections, pack, unpack
 from tests.behaviours import behaviour
 from tests.client.http.test_connection import WAIT_S, Client, RecordingHandler, until
 
@@ -126,6 +126,31 @@ def test_connections_that_no_door_goes_on_with_end_and_what_waits_is_answered() 
     assert said[0] == b""
     assert said[1].startswith(b"HTTP/1.1 503 ")
     assert said[1].endswith(b"not delivered")
+
+
+@behaviour("handover:requests")
+def test_what_came_on_a_connection_since_it_was_left_is_answered_before_the_connection_ends() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname(), timeout=WAIT_S)
+        left, _ = listener.accept()
+    client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    end_connections([LeftConnection(left.detach(), b"")])
+    with client:
+        assert client.makefile("rb").read().startswith(b"HTTP/1.1 503 ")
+
+
+@behaviour("handover:requests")
+def test_connections_that_wait_at_a_socket_which_closes_are_answered_if_a_request_waits() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        idle, asks = (socket.create_connection(address, timeout=WAIT_S) for _ in range(2))
+        asks.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        end_backlog(listener.detach())
+    with idle, asks:
+        assert idle.makefile("rb").read() == b""
+        assert asks.makefile("rb").read().startswith(b"HTTP/1.1 503 ")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address, timeout=WAIT_S)
 
 
 def two_doors(play: Callable[[RecordingHandler, Client, "Next"], Awaitable[None]]) -> None:

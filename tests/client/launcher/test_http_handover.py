@@ -12,7 +12,8 @@ import pytest
 from carpool.http.left_connections import LeftConnection, pack
 from carpool.launcher.http_address import bind, has_address
 from carpool.launcher.http_door import read_door_url
-from carpool.launcher.http_handover import HandoverOffer, HttpHandover, take_offer
+from carpool.launcher.http_handover import OFFER_S, HandoverOffer, HttpHandover, take_offer
+from carpool.launcher.http_refusal import refuse_handover
 from carpool_protocol.bootstrap import paths, peer_credentials
 from tests.behaviours import behaviour
 from tests.kit.ports import free_port
@@ -94,11 +95,12 @@ def test_the_next_launcher_gets_what_the_last_one_offers(
 def test_an_offer_that_nobody_takes_ends_and_nothing_listens(
     place: str, sockets: tuple[socket.socket, socket.socket]
 ) -> None:
-    port = sockets[0].getsockname()[1]
-    assert not HandoverOffer(place, handover(*sockets)).serve(0.05)
-    assert not accepts(port)
+    port, offered = sockets[0].getsockname()[1], handover(*sockets)
+    assert not HandoverOffer(place, offered).serve(0.05)
     assert not os.path.exists(paths.handover_socket(place))
     assert take_offer(place) == []
+    refuse_handover(offered, dict(os.environ))
+    assert not accepts(port)
 
 
 @behaviour("handover:ends")
@@ -106,8 +108,8 @@ def test_a_process_of_another_user_gets_nothing(
     place: str, sockets: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peer_credentials, "is_ours", lambda _: False)
-    offer = HandoverOffer(place, handover(*sockets))
-    giving = threading.Thread(target=offer.serve, args=(0.3,))
+    offered = handover(*sockets)
+    giving = threading.Thread(target=HandoverOffer(place, offered).serve, args=(0.3,))
     giving.start()
     assert take_offer(place) == []
     with socket.socket(socket.AF_UNIX) as other:
@@ -115,6 +117,7 @@ def test_a_process_of_another_user_gets_nothing(
         other.connect(paths.handover_socket(place))
         assert socket.recv_fds(other, 1, 2)[:2] == (b"", [])
     giving.join()
+    offered.close()
 
 
 @behaviour("handover:address")
@@ -334,6 +337,44 @@ def test_down_takes_the_address_from_a_launcher_that_waits_for_the_next_one(hous
     assert house.run("down").returncode == 0
     assert not accepts(port)
     assert not list(house.directory.glob("*.sock"))
+
+
+def request(sock: socket.socket) -> None:
+    sock.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+
+
+def waiting_clients(house: PrivateDaemon) -> list[socket.socket]:
+    """Clients whose requests wait while a launcher that has ended offers its HTTP door's sockets: one on a
+    connection that the door has left, one on a connection that no door has taken.
+    """
+    port = doored(house)
+    clients = [socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)]
+    request(clients[0])
+    assert clients[0].recv(65536).startswith(b"HTTP/1.1 "), "the door has taken it"
+    os.kill(house.launcher, signal.SIGUSR1)  # as a verb that is killed right after this
+    until(lambda: not house.launcher, "the launcher has given up its lock")
+    clients.append(socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S))
+    for each in clients:
+        request(each)
+    return clients
+
+
+@behaviour("handover:requests")
+def test_requests_that_wait_for_the_next_launcher_are_refused_by_down(house: PrivateDaemon) -> None:
+    clients = waiting_clients(house)
+    assert house.run("down").returncode == 0
+    for client in clients:
+        with client:
+            assert client.makefile("rb").read().startswith(b"HTTP/1.1 503 ")
+
+
+@behaviour("handover:requests")
+def test_requests_that_wait_for_a_launcher_that_never_starts_are_refused(house: PrivateDaemon) -> None:
+    clients = waiting_clients(house)
+    for client in clients:
+        with client:
+            client.settimeout(OFFER_S + LIMIT_S)
+            assert client.makefile("rb").read().startswith(b"HTTP/1.1 503 ")
 
 
 @behaviour("handover:address")

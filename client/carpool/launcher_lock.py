@@ -3,8 +3,9 @@
 Owns the lock file: locked (flock) by the launcher for its whole life, its text
 says `pid=…`, `config=…`, `http=…` and `idle=…` for people and for `carpool down`. The lock is the truth,
 the text only its description: a pid is believed only while the lock is held. A launcher that ends takes its
-text with it; one that was killed leaves it, for whoever brings carpool back before the machine starts anew
-(`boot=…`): after that nobody is left who knew it.
+text with it, and leaves `awaited=…` if a service manager is to start the next one; one that was killed leaves
+its text, for whoever brings carpool back before the machine starts anew (`boot=…`): after that nobody is left
+who knew it.
 
 Standard library only: the launcher stays small.
 """
@@ -21,6 +22,7 @@ from carpool_protocol.bootstrap import paths
 _PID_DIGITS = 9
 """A number with more digits is no pid: the system does not take it."""
 _BOOT = "/proc/sys/kernel/random/boot_id"
+_MAX_BYTES = 8192
 _TRIES, _PAUSE_S = 10, 0.02
 """A process that asks `holder` locks for a moment; a launcher tries again rather than take it for another
 launcher.
@@ -107,12 +109,35 @@ def is_in_place(fd: int, directory: str) -> bool:
     return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
 
 
-def release_lock(fd: int) -> None:
+def release_lock(fd: int, *, is_awaited: bool = False) -> None:
     """Release the lock. The text goes first, so that no stale pid is ever read under another
-    process's lock.
+    process's lock. `is_awaited`: a service manager starts the next launcher, and the text says so.
     """
     os.ftruncate(fd, 0)
+    if is_awaited:
+        with contextlib.suppress(OSError):  # a full disk: then `carpool down` does not wait for it
+            os.pwrite(fd, awaited_text().encode(), 0)
     os.close(fd)
+
+
+def is_awaited(directory: str, within_s: float) -> bool:
+    """True if the last launcher here ended no longer ago than this for a service manager to start the next
+    one, and none has started yet.
+    """
+    try:
+        with open(paths.lock_file(directory), encoding="utf-8", errors="surrogateescape") as file:
+            values = _values(file.read(_MAX_BYTES))
+        age_s = time.monotonic() - float(values["awaited"])
+    except (OSError, KeyError, ValueError):
+        return False
+    return 0 <= age_s <= within_s and values.get("boot") == this_boot()
+
+
+def awaited_text(age_s: float = 0.0) -> str:
+    """Return the text that a launcher leaves which ended so long ago for a service manager to start the next
+    one.
+    """
+    return f"awaited={time.monotonic() - age_s:.3f}\nboot={this_boot()}\n"
 
 
 def holder(directory: str) -> LockHolder | None:
@@ -172,9 +197,12 @@ def _look(directory: str) -> tuple[LockHolder, bool]:
         os.close(fd)
 
 
+def _values(text: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
 def _read(fd: int) -> LockHolder:
-    text = os.pread(fd, 8192, 0).decode("utf-8", "surrogateescape")
-    values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    values = _values(os.pread(fd, _MAX_BYTES, 0).decode("utf-8", "surrogateescape"))
     pid = values.get("pid", "")
     number = int(pid) if pid.isdecimal() and len(pid) <= _PID_DIGITS else 0
     return LockHolder(

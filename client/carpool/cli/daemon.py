@@ -168,6 +168,7 @@ def _replace_daemon(
         http=before.http if before else None,
         explicit=True,
         ends_idle=before is not None and before.ends_idle,
+        restart_fd=lock.fd,
     )
     if code:
         fail(text, code if code == EXIT_USAGE else EXIT_FAILED)
@@ -238,8 +239,10 @@ def end_daemon(place: RuntimePlace, timeout_s: float) -> bool:
                 _signal(held.pid, signal.SIGTERM)
             if held is None:
                 has_lock = restart is None or restart.take()
-                is_restarted |= not has_lock  # that verb ends, or starts a launcher, which is ended then
-                if has_lock and _is_kept_down(place):
+                awaits = launcher_lock.is_awaited(place.directory, SERVICE_GAP_S)
+                # That verb ends, or starts a launcher, which is ended then. So does a service manager.
+                is_restarted |= not has_lock or awaits
+                if has_lock and not awaits and _is_kept_down(place):
                     break
                 if restart is not None:
                     restart.give_back()

@@ -3,7 +3,9 @@
 Owns that one verb at a time restarts carpool, and that a `carpool down` wins over every restart that began
 before it: the verb that restarts holds the lock from before its signal until the next carpool runs. `carpool
 down` writes its file first, which ends a restart between two carpools, and returns only while it holds this
-lock and no launcher runs. The system frees the lock of a verb that is killed.
+lock and no launcher runs. The next launcher inherits this lock and frees it once it has the launcher's lock:
+so a verb that is killed meanwhile leaves no launcher that `carpool down` does not see. The system frees the
+lock of processes that are killed.
 
 Standard library only. Knows nothing of: signals, how a launcher is started, what the verbs print.
 """
@@ -38,6 +40,11 @@ class RestartLock:
     ) -> None:
         """Free the lock."""
         os.close(self._fd)
+
+    @property
+    def fd(self) -> int:
+        """The descriptor: a process that inherits it has the lock as well, until it closes it."""
+        return self._fd
 
     def take(self, wait_s: float = 0.0) -> bool:
         """Take the lock. Returns False if another process holds it for all of this time."""

@@ -64,6 +64,6 @@ class RuntimeDirWatch:
         """True if what lies in the directory is this launcher's."""
         return not self._is_taken and launcher_lock.is_in_place(self._held, self._directory)
 
-    def release(self) -> None:
-        """Release the lock."""
-        launcher_lock.release_lock(self._held)
+    def release(self, *, is_awaited: bool = False) -> None:
+        """Release the lock. `is_awaited`: a service manager starts the next launcher."""
+        launcher_lock.release_lock(self._held, is_awaited=is_awaited)

@@ -23,7 +23,7 @@ from carpool.launcher.http_refusal import refuse_handover
 from carpool.launcher.launcher import DOOR_S, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
 from carpool.launcher.runtime_dir import RuntimeDirWatch
 from carpool.launcher.runtime_place import RuntimePlace
-from carpool.launcher.service_manager import ServiceManager, keep_variables
+from carpool.launcher.service_manager import RESTART_STATUS, ServiceManager, keep_variables
 from carpool_protocol.bootstrap import paths, trusted_places
 from carpool_protocol.bootstrap.paths import project_around
 from carpool_protocol.files import private_files
@@ -34,6 +34,8 @@ from carpool_protocol.runtime.variables_pipe import pipe_with, read_pipe
 START_S = 60.0
 """The longest wait for a start, by this process or another one."""
 _POLL_S = 0.05
+_DESCRIPTORS = ("--ready-fd", "--variables-fd", "--restart-fd")
+"""Options of carpool's own processes that name a descriptor they have inherited."""
 _CHECKED = {"--stay", "--checked"}
 """Options of carpool's own processes that have checked the environment themselves (`trusted_places`)."""
 _STARTED_BY_AGENT = (
@@ -85,8 +87,9 @@ def up(arguments: list[str]) -> int:
         for name in ("CARPOOL_HTTP", "CARPOOL_PROFILE"):
             os.environ.pop(name, None)
     if "--stay" in values:
-        ready_fd, ends_idle = int(values.get("--ready-fd", "-1")), "--ends-idle" in values
-        return _stay(place, config, ready_fd, http, _handed_variables(values), ends_idle=ends_idle)
+        ready_fd, restart_fd = (int(values.get(name, "-1")) for name in ("--ready-fd", "--restart-fd"))
+        variables, ends_idle = _handed_variables(values), "--ends-idle" in values
+        return _stay(place, config, ready_fd, http, variables, restart_fd=restart_fd, ends_idle=ends_idle)
     http = http or os.environ.get("CARPOOL_HTTP", "")
     earlier = (read_join(place.directory), node_pid(place.directory))
     if why := _why_no_address(http) or _join_cluster(place.directory, values):
@@ -208,6 +211,7 @@ def bring_up(
     *,
     explicit: bool = False,
     ends_idle: bool | None = None,
+    restart_fd: int = -1,
 ) -> tuple[int, str]:
     """Have carpool run in the background: (0, "") when sessions are taken, else a code and the reason.
 
@@ -215,7 +219,8 @@ def bring_up(
     had it that was killed here, so that sessions go on with the same servers and rights, else as
     CARPOOL_CONFIG and CARPOOL_HTTP say. `explicit`: a person or a service says so, and servers with
     `auto_connect` get their variables from this environment. `ends_idle`: it ends once nobody has used it for
-    a while; None: as the killed launcher, else unless it is explicit.
+    a while; None: as the killed launcher, else unless it is explicit. `restart_fd`: the lock of the restart
+    that the caller does (`RestartLock.fd`), which the launcher holds as well until it runs.
     """
     deadline = time.monotonic() + wait_s
     while True:
@@ -233,7 +238,9 @@ def bring_up(
             variables = _of_operator(wished) if explicit else b""
             if ends_idle is None:
                 ends_idle = killed.ends_idle if killed and not explicit else not explicit
-            code, text = _start(place, wished, door, deadline, variables, ends_idle=ends_idle)
+            code, text = _start(
+                place, wished, door, deadline, variables, restart_fd=restart_fd, ends_idle=ends_idle
+            )
             if code is not None:
                 return code, text
         if time.monotonic() >= deadline:
@@ -302,7 +309,14 @@ def _pipe_with(variables: bytes) -> int:
 
 
 def _stay(
-    place: RuntimePlace, config: str, ready_fd: int, http: str, variables: bytes, *, ends_idle: bool
+    place: RuntimePlace,
+    config: str,
+    ready_fd: int,
+    http: str,
+    variables: bytes,
+    *,
+    restart_fd: int,
+    ends_idle: bool,
 ) -> int:
     """Become the launcher, in the environment that `daemon_environment` made."""
     service_manager = ServiceManager(os.environ)
@@ -332,8 +346,10 @@ def _stay(
         who = f"pid {holder.pid}" if holder and holder.pid else "another process"
         _say(f"carpool already runs in {place.directory} ({who}); `carpool down` ends it")
         return EXIT_USAGE
+    if restart_fd >= 0:
+        os.close(restart_fd)  # `carpool down` finds this launcher by its own lock now
     watch = RuntimeDirWatch(place.directory, place.logs, take, held)
-    offer = None
+    offer, code = None, EXIT_FAILED
     try:
         environ = dict(os.environ)
         environ[paths.DAEMON_MARK] = paths.runtime_id(place.directory)
@@ -354,7 +370,7 @@ def _stay(
         if launcher.handover.descriptors and watch.is_ours():
             offer = _offer(place.directory, launcher.handover)
     finally:
-        watch.release()
+        watch.release(is_awaited=code == RESTART_STATUS)
     if offer is not None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup
@@ -374,7 +390,14 @@ def _offer(directory: str, handover: HttpHandover) -> HandoverOffer | None:
 
 
 def _start(
-    place: RuntimePlace, config: str, http: str, deadline: float, variables: bytes, *, ends_idle: bool
+    place: RuntimePlace,
+    config: str,
+    http: str,
+    deadline: float,
+    variables: bytes,
+    *,
+    restart_fd: int,
+    ends_idle: bool,
 ) -> tuple[int | None, str]:
     """Start a launcher and return its outcome. Code `None`: another one was faster."""
     try:
@@ -401,6 +424,7 @@ def _start(
                 str(tell),
             ]
             command += ["--variables-fd", str(handed)] if handed >= 0 else []
+            command += ["--restart-fd", str(restart_fd)] if restart_fd >= 0 else []
             command += ["--ends-idle"] if ends_idle else []
             process = subprocess.Popen(
                 [*command, *(["--config", config] if config else []), *(["--http", http] if http else [])],
@@ -409,7 +433,7 @@ def _start(
                 stderr=log,
                 cwd="/",
                 env=daemon_environment(place.directory),
-                pass_fds=[fd for fd in (tell, handed) if fd >= 0],
+                pass_fds=[fd for fd in (tell, handed, restart_fd) if fd >= 0],
                 start_new_session=True,  # it outlives the process group of the agent that needed it
             )
         os.close(tell)
@@ -475,13 +499,13 @@ def _parse(arguments: list[str]) -> tuple[dict[str, str], str]:
             return {"--help": ""}, ""
         if name in {"--detach", "--quiet", "--stay", "--checked", "--ends-idle"} and not equals:
             values[name] = ""
-        elif name in {"--config", "--ready-fd", "--variables-fd", "--http", "--cluster", "--node"}:
+        elif name in {"--config", *_DESCRIPTORS, "--http", "--cluster", "--node"}:
             if not equals and not rest:
                 return values, f"{name} needs a value"
             values[name] = value if equals else rest.pop(0)
         else:
             return values, f"`carpool up` does not know {name!r}"
-    for name in ("--ready-fd", "--variables-fd"):
+    for name in _DESCRIPTORS:
         if not values.get(name, "0").isdecimal():
             return values, f"{name} needs a number"
     return values, ""

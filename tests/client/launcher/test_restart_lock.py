@@ -88,6 +88,42 @@ def test_down_ends_what_a_restart_has_started_and_returns_after_the_restart(hous
     assert not house.left()
 
 
+SLOW_LAUNCHER = """
+import os, pathlib, sys, time
+gate = pathlib.Path(os.environ.get("CARPOOL_RUNTIME_DIR", ""), "gate")
+if "--ready-fd" in sys.orig_argv and gate.exists():
+    gate.with_name("arrived").touch()
+    while gate.exists():
+        time.sleep(0.01)
+"""
+"""Holds the launcher of a restart before it has done anything, while there is a file `gate`."""
+
+
+@behaviour("restart:down-wins")
+def test_down_waits_for_the_launcher_of_a_restart_whose_verb_was_killed(house: PrivateDaemon) -> None:
+    slow = house.base / "slow"
+    (slow / "carpool_broker").mkdir(
+        parents=True
+    )  # what holds nothing of carpool is not on the launcher's path
+    (slow / "sitecustomize.py").write_text(SLOW_LAUNCHER)
+    house.environ["PYTHONPATH"] += os.pathsep + str(slow)
+    house.run("up", "--detach")
+    gate = house.directory / "gate"
+    gate.touch()
+    restarting = house.start("restart", "--all")
+    until((house.directory / "arrived").exists, "the next launcher has begun and has no lock yet")
+    restarting.kill()
+    restarting.communicate()
+    early = house.run("down", "--timeout", "0.1")
+    assert (early.returncode, early.stdout) == (1, "")
+    assert "a `carpool restart --all` still runs" in early.stderr
+    down = house.start("down")
+    gate.unlink()
+    assert said(down) == (0, f"carpool is down in {house.directory}\n", "")
+    assert not house.launcher
+    assert not house.left()
+
+
 def test_down_fails_where_a_restart_does_not_end(house: PrivateDaemon) -> None:
     with RestartLock(str(house.directory)) as lock:
         assert lock.take()

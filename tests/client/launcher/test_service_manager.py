@@ -14,6 +14,7 @@ import pytest
 from carpool import launcher_lock
 from carpool.launcher.http_door import read_door_url
 from carpool.launcher.service_manager import LISTEN, RESTART_STATUS, SOCKET, WATCHDOG, ServiceManager
+from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
 from tests.client.launcher.test_http_handover import accepts
 from tests.kit.ports import free_port
@@ -77,6 +78,40 @@ def test_a_service_that_is_restarted_asks_its_manager_to_start_it(
     assert house.run("down").returncode == 0
     again.communicate(timeout=30)
     assert again.returncode == 0
+
+
+@behaviour("restart:down-wins")
+def test_down_ends_what_the_manager_starts_for_a_restart_whose_verb_was_killed(
+    house: PrivateDaemon, manager: socket.socket
+) -> None:
+    service = house.start("up")
+    assert states(manager, b"READY=1")
+    os.kill(house.launcher, signal.SIGUSR1)  # as a verb that is killed right after this
+    service.communicate(timeout=30)
+    assert service.returncode == RESTART_STATUS
+    early = house.run("down", "--timeout", "0.1")
+    assert (early.returncode, early.stdout) == (1, "")
+    assert "a `carpool restart --all` still runs" in early.stderr
+    # However long that took.
+    Path(paths.lock_file(str(house.directory))).write_text(launcher_lock.awaited_text(), encoding="utf-8")
+    down = house.start("down")
+    again = house.start("up")  # as the manager does
+    assert down.communicate(timeout=30)[0] == f"carpool is down in {house.directory}\n".encode()
+    again.communicate(timeout=30)
+    assert not house.launcher
+
+
+@behaviour("restart:down-wins")
+def test_down_waits_no_longer_for_a_launcher_that_the_manager_does_not_start(
+    house: PrivateDaemon, manager: socket.socket
+) -> None:
+    service = house.start("up")
+    assert states(manager, b"READY=1")
+    os.kill(house.launcher, signal.SIGUSR1)
+    service.communicate(timeout=30)
+    Path(paths.lock_file(str(house.directory))).write_text(launcher_lock.awaited_text(60), encoding="utf-8")
+    down = house.run("down", "--timeout", "0.1")
+    assert (down.returncode, down.stdout) == (0, f"carpool was not running in {house.directory}\n")
 
 
 @behaviour("service:ready")

@@ -17,6 +17,7 @@ from carpool.cli.first_run import has_servers, no_servers
 from carpool.cli.main import environment, json_option
 from carpool.doctor.diagnose import Problem, diagnose
 from carpool.terminal import display
+from carpool.terminal.table import Colour
 from carpool.terminal.verb_output import EXIT_FAILED, print_json
 from carpool_protocol.bootstrap import paths
 
@@ -50,9 +51,9 @@ def doctor(*, fixes: bool, yes: bool, as_json: bool) -> None:
         if not as_json:
             click.echo(f"\nafter that: {doctor_page(problems)}")
     if as_json:
-        facts = {"ok": not problems, "problems": problems, "repaired": done}
+        facts = {"ok": not is_wrong(problems), "problems": problems, "repaired": done}
         print_json(msgspec.to_builtins(facts))
-    if problems:
+    if is_wrong(problems):
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
@@ -60,6 +61,11 @@ def _no_servers() -> str:
     if has_servers(environment()):
         return ""
     return no_servers(environment(), paths.runtime_dir(os.environ, os.getuid()))
+
+
+def is_wrong(problems: Sequence[Problem]) -> bool:
+    """Return True unless the user may have meant all of them."""
+    return not all(each.may_be_meant for each in problems)
 
 
 def _repaired(problems: Sequence[Problem], *, asks: bool, as_json: bool) -> list[RepairResult]:
@@ -78,6 +84,10 @@ def _repaired(problems: Sequence[Problem], *, asks: bool, as_json: bool) -> list
     return done
 
 
+def _colour(problem: Problem) -> Colour:
+    return "yellow" if problem.may_be_meant else "red"
+
+
 def doctor_page(problems: Sequence[Problem]) -> str:
     """Return the problems for people."""
     if not problems:
@@ -85,7 +95,7 @@ def doctor_page(problems: Sequence[Problem]) -> str:
     parts = [
         "\n".join(
             [
-                display.coloured(f"{each.id} ({each.server})" if each.server else each.id, "red"),
+                display.coloured(f"{each.id} ({each.server})" if each.server else each.id, _colour(each)),
                 display.wrapped(each.text, "  ", "  "),
                 display.wrapped(each.repair, "  -> ", "     "),
             ]
@@ -93,5 +103,7 @@ def doctor_page(problems: Sequence[Problem]) -> str:
         for each in problems
     ]
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    if not is_wrong(problems):
+        count = "nothing is wrong if you mean this"
     last = display.wrapped(f"{count}; `carpool docs problems` explains each by its id")
     return "\n".join([*parts, "", last])

@@ -108,6 +108,8 @@ class Problem(Struct, frozen=True):
     fix: Fix = ""
     path: str = ""
     """The file or directory of `fix`."""
+    may_be_meant: bool = False
+    """True if nothing is wrong should the user mean it."""
 
 
 def diagnose(facts: Facts) -> list[Problem]:
@@ -124,7 +126,8 @@ def diagnose(facts: Facts) -> list[Problem]:
 
 
 def _problem(kind: str, text: str, repair: str, server: str = "", fix: Fix = "") -> Problem:
-    return Problem(kind, KINDS[kind].fault, text, repair, server, fix)
+    found = KINDS[kind]
+    return Problem(kind, found.fault, text, repair, server, fix, may_be_meant=found.may_be_meant)
 
 
 def _of_open_file(file: OpenFile) -> Problem:

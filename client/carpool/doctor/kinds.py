@@ -18,6 +18,8 @@ class ProblemKind(NamedTuple):
     fault: Fault
     title: str
     explanation: str
+    may_be_meant: bool = False
+    """True if it may be what the user wants: it is named, and nothing is wrong."""
 
 
 RESTART_COSTS: Final = (
@@ -116,8 +118,9 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "configuration",
             "A hook denies every call",
             "A hook of yours gets the calls of all servers and has let none of them pass so far. Agents get "
-            "its reason. Nothing is wrong if you mean it. A hook for some tools has a `match` (`carpool docs "
-            "hooks`).",
+            "its reason. Nothing is wrong if you mean it, so `carpool status` says that all is well, and the "
+            "exit code of `carpool doctor` is 0. A hook for some tools has a `match` (`carpool docs hooks`).",
+            may_be_meant=True,
         ),
         ProblemKind(
             "calls-failing",

@@ -23,7 +23,8 @@ _INTRODUCTION: Final = """\
 `carpool doctor` looks for these problems on your machine and in the directory where you are, and prints
 for each the line that repairs it. It starts no part of carpool and no server, and changes nothing but that it
 makes the runtime directory, as every verb does. To know the PATH of servers it may ask your login shell. Its
-exit code is 1 if something is wrong.
+exit code is 1 if something is wrong. What you may have meant, such as a hook that denies every call, it
+names as well, and then the exit code is 0.
 
 `carpool doctor --fix` asks on the terminal before each of its three repairs: it restarts carpool, which
 ends calls that run for long ([old-daemon](#old-daemon)), removes a socket on which nothing listens

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from carpool import launcher_lock
 from carpool.cli import doctor_facts, doctor_repairs
-from carpool.cli.doctor import doctor_page
+from carpool.cli.doctor import doctor, doctor_page
 from carpool.cli.status import status_page
 from carpool.doctor.diagnose import Facts, Problem, diagnose
 from carpool.terminal import screen
@@ -163,6 +164,21 @@ def test_yes_alone_is_refused(house: PrivateDaemon) -> None:
     done = house.run("doctor", "--yes")
     assert done.returncode == 2
     assert "--yes goes with --fix" in done.stderr
+
+
+@behaviour("hooks:named")
+@pytest.mark.parametrize("denies", [True, False], ids=["it denies", "it fails"])
+def test_doctor_fails_for_a_hook_that_fails_and_only_names_one_that_denies(
+    monkeypatch: pytest.MonkeyPatch, *, denies: bool
+) -> None:
+    hook = {"name": "guard", "on_failure": "deny", "match": ["*"], "denied_in_a_row": 3 if denies else 0}
+    status = {"reason": "ok", "hooks": [{**hook, "problem": "" if denies else "it exits with 1"}]}
+    monkeypatch.setattr("carpool.cli.doctor.gather_facts", lambda: Facts(installed="1", status=status))
+    shown, told = CliRunner().invoke(doctor, []), CliRunner().invoke(doctor, ["--json"])
+    assert (shown.exit_code, told.exit_code) == (0, 0) if denies else (1, 1)
+    assert json.loads(told.stdout)["ok"] is denies
+    assert "hook guard" in shown.stdout
+    assert ("nothing is wrong if you mean this" in shown.stdout) is denies
 
 
 def test_the_page_fits_the_terminal_and_its_continued_lines_are_indented(

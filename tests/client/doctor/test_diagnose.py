@@ -7,9 +7,11 @@ from msgspec.structs import replace
 
 from carpool.check.open_files import OpenFile
 from carpool.check.programs import MissingProgram
+from carpool.cli.doctor import is_wrong
 from carpool.cli.doctor_repairs import question
 from carpool.cluster.core.offers import NodeOffer
 from carpool.cluster.node_facts import NodeFacts, OtherNode, SilentNode
+from carpool.control.verdict import is_well
 from carpool.doctor.cluster_problems import MissingFile
 from carpool.doctor.diagnose import (
     FREE_BYTES,
@@ -219,6 +221,21 @@ def test_a_hook_with_failures_is_named_and_its_servers_are_not() -> None:
         "The hook guard fails, and carpool refuses the calls that it should check: it raised ValueError"
     )
     assert (said.server, said.fault) == ("", "configuration")
+
+
+@behaviour("hooks:named")
+@pytest.mark.parametrize(
+    ("reason", "more", "may_be_meant"),
+    [("ok", {"denied_in_a_row": 9}, True), ("hooks_failing", {"problem": "it exits with 1"}, False)],
+    ids=["it denies", "it fails"],
+)
+def test_a_hook_that_denies_everything_may_be_meant_and_one_that_fails_may_not(
+    reason: str, more: dict[str, Any], *, may_be_meant: bool
+) -> None:
+    status = {**with_hook(**more)["status"], "reason": reason}
+    said = only(facts(status=status))
+    assert said.may_be_meant is may_be_meant
+    assert is_wrong([said]) is not is_well(status), "the exit code and the first line of status agree"
 
 
 @behaviour("hooks:named")

@@ -7,7 +7,7 @@ tools are asked for them, and the query waits. Agents may send these queries as 
 Knows nothing of: other sessions, how the supervisor answers operators.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,15 +27,18 @@ from carpool_protocol.link.messages import DiscoverCatalog
 from carpool_protocol.wire.tool_name_resolver import AmbiguousName, NoSuchName
 
 
-def server_rows(session_views: SessionViews, session: Session, view: View) -> list[dict[str, Any]]:
+def server_rows(
+    session_views: SessionViews, session: Session, view: View, away: Container[ServerName] = ()
+) -> list[dict[str, Any]]:
     """Every server of the session by name: `{name, state, why, tags, tools}`.
 
     `state` is that of `carpool status`, `why` says why it cannot be used, `tools` are qualified names.
+    `away`: servers whose supervisor is away.
     """
     found: dict[ServerName, dict[str, Any]] = {}
     for entry in view.scope.servers:
         pool = session_views.states.get(entry.key)
-        state = "cold" if pool is None else pool.state
+        state = pool.state if pool is not None else "away" if entry.server in away else "cold"
         why = pool.reason if pool is not None and pool.state in FAILING_STATES else ""
         found[entry.server] = _server(entry.server, state, why, list(entry.tags))
     for tool in view.tools:
@@ -178,7 +181,10 @@ class SessionQueries:
     def servers(self, session: SessionId) -> dict[str, Any]:
         """`{"servers"}`, as `server_rows` returns them."""
         own_session, view = self._core.sessions[session], self._core.view_of(session)
-        return {"servers": server_rows(self._core.session_views, own_session, view)}
+        links, linked = self._core.links, self._supervisor_queries.supervisors()
+        names = (entry.server for entry in view.scope.servers)
+        away = {name for name in names if links.owner_of_server(name) not in linked}
+        return {"servers": server_rows(self._core.session_views, own_session, view, away)}
 
     async def tools(self, session: SessionId, params: ToolsParams) -> dict[str, Any]:
         """`{"tools"}`: all, or the one with the given name. Raises `ControlError` if there is none."""

@@ -304,8 +304,15 @@ def _health(facts: StatusFacts, servers: Mapping[str, Any]) -> tuple[bool, str]:
 
 def _servers(facts: StatusFacts, pools: list[PoolReport]) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    away = {name for servers in facts.supervisors_away.values() for name in servers}
     for name, why in facts.servers.items():
-        state = "cold" if not why else "disabled" if why == "disabled" else "misconfigured"
+        state = (
+            ("away" if name in away else "cold")
+            if not why
+            else "disabled"
+            if why == "disabled"
+            else "misconfigured"
+        )
         if state == "misconfigured" and name in facts.untrusted | facts.unset:
             state = "untrusted" if name in facts.untrusted else "unset"
         error = why if state in ("misconfigured", "untrusted", "unset") else ""

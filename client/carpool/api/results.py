@@ -102,7 +102,8 @@ class Server(Struct, frozen=True):
     name: str
     state: str
     """`serving`, `cold` (starts with the first call) …; `disabled`, `misconfigured`, `untrusted`, `unset` (it
-    needs a variable, or a workspace, that is not there).
+    needs a variable, or a workspace, that is not there), `away` (carpool starts its supervisor again; calls
+    wait).
     """
     why: str = ""
     """The reason why it cannot be used; empty if it can."""

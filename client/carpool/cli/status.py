@@ -216,6 +216,10 @@ def _of_workspaces(workspaces: list[Facts]) -> Iterator[str]:
         yield from (display.one_line(text, 200) for text in each["warnings"])
 
 
+_NO_REPORT: Final = frozenset({"supervisor_away", "supervisor_silent"})
+"""The reasons with which instances may be missing, or shown as last known."""
+
+
 def ps_page(facts: Facts, rows: list[Facts]) -> str:
     """Return all of `carpool ps` for people. Holders and questions have columns only if there are any."""
     at_nodes = [row for row in rows if row["role"] == NODE_SESSION]
@@ -245,6 +249,7 @@ def ps_page(facts: Facts, rows: list[Facts]) -> str:
         display.columns(heads, table, right=right, spare=("ERA", "GEN", "RSS", "SHARING", "ID"))
         or "none of these runs"
     ]
+    parts += [display.wrapped(health_line(facts))] if facts.get("reason") in _NO_REPORT else []
     parts += [_node_sessions(at_nodes)] if at_nodes else []
     parts += _waits(facts, rows)
     parts += [shut] if (shut := _breakers(facts)) else []

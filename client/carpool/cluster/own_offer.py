@@ -154,7 +154,7 @@ class OwnOffer:
         for name, server in status["servers"].items():
             if server["sharing"] != "auto":
                 self._stateful[name] = server["sharing"] == "session"
-            elif server["state"] == "cold" and name not in self._stateful:
+            elif server["state"] in {"cold", "away"} and name not in self._stateful:
                 self.is_decided = False
         if not self.is_decided:
             self._asked_at += RETRY_S - ASK_S

@@ -131,7 +131,7 @@ def coloured(text: str, colour: Colour) -> str:
 _STATES: Final[dict[str, Colour]] = {
     **dict.fromkeys(("serving", "running"), "green"),
     **dict.fromkeys(("starting", "backing_off", "half_open", "draining", "unset", "untrusted"), "yellow"),
-    **dict.fromkeys(("paused", "waiting", "asking"), "yellow"),
+    **dict.fromkeys(("paused", "waiting", "asking", "away"), "yellow"),
     **dict.fromkeys(("breaker_open", "given_up", "misconfigured"), "red"),
     **dict.fromkeys(("cold", "stopped", "disabled"), "dim"),
 }

@@ -349,6 +349,17 @@ async def test_status_names_the_servers_of_a_supervisor_that_is_not_connected(tm
     assert (await rig.ask("carpool/status", within_s=0))["supervisors_away"] == []
 
 
+@behaviour("supervisors:several")
+@pytest.mark.parametrize(("linked", "state"), [(True, "cold"), (False, "away")])
+async def test_a_session_is_told_that_the_supervisor_of_a_server_is_away(
+    tmp_path: Path, state: str, *, linked: bool
+) -> None:
+    rig = ControlRig(tmp_path, linked=linked)
+    rig.core.handle(SessionOpened(session=ME, source=DEFAULT_SOURCE, agent="", pid=1, carrier="client"), 1.0)
+    said = {each["name"]: each["state"] for each in (await rig.ask("carpool/servers"))["servers"]}
+    assert (said["git"], said["old"]) == (state, "disabled")
+
+
 @behaviour("client:looks")
 async def test_a_session_is_told_of_all_its_servers_and_why_one_cannot_be_used(tmp_path: Path) -> None:
     rig = ControlRig(tmp_path)

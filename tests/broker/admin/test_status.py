@@ -250,6 +250,10 @@ def test_a_supervisor_that_is_away_is_shown_with_its_servers() -> None:
     said = status(supervisors_away={"sup2": [A]})
     assert (said["healthy"], said["reason"]) == (False, "supervisor_away")
     assert said["supervisors_away"] == [{"id": "sup2", "servers": ["a"]}]
+    assert [said["servers"][name]["state"] for name in (A, B)] == ["away", "cold"]
+    assert said["servers"]["a"]["well"], "nothing is known against the server"
+    known = status(supervisors_away={"sup2": [A, B]}, servers={A: "disabled", B: "line 3: no such variable"})
+    assert [known["servers"][name]["state"] for name in (A, B)] == ["disabled", "misconfigured"]
 
 
 @behaviour("hooks:named")

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from carpool import launcher_lock
 from carpool.cli import call, main
 from carpool.cli.main import with_server_name
-from carpool.cli.status import NOTHING, status_page
+from carpool.cli.status import NOTHING, ps_page, status_page
 from carpool.control.control_client import AnsweredError, ControlClientError
 from carpool.launcher.runtime_place import RuntimePlace
 from carpool_protocol.bootstrap.release import RELEASE
@@ -132,6 +132,12 @@ def test_ps_json_has_a_row_with_the_same_keys_for_every_process(
         ("instance", 22),
     ]
     assert len({frozenset(row) for row in rows}) == 1
+
+
+@pytest.mark.parametrize("reason", ["ok", "supervisor_away"])
+def test_ps_says_that_the_supervisor_is_away_which_would_tell_of_instances(reason: str) -> None:
+    facts = {**STATUS, "reason": reason, "supervisors": [], "servers": {}}
+    assert ("the supervisor is away" in ps_page(facts, [])) is (reason != "ok")
 
 
 @behaviour("lease:holders-shown")

@@ -18,7 +18,7 @@ const PARTS = [
 ];
 const GOOD_STATES = new Set(["serving"]);
 const BAD_STATES = new Set(["given_up", "breaker_open", "misconfigured", "backing_off"]);
-const WARN_STATES = new Set(["starting", "half_open", "draining", "stopped", "paused", "untrusted"]);
+const WARN_STATES = new Set(["starting", "half_open", "draining", "stopped", "paused", "untrusted", "away"]);
 const GOOD_OUTCOMES = new Set(["ok", "task", "kept", "cancelled"]);
 const NOT_OURS = {
   error: "The server answered with an error of its own. Carpool passed it on unchanged.",

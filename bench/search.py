@@ -26,13 +26,19 @@ from carpool_protocol.link.messages import Catalog, ToolOffer
 from carpool_protocol.wire.downgrade import NEWEST
 
 DATA: Final = Path(__file__).parent / "data"
+QUICK: Final = frozenset({"git", "time"})
+"""The servers of `--quick`: small packages, with queries of both kinds."""
+Queries = list[tuple[str, list[str]]]
+"""Each query with the tools that do it."""
 Facts = dict[str, Any]
 
 
-def told() -> list[Facts]:
-    """What each server told."""
+def told(*, quick: bool) -> list[Facts]:
+    """What each server told. `quick`: only those of `QUICK`."""
     found = []
     for recipe in recipes():
+        if quick and recipe["server"] not in QUICK:
+            continue
         try:
             found.append(recorded(recipe))
         except NotRecordedError as error:
@@ -67,7 +73,14 @@ def tokenizer() -> tuple[str, Callable[[str], int]]:
     return "counted with o200k_base", lambda text: len(encoding.encode(text))
 
 
-def ranks(view: View, queries: list[tuple[str, list[str]]], depth: int = 50) -> list[int | None]:
+def queries_of(servers: list[Facts]) -> dict[str, Queries]:
+    """The queries of each kind that a tool of these servers does."""
+    written = json.loads((DATA / "search_queries.json").read_text())
+    names = {f"{server['server']}__{tool['name']}" for server in servers for tool in server["tools"]}
+    return {kind: [each for each in written[kind] if names & {*each[1]}] for kind in ("plain", "hard")}
+
+
+def ranks(view: View, queries: Queries, depth: int = 50) -> list[int | None]:
     """For each query the place of the first tool that does it, from 1; None beyond `depth`."""
     finder = ToolSearch()
     places: list[int | None] = []
@@ -121,13 +134,13 @@ def costs(view: View, queries: list[str]) -> Facts:
     return {"index_ms": index_s * 1000, "query_ms": query_s * 1000}
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.search", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one object, for programs")
-    options = parser.parse_args()
-    servers = told()
-    written = json.loads((DATA / "search_queries.json").read_text())
-    sets: dict[str, list[tuple[str, list[str]]]] = {kind: written[kind] for kind in ("plain", "hard")}
+    parser.add_argument("--quick", action="store_true", help="two servers and their queries alone")
+    options = parser.parse_args(argv)
+    servers = told(quick=options.quick)
+    sets = queries_of(servers)
     everything, view = view_of(servers, search=False), view_of(servers, search=True)
     texts = [query for kind in sets.values() for query, _ in kind]
     how, count = tokenizer()

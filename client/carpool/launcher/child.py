@@ -21,6 +21,8 @@ from carpool_protocol.files.log_rotation import rotate
 from carpool_protocol.runtime.variables_pipe import pipe_with
 
 _LONGEST_LINE_BYTES = 4096
+_MOST_READS = 1024
+"""At most this many reads at a time: more than the lifeline of a process that has exited holds."""
 _MOST_FDS = 4
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 """Errors after which the process runs without a log. Any other error means that somebody has tampered with
@@ -116,10 +118,12 @@ class DaemonChild:
 
     def read_lines(self) -> list[str]:
         """Return the whole lines that it has written on the lifeline since the last call, also those of an
-        incarnation that has exited.
+        incarnation that has exited. One that writes faster than this reads does not hold up the others.
         """
         said, self._last_lines = self._last_lines, []
-        while self._lifeline:
+        for _ in range(_MOST_READS):
+            if not self._lifeline:
+                break
             try:
                 data, fds, _, _ = socket.recv_fds(self._lifeline, 65536, _MOST_FDS)
             except BlockingIOError:

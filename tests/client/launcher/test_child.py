@@ -2,6 +2,7 @@
 
 import errno
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -35,6 +36,25 @@ def test_without_room_for_a_log_it_runs_without_one(tmp_path: Path, monkeypatch:
     child = start(tmp_path)
     assert child.log_trouble == "No space left on device"
     assert child.log_tail() == ""
+
+
+def test_a_process_that_writes_without_end_is_read_a_part_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = DaemonChild("broker", "time", [], str(tmp_path / "broker.log"))
+    child.start(sys.executable, {})
+    reads = 0
+
+    def read_more(*_: object) -> tuple[bytes, list[int], int, None]:
+        nonlocal reads
+        reads += 1
+        assert reads < 100_000, "it reads without end"
+        return b"alive\n", [], 0, None
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "recv_fds", read_more)
+        assert set(child.read_lines()) == {"alive"}
+    until(lambda: child.exit_status() is not None, "it ends")
 
 
 def test_a_log_that_is_not_ours_keeps_it_from_starting(

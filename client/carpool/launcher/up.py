@@ -16,11 +16,12 @@ from functools import partial
 
 from carpool import import_path, launcher_lock
 from carpool.launcher.child import messages_at_end
+from carpool.launcher.cleanup import CLEAR_S
 from carpool.launcher.http_address import split_address
 from carpool.launcher.http_door import read_door_status
 from carpool.launcher.http_handover import HandoverOffer, HttpHandover, take_offer
 from carpool.launcher.http_refusal import refuse_handover
-from carpool.launcher.launcher import DOOR_S, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Launcher, accepts
+from carpool.launcher.launcher import DOOR_S, EXIT_FAILED, EXIT_OK, EXIT_USAGE, STOP_S, Launcher, accepts
 from carpool.launcher.runtime_dir import RuntimeDirWatch
 from carpool.launcher.runtime_place import RuntimePlace
 from carpool.launcher.service_manager import RESTART_STATUS, ServiceManager, keep_variables
@@ -33,6 +34,8 @@ from carpool_protocol.runtime.variables_pipe import pipe_with, read_pipe
 
 START_S = 60.0
 """The longest wait for a start, by this process or another one."""
+END_S = STOP_S + CLEAR_S + 5.0
+"""The launcher's own time to end after a start that has failed, and a little more."""
 _POLL_S = 0.05
 _DESCRIPTORS = ("--ready-fd", "--variables-fd", "--restart-fd")
 """Options of carpool's own processes that name a descriptor they have inherited."""
@@ -448,18 +451,27 @@ def _start(
         process.returncode = 0  # it lives on; nobody waits for it here
         return EXIT_OK, text
     if first.startswith("failed "):
-        process.wait()
+        _exit_code(process)
         return int(first[7:]), text
     if time.monotonic() >= deadline:
         process.returncode = 0
         return None, ""
     # Nothing said and gone: it lost the race for the lock, or could not even begin.
-    if process.wait() == EXIT_USAGE and launcher_lock.holder(place.directory) is not None:
+    if _exit_code(process) == EXIT_USAGE and launcher_lock.holder(place.directory) is not None:
         return None, ""
     return (
         EXIT_FAILED,
         f"the launcher did not start; its log {log_path} ends:\n{messages_at_end(log_path, 0, 2000)}",
     )
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    """Return the exit code of a launcher that ends; None: it still ends after `END_S`."""
+    try:
+        return process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.returncode = 0  # nobody waits for it here
+        return None
 
 
 def _read_outcome(fd: int, deadline: float) -> str:

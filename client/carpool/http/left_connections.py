@@ -13,8 +13,10 @@ Knows nothing of: HTTP, which connections are left, how the socket gets to the n
 """
 
 import contextlib
+import errno
 import os
 import socket
+import stat
 import sys
 import tempfile
 from typing import Final, NamedTuple
@@ -182,6 +184,9 @@ def _memory_file(data: bytes) -> int:
 
 
 def _read(fd: int) -> bytes:
+    """Read the whole file. Raises `OSError` if it is none: only a file has an end that is there now."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
     parts = []
     while part := os.read(fd, _READ_BYTES):
         parts.append(part)

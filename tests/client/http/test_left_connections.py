@@ -91,6 +91,22 @@ def test_connections_in_a_form_of_another_version_end() -> None:
     client.close()
 
 
+def test_connections_beside_a_pipe_in_place_of_their_file_end() -> None:
+    left, client = pair()
+    ours_end, its = os.pipe()
+    os.write(its, msgspec.msgpack.encode([2, [b""], [""]]))
+    os.close(its)
+    theirs, ours = socket.socketpair()
+    with theirs:
+        socket.send_fds(theirs, [b"\n"], [ours_end, left.fd])
+    os.close(ours_end)
+    os.close(left.fd)
+    assert unpack(ours) == []
+    with client:
+        client.settimeout(WAIT_S)
+        assert client.recv(1) == b""
+
+
 def test_a_limit_of_descriptors_costs_only_those_past_it_and_the_log_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

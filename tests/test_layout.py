@@ -157,7 +157,6 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "client/launcher/processes.py": "client/launcher/test_launcher.py",
         "client/launcher/sandbox.py": "client/probe/test_probe.py",
         "client/launcher/sandbox_processes.py": "client/demo/test_demo.py",
-        "client/launcher/up.py": "client/launcher/test_launcher.py",
         "client/launcher_lock.py": "client/launcher/test_launcher.py",
     },
     "It meets a server over the network, and is tested through a bridge to a real one.": {

@@ -329,20 +329,21 @@ class _HttpDoor:
     async def _watch_config(self) -> None:
         """Watch the configuration, and what the node's process says of the cluster. Tokens, hosts, origins
         and bounds change at once; for another address or form of answers the launcher starts another door.
+        The file is read in a thread: a disk that does not answer holds up no request.
         """
-        seen = stamp(self._file.path)
+        seen = await asyncio.to_thread(stamp, self._file.path)
         while True:
             self._core.set_cluster(cluster_section(read_facts(self._directory)))
             await asyncio.sleep(_LOOK_EVERY_S)
             self._restore_url_file()
             rotate_in_use(self._log)
-            found = stamp(self._file.path)
+            found = await asyncio.to_thread(stamp, self._file.path)
             if found == seen:
                 self._end_expired_tokens()
                 continue
             seen = found
             try:
-                fresh = settings_of(self._file, self._listen)
+                fresh = await asyncio.to_thread(settings_of, self._file, self._listen)
             except UnservableError as error:
                 warn(f"{error}; the door goes on as it is")
                 continue

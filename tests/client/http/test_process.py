@@ -2,6 +2,7 @@
 cannot.
 """
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from carpool.http.process import LauncherLine, UnservableError, listen, settings
 from carpool.launcher.http_address import bind
 from carpool.launcher.http_door import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED
 from carpool.launcher.http_handover import LISTENS, LISTENS_NOT
+from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.config.schema.model import HttpConfig
 from tests.behaviours import behaviour
@@ -47,6 +49,42 @@ def left(data: bytes) -> tuple[int, socket.socket]:
     """What an earlier door has left, and the client of the only connection in it."""
     ours, client = socket.socketpair()
     return pack([LeftConnection(ours.detach(), data)]).detach(), client
+
+
+@pytest.mark.parametrize("slow", ["stamp", "settings_of"])
+def test_a_configuration_on_a_disk_that_does_not_answer_holds_up_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    asked, answers = threading.Event(), threading.Event()
+    was_served: list[bool] = []
+    read = getattr(process, slow)
+
+    def read_slowly(*arguments: object) -> object:
+        asked.set()
+        was_served.append(answers.wait(WAIT_S / 4))  # the loop sets it, unless it is held up
+        return read(*arguments)
+
+    async def run() -> None:
+        config = process.DoorConfig(ConfigFile(str(tmp_path / "carpool.json"), asked_for=True), "", wished)
+        door = process._HttpDoor(str(tmp_path), config, LauncherLine(-1), begin)
+        if slow == "settings_of":
+            monkeypatch.setattr(process, "stamp", lambda _: object())  # the file changes all the time
+        monkeypatch.setattr(process, slow, read_slowly)
+        watching = asyncio.create_task(door._watch_config())
+        while not was_served:
+            await asyncio.sleep(0.01)
+            if asked.is_set():
+                answers.set()
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+    wished = settings(tmp_path, free_port())
+    monkeypatch.setattr(process, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setenv(paths.STATE_VARIABLE, str(tmp_path / "state"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        begin = process.EarlierDoor(listener, goes_on=False, connections=[])
+        asyncio.run(asyncio.wait_for(run(), WAIT_S))
+    assert was_served[0]
 
 
 @behaviour("handover:address")

@@ -1,11 +1,14 @@
-"""Whether the node's process is to run, as the launcher sees it.
+"""The launcher's decision if the node's process runs.
 
-Owns its exit codes, the look at the configuration file and at the file of `carpool up --cluster` that tells a
-launcher, which reads no JSON, that one may be wanted now, and whether the node has left its cluster, which
-holds until carpool is started again. Standard library only: the launcher stays small.
+Owns the exit codes of that process. A launcher reads no JSON: it finds out from the configuration file and
+from the file of `carpool up --cluster` that a node may be wanted. A node that has left its cluster stays away
+until carpool is started again. Standard library only: the launcher stays small.
 
 Knows nothing of: clusters, when a process is started again (`restart_policy`).
 """
+
+import contextlib
+import os
 
 from carpool.launcher.http_door import default_config, is_word_in
 from carpool_protocol.bootstrap import paths
@@ -28,7 +31,7 @@ class NodeProcessWatch:
 
     def is_start_due(self) -> bool:
         """True if a process that does not run should be started: a file is new or changed, and may want it.
-        A wrong yes costs one short process.
+        A wrong yes costs one short process. If none is wanted, the file with the last one's problem goes.
         """
         if self._has_left:
             return False
@@ -36,7 +39,11 @@ class NodeProcessWatch:
         if stamps == self._seen:
             return False
         self._seen = stamps
-        return bool(read_join(self._directory).url) or is_word_in(self._path, b'"cluster"')
+        if read_join(self._directory).url or is_word_in(self._path, b'"cluster"'):
+            return True
+        with contextlib.suppress(OSError):
+            os.unlink(paths.node_file(self._directory))
+        return False
 
     def should_restart(self, status: int) -> bool:
         """True if it should be started again after this exit. Otherwise it waits for a change, or, after a

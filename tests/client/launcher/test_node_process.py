@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from carpool.launcher.node_process import EXIT_CONFIG, EXIT_LEFT, EXIT_UNWANTED, NodeProcessWatch
+from carpool_protocol.bootstrap import paths
+from tests.behaviours import behaviour
 
 
 @pytest.fixture
@@ -44,3 +46,18 @@ def test_a_node_that_has_left_stays_away_whatever_changes_in_the_file(config: Pa
     assert not watch.is_start_due()
     config.write_text('{"cluster": {"url": "new"}, "profiles": {}}')
     assert not watch.is_start_due()
+
+
+@behaviour("cluster:status")
+def test_the_problem_of_a_node_goes_when_the_configuration_has_no_cluster_any_more(config: Path) -> None:
+    """No process of the node runs then, and `carpool status` would show the problem for ever."""
+    watch = watch_of(config)
+    assert watch.is_start_due()
+    facts = Path(paths.node_file(str(config.parent)))
+    facts.write_text('{"pid": 0, "problem": "there is no key"}')
+    assert not watch.should_restart(EXIT_CONFIG)
+    assert not watch.is_start_due()
+    assert facts.exists()
+    config.write_text("{}")
+    assert not watch.is_start_due()
+    assert not facts.exists()

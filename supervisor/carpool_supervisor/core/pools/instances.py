@@ -197,7 +197,8 @@ class Instances:
         if instance.state is InstanceState.SERVING and instance.is_busy:
             self._leaves_service(instance)
             instance.transition(LifecycleEvent.DRAIN)
-            limit_s = _limit_drain_s(instance) if instance.limit_reached else instance.pool.policy.drain_s
+            is_worn = instance.limit_reached and instance.end_reason == instance.limit_reached
+            limit_s = _limit_drain_s(instance) if is_worn else instance.pool.policy.drain_s
             self.phase_timers.arm(instance.id, now, limit_s)
         elif instance.state in ACTIVE:
             self.stop(instance, now, cause)

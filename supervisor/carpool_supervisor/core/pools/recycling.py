@@ -91,14 +91,15 @@ class Recycling:
             return
         text = f"{pool.server} #{instance.id} is to be replaced: {reached}"
         self._emit(WriteLogLine("info", text, pool.server, instance.id))
-        instance.note_end(reached)
         if is_held:
+            instance.note_end(reached)
             self._instances.wind_down(instance, now, "memory")
         elif not _in_use(instance, now):
+            instance.note_end(reached)
             self._instances.end_without_replacement(instance, now)
         instance.limit_reached = reached
         if instance in pool.serving and (pool.stop_first or pool.mode == "session"):
-            self._instances.drain(instance, now)
+            self._drain_worn(instance, now)
         self._instances.start_queue.enqueue(pool)
         self._instances.start_queue.start_queued(now)
         self._watch(now)
@@ -137,7 +138,11 @@ class Recycling:
         worn = [instance for instance in pool.serving if instance.limit_reached]
         fresh = sum(not (instance.limit_reached or instance.suspended) for instance in pool.serving)
         if worn and fresh >= max(pool.target, 1):
-            self._instances.drain(worn[0], now)
+            self._drain_worn(worn[0], now)
+
+    def _drain_worn(self, instance: Instance, now: float) -> None:
+        instance.note_end(instance.limit_reached)  # until now, something else could end it
+        self._instances.drain(instance, now)
 
     def _watch(self, now: float) -> None:
         if self._timers.has("recycling_check", ALL):

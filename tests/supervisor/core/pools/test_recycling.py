@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from carpool_protocol.ids import InstanceId, PoolKey
-from carpool_protocol.link.messages import Policy, SetPools
+from carpool_protocol.link.messages import Operate, Policy, SetPools
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.effects import WriteLogLine
 from carpool_supervisor.core.model.instance_limits import max_age_s, max_calls
@@ -112,6 +112,22 @@ def test_age_is_a_limit_too_and_a_pool_in_use_has_another_first() -> None:
     assert a.closing == []
     a.up()
     assert a.closing == [first]
+
+
+@behaviour("logs:why-ended")
+def test_an_operator_ends_a_worn_instance_within_the_drain_time_and_is_named_as_the_reason() -> None:
+    a = rig(limit_calls=2, drain_s=5.0, timeout_s=900.0)
+    calls(a, range(1, 2))
+    a.call(2, "a")
+    a.call(3, "a")
+    first = a.on(3)
+    a.answer(2)
+    assert "limits.calls: 2" in why(a)[0], "a replacement starts, and the worn instance serves until then"
+    a.feed(Operate(1, WEB, "stop"))
+    a.wait(5.0)
+    assert first in a.closing, "an operator waits for `drain_s`, not for as long as a call may run"
+    a.killed(first)
+    assert "because an operator stopped it" in a.failed[3].text
 
 
 def test_an_unused_instance_past_its_limit_ends_without_a_replacement() -> None:

@@ -187,7 +187,10 @@ def _remove_own_files(directory: Path) -> list[Path]:
     files = [*own_files(directory)]
     for path in files:
         path.unlink()
-    for path in (*{path.parent for path in files} - {directory}, directory):
+    made = {path.parent for path in files} - {directory}
+    # A NATS server makes directories, and has no file in them.
+    below = [each for path in made for each in path.rglob("*") if each.is_dir() and not each.is_symlink()]
+    for path in (*sorted(below, reverse=True), *made, directory):
         with contextlib.suppress(OSError):  # something else is in it
             path.rmdir()
     return sorted(path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())

@@ -21,9 +21,10 @@ STATE_FILES: Final = ("trust.json", "places.json", "pool-keys", "verdicts.json",
 
 _NAME_PATTERNS: Final[dict[str, str]] = {
     "node-ids": r"[0-9a-f]+",
+    "nats": r"[0-9a-f]+/(address|nats\.conf)",
     "pins": r"[A-Za-z0-9_-]+-[0-9a-f]{16}\.json",
     "logins": r"[0-9a-f]{32}\.json(\.lock)?",
-    "log": r"((broker|launcher|http|(supervisor|server)-[A-Za-z0-9_-]+)\.log|audit\.jsonl)(\.[0-9])?",
+    "log": r"((broker|launcher|http|node|(supervisor|server)-[A-Za-z0-9_-]+)\.log|audit\.jsonl)(\.[0-9])?",
     "catalogs": r"[0-9a-f]{16}\.catalog",
     "setup": r"lock|[0-9]{4,}/(record\.json|[0-9]+\.(before|after))",
 }

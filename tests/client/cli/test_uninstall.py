@@ -80,6 +80,19 @@ def test_a_purge_removes_configuration_and_state_and_nothing_of_others(
 
 
 @behaviour("start:uninstall")
+def test_a_purge_removes_the_password_of_the_nats_server_and_the_log_of_the_node(
+    house: PrivateDaemon,
+) -> None:
+    done = house.run("up", "--detach", "--cluster", "new")
+    assert done.returncode == 0, done.stderr
+    state = house.directory / "state"
+    assert [each.name for each in state.rglob("*") if each.name in {"address", "node.log"}] != []
+    done = house.run("uninstall", "--purge", "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [*state.glob("*")] == []
+
+
+@behaviour("start:uninstall")
 @pytest.mark.parametrize("mode", [0o644, 0o600])
 def test_a_purge_leaves_files_of_others_in_directories_of_carpools_names(
     house: PrivateDaemon, tmp_path: Path, mode: int

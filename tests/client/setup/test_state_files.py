@@ -12,10 +12,11 @@ from carpool_protocol.carrier.remote import Remote
 from tests.behaviours import behaviour
 
 OWN = {
-    "log": ["broker.log", "broker.log.1", "http.log.part-77", "supervisor-main.log", "server-a_b.log.2",
-            "audit.jsonl", "audit.jsonl.4"],
+    "log": ["broker.log", "broker.log.1", "http.log.part-77", "node.log", "supervisor-main.log",
+            "server-a_b.log.2", "audit.jsonl", "audit.jsonl.4"],
     "setup": ["lock", "0001/record.json", "0001/0.before", "0012/10.after"],
-    "node-ids": ["0a1b2c3d4e5f"], "pins": [], "logins": [], "catalogs": [],
+    "node-ids": ["0a1b2c3d4e5f"], "nats": ["0a1b/address", "0a1b/nats.conf"],
+    "pins": [], "logins": [], "catalogs": [],
 }  # fmt: skip
 FOREIGN = {
     "log": ["notes.log", "server.log", "broker.log.old", "audit.json", "mine/broker.log"],
@@ -24,6 +25,7 @@ FOREIGN = {
     "logins": ["me.json"],
     "catalogs": ["spring.catalog"],
     "node-ids": ["alpha", "0a1b/2c3d"],
+    "nats": ["nats.conf", "0a1b/notes", "mine/address"],
 }
 
 

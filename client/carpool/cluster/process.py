@@ -13,7 +13,7 @@ import gc
 import os
 import signal
 import traceback
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from carpool.cluster.call_stories import tell_story
 from carpool.cluster.channel_ids import ChannelIds, ids_file
@@ -46,7 +46,7 @@ from carpool.launcher.node_process import EXIT_CONFIG, EXIT_LEFT, EXIT_UNWANTED
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.release import RELEASE
 from carpool_protocol.config.reading.load import ConfigFile, find_config_file, home_of, load_layer
-from carpool_protocol.config.text.file_stamps import stamp
+from carpool_protocol.config.text.file_stamps import Stamp, stamp
 from carpool_protocol.files.log_rotation import rotate_in_use
 from carpool_protocol.runtime import core_dumps
 from carpool_protocol.runtime.asyncio_process import run_lifeline, run_on_the_fastest_loop
@@ -79,6 +79,7 @@ def run(arguments: list[str]) -> int:
     told = parser.parse_args(arguments)
     core_dumps.turn_off()
     file = find_config_file(os.environ, told.config)
+    seen = _stamps(file, told.runtime_dir)
     join = read_join(told.runtime_dir)
     home = home_of(os.environ)
     config = load_layer(file, home).loaded.config
@@ -92,24 +93,36 @@ def run(arguments: list[str]) -> int:
         return EXIT_UNWANTED
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    return run_on_the_fastest_loop(be_node(told.runtime_dir, file, settings, home, told.lifeline), "node")
+    read = NodeConfig(file, home, settings, seen)
+    return run_on_the_fastest_loop(be_node(told.runtime_dir, read, told.lifeline), "node")
+
+
+class NodeConfig(NamedTuple):
+    """The configuration of a node, as its process has read it."""
+
+    file: ConfigFile
+    home: str
+    settings: NodeSettings
+    seen: list[Stamp]
+    """The stamps of its files before they were read: a later change has others."""
+
+
+def _stamps(file: ConfigFile, directory: str) -> list[Stamp]:
+    return [stamp(file.path), stamp(paths.node_join_file(directory))]
 
 
 class NodeProcess:
     """The process of one node. `url`: the address of the link."""
 
-    def __init__(
-        self, directory: str, file: ConfigFile, settings: NodeSettings, home: str, *, link: NodeLink, url: str
-    ) -> None:
+    def __init__(self, directory: str, config: NodeConfig, *, link: NodeLink, url: str) -> None:
         self._directory = directory
-        self._file = file
+        self._file, self._home, settings, self._seen = config
         self._settings = settings
-        self._home = home
         self._link = link
         epoch = os.urandom(6).hex()
         new_id = ChannelIds(ids_file(directory)).take
         self._core = NodeCore(settings.node, epoch, new_id, drain_by=settings.cluster.drain_by)
-        self._own = OwnOffer(directory, file, settings, home)
+        self._own = OwnOffer(directory, self._file, settings, self._home)
         self._others = OtherNodes(
             self._core,
             tell_story=self._tell_story,
@@ -209,15 +222,13 @@ class NodeProcess:
 
     async def _watch_config(self) -> None:
         """End when the settings of the cluster change: the launcher starts another process with them."""
-        places = (self._file.path, paths.node_join_file(self._directory))
-        seen = list(map(stamp, places))
         daemon_log = paths.daemon_log(paths.log_dir(os.environ, self._directory), "node")
         while True:
             await asyncio.sleep(LOOK_S)
             rotate_in_use(daemon_log)
-            if (stamps := list(map(stamp, places))) == seen:
+            if (stamps := _stamps(self._file, self._directory)) == self._seen:
                 continue
-            seen = stamps
+            self._seen = stamps
             config = load_layer(self._file, self._home).loaded.config
             if config is None:
                 log("the configuration is broken; the node goes on with the last one", "warning")
@@ -321,8 +332,9 @@ class NodeProcess:
         self._stopped.set()
 
 
-async def be_node(directory: str, file: ConfigFile, settings: NodeSettings, home: str, lifeline: int) -> int:
+async def be_node(directory: str, config: NodeConfig, lifeline: int) -> int:
     """Be a node until told to stop. Returns the exit code."""
+    settings = config.settings
     nats: EmbeddedNats | None = None
     living: asyncio.Task[None] | None = None
     try:
@@ -332,7 +344,8 @@ async def be_node(directory: str, file: ConfigFile, settings: NodeSettings, home
             nats = EmbeddedNats(os.path.join(state, "nats", paths.runtime_id(directory)))
             await nats.start()
             url = nats.url
-        node = NodeProcess(directory, file, settings, home, link=make_link(settings, url, home), url=url)
+        link = make_link(settings, url, config.home)
+        node = NodeProcess(directory, config, link=link, url=url)
         if lifeline >= 0:
             living = asyncio.create_task(run_lifeline(lifeline, node.stop, asyncio.sleep(0)))
         return await node.serve(nats)

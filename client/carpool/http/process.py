@@ -39,7 +39,7 @@ from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.last_good import LastGoodReadings
 from carpool_protocol.config.reading.load import ConfigFile, find_config_file, load_config, load_layer
 from carpool_protocol.config.schema.model import Config, HttpConfig, HttpToken
-from carpool_protocol.config.text.file_stamps import stamp
+from carpool_protocol.config.text.file_stamps import Stamp, stamp
 from carpool_protocol.files.log_rotation import rotate_in_use
 from carpool_protocol.machine.stop_commands import DRAIN_S, STOP_FOR_RESTART
 from carpool_protocol.runtime import core_dumps
@@ -76,6 +76,7 @@ def run(arguments: list[str]) -> int:
     core_dumps.turn_off()
     launcher = LauncherLine(told.lifeline)
     file = find_config_file(os.environ, told.config)
+    seen = stamp(file.path)
     try:
         last_good = LastGoodReadings(paths.last_good_file(told.runtime_dir))
         settings = _settings_or_end(file, told.listen, last_good, told.connections)
@@ -88,7 +89,7 @@ def run(arguments: list[str]) -> int:
         return error.code
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    door = _HttpDoor(told.runtime_dir, DoorConfig(file, told.listen, settings), launcher, begin)
+    door = _HttpDoor(told.runtime_dir, DoorConfig(file, told.listen, settings, seen), launcher, begin)
     return run_on_the_fastest_loop(door.serve(told.lifeline), "door")
 
 
@@ -222,6 +223,8 @@ class DoorConfig(NamedTuple):
     listen: str
     """The address of the command line; empty: that of the file."""
     settings: HttpConfig
+    seen: Stamp
+    """The stamp of the file before it was read: a later change has another one."""
 
 
 class _HttpDoor:
@@ -231,7 +234,7 @@ class _HttpDoor:
         self, directory: str, config: DoorConfig, launcher: LauncherLine, begin: EarlierDoor
     ) -> None:
         self._directory = directory
-        self._file, self._listen, settings = config
+        self._file, self._listen, settings, self._seen = config
         self._settings = settings
         self._launcher = launcher
         self._begin = begin
@@ -331,17 +334,16 @@ class _HttpDoor:
         and bounds change at once; for another address or form of answers the launcher starts another door.
         The file is read in a thread: a disk that does not answer holds up no request.
         """
-        seen = await asyncio.to_thread(stamp, self._file.path)
         while True:
             self._core.set_cluster(cluster_section(read_facts(self._directory)))
             await asyncio.sleep(_LOOK_EVERY_S)
             self._restore_url_file()
             rotate_in_use(self._log)
             found = await asyncio.to_thread(stamp, self._file.path)
-            if found == seen:
+            if found == self._seen:
                 self._end_expired_tokens()
                 continue
-            seen = found
+            self._seen = found
             try:
                 fresh = await asyncio.to_thread(settings_of, self._file, self._listen)
             except UnservableError as error:

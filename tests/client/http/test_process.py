@@ -8,19 +8,23 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Coroutine
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from carpool.http import process
 from carpool.http.left_connections import LeftConnection, pack
-from carpool.http.process import LauncherLine, UnservableError, listen, settings_of
+from carpool.http.process import EarlierDoor, LauncherLine, UnservableError, listen, settings_of
 from carpool.launcher.http_address import bind
 from carpool.launcher.http_door import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED
 from carpool.launcher.http_handover import LISTENS, LISTENS_NOT
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.config.schema.model import HttpConfig
+from carpool_protocol.runtime import core_dumps
 from tests.behaviours import behaviour
 from tests.client.http.test_left_connections import few_descriptors, many_left
 from tests.kit.ports import free_port
@@ -257,3 +261,27 @@ def test_an_address_that_cannot_be_bound_is_told_with_its_code(
         with pytest.raises(UnservableError, match="cannot listen") as error:
             listen(HttpConfig(**{**values, "host": host}), LauncherLine(-1), [other.dup().detach()], -1)
     assert error.value.code == code
+
+
+@behaviour("http:tokens:verbs")
+def test_a_change_of_the_file_while_the_door_starts_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token may be revoked just then, and nobody changes the file again."""
+    file = tmp_path / "carpool.json"
+    file.write_text(f'{{"http": {{"port": {free_port()}}}}}')
+
+    def listen_late(*arguments: Any) -> EarlierDoor:
+        found = listen(*arguments)
+        file.write_text("{}")
+        return found
+
+    def run_for_a_while(main: Coroutine[Any, Any, int], _: str) -> int:
+        return asyncio.run(asyncio.wait_for(main, WAIT_S))
+
+    monkeypatch.setattr(process, "listen", listen_late)
+    monkeypatch.setattr(process, "run_on_the_fastest_loop", run_for_a_while)
+    monkeypatch.setattr(process, "gc", SimpleNamespace(freeze=lambda: None, set_threshold=lambda *_: None))
+    monkeypatch.setattr(core_dumps, "turn_off", lambda: None)
+    monkeypatch.setattr(process, "_LOOK_EVERY_S", 0.05)
+    assert process.run(["--runtime-dir", str(tmp_path), "--config", str(file)]) == EXIT_UNWANTED

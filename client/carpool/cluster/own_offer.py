@@ -25,6 +25,7 @@ from carpool.cluster.settings import NodeSettings
 from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
 from carpool_protocol.config.reading.load import ConfigFile, load_layer
 from carpool_protocol.config.schema.model import Config
+from carpool_protocol.config.text.file_stamps import Stamp, is_current
 
 ASK_S: Final = 10.0
 """The broker is asked again after this time."""
@@ -51,6 +52,8 @@ class OwnOffer:
         self._settings = settings
         self._home = home
         self._config: Config | None = None
+        self._seen: Mapping[str, Stamp] = {}
+        """The stamps of all files of the configuration, also of included ones and of the `env_file`."""
         self._known: set[str] = set()
         self._stateful: dict[str, bool] = {}
         self._barred: set[str] = set()
@@ -124,8 +127,9 @@ class OwnOffer:
 
     async def read(self) -> tuple[list[ServerOffer], dict[str, str]]:
         """Return the offered servers, and the reasons of the others."""
-        if self._config is None:
+        if self._config is None or not is_current(self._seen):
             layer = load_layer(self._file, self._home)
+            self._seen = layer.seen
             if layer.loaded.config is not None:
                 self._config = layer.loaded.config
                 self._known = {*os.environ, *layer.env}

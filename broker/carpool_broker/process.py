@@ -581,7 +581,7 @@ class BrokerShell:
             log.warning("%s", text)
 
     def _warnings(self) -> list[str]:
-        """Return what of the configuration in force has no effect, or none yet."""
+        """Return sentences about settings that have no effect, or none before a restart."""
         pending = self.core.links.pending_number(self._configuration.config.supervisors)
         return [
             *self._configuration.warnings,

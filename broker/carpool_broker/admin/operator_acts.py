@@ -33,7 +33,7 @@ class NodeActParams(Struct):
     by: str = ""
     """The other node that asked for it; empty: a command on this machine."""
     pid: int = 0
-    """The process that asked the node's process on this machine, which has it from its socket."""
+    """The process of the command on this machine; the node's process has it from its socket."""
     times: int = 1
     """Greater than 1: it stands for this number of refused requests."""
 
@@ -53,7 +53,7 @@ class OperatorActs:
         methods.add("carpool/node_act", NodeActParams, self.add_node_act)
 
     def add_node_act(self, session: SessionId, params: NodeActParams) -> dict[str, Any]:
-        """Write the line of an act on a node. Returns nothing of interest.
+        """Write the audit line of an act on a node. Returns an empty object.
 
         The user is the one at the socket of the node's process, which takes requests of its own user only.
         """

@@ -344,8 +344,10 @@ SLOW_START_AFTER_S: Final = 30.0
 
 
 def _is_healthy(server: Mapping[str, Any]) -> bool:
-    """False for a server that fails, or that has been starting for long or after an error. One of another
-    node is well or not there: here it only has sessions, which a node that drains or is away refuses.
+    """False for a server that fails, or that has been starting for long or after an error.
+
+    A server of another node is judged at that node. Here it has sessions only, and a node that drains or is
+    away refuses those, so only its configuration can be wrong here.
     """
     if server["node"]:
         return bool(server["state"] != "misconfigured")

@@ -47,7 +47,7 @@ class Process(Struct, frozen=True):
     restarts: int = 0
     """The number of brokers that have died since carpool started."""
     warnings: Callable[[], list[str]] = list
-    """Returns what the configuration in force has that is of no effect, or is not in force yet."""
+    """Returns sentences about settings that have no effect, or none before a restart."""
     hooks: Callable[[], list[dict[str, Any]]] = list
     """Returns the rows of `status` about hooks."""
     audit: AuditLog | None = None

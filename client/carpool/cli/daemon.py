@@ -224,8 +224,8 @@ def _refuse_broken(config: str) -> None:
 
 
 def end_daemon(place: RuntimePlace, timeout_s: float) -> bool:
-    """End the daemon of this place, and every restart of it that runs. True if there was one of them; the
-    verb fails if they do not end.
+    """End the daemon of this place, and every running restart of it. Returns True if there was a daemon or
+    a restart; the verb fails if they do not end.
     """
     write_down_file(place.directory)
     deadline = time.monotonic() + timeout_s
@@ -266,7 +266,7 @@ def _restart_lock(place: RuntimePlace) -> Iterator[RestartLock | None]:
 
 
 def _is_kept_down(place: RuntimePlace) -> bool:
-    """Take from agents and from the next launcher what would go on. False if a launcher runs."""
+    """Drop the sockets offered to a next launcher, and keep the down file. False if a launcher runs."""
     with launcher_lock.kept_free(place.directory) as free:
         if free:
             offered = HttpHandover(take_offer(place.directory))  # of a launcher that waits for the next one
@@ -277,7 +277,7 @@ def _is_kept_down(place: RuntimePlace) -> bool:
 
 
 def _still_there(place: RuntimePlace, held: launcher_lock.LockHolder | None, timeout_s: float) -> str:
-    """Return the sentence about what has not ended in time."""
+    """Return a sentence that names the process which has not ended in time."""
     if held is None:
         return (
             f"a `carpool restart --all` still runs after {timeout_s:g} s; end it, or say `carpool down` again"

@@ -21,10 +21,12 @@ Outcome = Literal["done", "refused", "unknown"]
 ATTACH_S: Final = 2.0
 ANSWER_S: Final = 2.0
 KEEP_S: Final = 30.0
-"""An act waits for so long for a broker that is being replaced."""
+"""An act waits this long for a broker that is being replaced."""
 RETRY_S: Final = 0.5
 MAX_WAITING: Final = 500
-"""The most acts that wait. Other nodes add at most `MAX_ALL_DRAINS` a minute, and a line for the rest."""
+"""The most acts that wait. In a minute other nodes add at most `MAX_ALL_DRAINS`, and for each node that was
+refused one with the number of its requests.
+"""
 
 
 class NodeAct(Struct, frozen=True, kw_only=True):

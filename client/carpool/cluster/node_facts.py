@@ -31,7 +31,7 @@ class OtherNode(Struct, frozen=True, kw_only=True):
     sessions: int
     """Open sessions with it, in both directions."""
     age_s: float = 0.0
-    """For so long the offer with its figures is known here: nodes tell theirs every 5 s."""
+    """The age of the offer and its figures. Nodes publish them every 5 s."""
     opened: int = 0
     """Those of them that agents of this node have there."""
     latency_s: float | None = None

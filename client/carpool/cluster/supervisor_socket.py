@@ -28,7 +28,7 @@ MAX_LINE_BYTES: Final = 64 * 1024
 """A longer line, or more descriptors without a line, ends the connection."""
 
 ACCEPT_PAUSE_S: Final = 0.5
-"""While there is no free descriptor, a connection is accepted this much later."""
+"""The pause before the next try to accept a connection, while there is no free descriptor."""
 
 
 class SessionRequest(msgspec.Struct):

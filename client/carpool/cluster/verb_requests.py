@@ -19,7 +19,7 @@ from carpool.cluster.other_nodes import OtherNodes
 from carpool.cluster.supervisor_socket import SessionRequest, SupervisorConnection
 
 LEAVE_S: Final = 4.0
-"""A node that leaves waits for so long for the line of that in the audit."""
+"""A node that leaves waits this long until the audit has a line about it."""
 _NO_FACTS: Final = "the node's process has just started"
 _DONE: Final = {
     "drain": "takes no further sessions of other nodes; those that are open go on",

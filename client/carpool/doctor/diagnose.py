@@ -254,7 +254,7 @@ def _is_told(server: Mapping[str, Any] | None) -> bool:
 
 
 def _lacks_node(server: Mapping[str, Any]) -> bool:
-    """True for a server of other nodes that no node gives a session with."""
+    """True for a server of other nodes with which no node opens a session."""
     has_failed = bool(server.get("last_error")) and server.get("state") not in {"serving", "cold"}
     return bool(server.get("node")) and has_failed
 

@@ -122,7 +122,7 @@ def unpack(sock: socket.socket) -> list[LeftConnection]:
 
 
 def end_unserved(fd: int) -> None:
-    """End the connections in this socket, because the door that got it cannot serve. -1: there are none."""
+    """End the connections in this socket, because no door serves them. -1: there are none."""
     if fd >= 0:
         end_connections(unpack(socket.socket(fileno=fd)))
 

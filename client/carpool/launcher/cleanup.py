@@ -59,7 +59,7 @@ class Leftovers:
         self.remove_sockets()
 
     def write_down_file(self) -> None:
-        """Say by a file that carpool was stopped on purpose, while no broker can say so."""
+        """Write the file that tells carriers of a stop on purpose, because no broker can."""
         write_down_file(self._directory)
 
     def remove_down_file(self) -> None:

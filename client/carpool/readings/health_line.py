@@ -57,7 +57,7 @@ def health_line(facts: Facts) -> str:
 
 
 def _away(supervisor: Facts) -> str:
-    """Return the part of a carpool with several supervisors that is away while one of them is."""
+    """Return the clause about one supervisor that is away while another one serves."""
     servers = ", ".join(supervisor["servers"])
     waiting = f", and until then calls to {servers} wait" if servers else ", and it has no server"
     return display.printable(

@@ -84,7 +84,7 @@ def wrapped(text: str, first: str = "", rest: str = "") -> str:
 
 
 def wrapped_lines(lines: Iterable[str]) -> str:
-    """Each of these sentences from its own line on, continued with an indent where it does not fit."""
+    """Each of these sentences on lines of its own; lines after its first one are indented."""
     return "\n".join(wrapped(printable(line), rest="  ") for line in lines)
 
 

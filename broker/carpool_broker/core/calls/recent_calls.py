@@ -119,12 +119,14 @@ class WatchedCalls:
 
     @property
     def newest(self) -> int:
-        """The number of the newest row; before the first one a number that is smaller than all of rows."""
+        """The number of the newest row. Before the first row it is smaller than the number of any row."""
         return self._number
 
     def call_ready(self, open_call: OpenCall, now: float) -> None:
-        """A call may be sent, or given to hooks before that, for the first time. A call that is one too many
-        now is not timed later: the time with its hooks would count as waiting.
+        """A call may be sent, or given to hooks before that, for the first time.
+
+        A call beyond the bounds is not timed, also not from a later moment on: the time in its hooks would
+        count as waiting.
         """
         if len(self._times) < MAX_TIMED and self._may_time.take(now):
             self._times[open_call.call] = _CallTimes(now)

@@ -74,7 +74,7 @@ class SessionOpened(BrokerEvent, frozen=True, kw_only=True):
     max_open_calls: int = 0
     """The session's own bound; 0: the bound of all sessions counts."""
     node: str = ""
-    """The name of this node, if the agent is one of another node; else empty."""
+    """The name of this node, if the agent belongs to another node; else empty."""
     profile: str = ""
     """The name of its profile, which says what it may see and call (`Scope.rights`); empty: all."""
     principal: str = ""
@@ -91,7 +91,7 @@ class SessionSourceChanged(BrokerEvent, frozen=True):
 
 
 class SessionBoundRaised(BrokerEvent, frozen=True):
-    """This session may have so many calls open from now on, if it could have fewer before."""
+    """The bound of open calls of this session is raised to this number, if it was lower."""
 
     session: SessionId
     max_open_calls: int

@@ -22,7 +22,7 @@ class ConnectionPlaces(Generic[C]):
     """The connections that are open."""
 
     def __init__(self, most: int) -> None:
-        """`most`: so many connections there may be."""
+        """`most`: the most connections that may be open."""
         self.most = most
         self._open: dict[C, None] = {}
         self._refused: dict[C, None] = {}
@@ -47,7 +47,7 @@ class ConnectionPlaces(Generic[C]):
         return len(self._open) > self.most
 
     def opened(self, connection: C, *, needs_token: bool) -> list[C]:
-        """A connection is open. Returns the connections that give way to it, which are closed by that.
+        """A connection has opened. Returns the connections to be closed to make room; it forgets them.
         `needs_token`: it must show one, unless its owner is known already.
         """
         self._open[connection] = None
@@ -83,7 +83,7 @@ class ConnectionPlaces(Generic[C]):
         return self._count_of[principal] <= max(1, shared // principals)
 
     def owner_known(self, connection: C, principal: str) -> None:
-        """This connection counts for this principal, also before it is `opened`."""
+        """Count this connection for this principal. It may come before `opened`."""
         self._owners[connection] = principal
         self._count_of[principal] += 1
 

@@ -49,7 +49,7 @@ def is_settled(states: Iterable[ConnectionState]) -> bool:
 
 
 def ending_of(state: ConnectionState) -> Ending:
-    """Return how a connection ends that is not left."""
+    """Return the end of a connection that does not go to the next door."""
     if state.is_held:
         return "refuse held"
     if state.is_arriving:

@@ -49,11 +49,11 @@ MAX_WATCHERS: Final = 64
 MAX_OF_PRINCIPAL: Final = 32
 """Watchers with the same token."""
 FROZEN_S: Final = 10.0
-"""A watcher that leaves something unread for so long gives way to a newcomer."""
+"""A watcher that leaves something unread for this long gives way to a newcomer."""
 COMMENT_BYTES: Final = 512 * 1024
 """More than the system keeps for a client that does not read."""
 COMMENT_EVERY_S: Final = 30.0
-"""Two long comments are so far apart at least."""
+"""The shortest time between two long comments."""
 AWAY_EVENT: Final = event_bytes(b"{}", name=b"away")
 """Says that the broker does not answer."""
 _HEADERS: Final = (*SAFE_HEADERS, ("X-Accel-Buffering", "no"))
@@ -134,14 +134,14 @@ class LiveStreams:
         return None
 
     def _send_comment(self, crowd: Iterable[int], now: float) -> None:
-        """Send these watchers a comment that is too long for one that does not read, if it is time."""
+        """Send these watchers a long comment, if it is time: one that does not read it counts as blocked."""
         if now >= self._comment_at:
             self._comment_at = now + COMMENT_EVERY_S
             comment = b":%b\n\n" % (b" " * COMMENT_BYTES)
             self._table.out += [WriteEvents(x, comment) for x in crowd if not self._watchers[x].is_blocked]
 
     def _end_frozen(self, crowd: Iterable[int], now: float) -> bool:
-        """End the stream of the one of these that has read nothing for longest. False: none is frozen."""
+        """End the stream of that one of these which has been blocked longest. False: none is frozen."""
         x = min(crowd, key=lambda each: self._watchers[each].blocked_since)
         if now - self._watchers[x].blocked_since < FROZEN_S:
             return False

@@ -257,7 +257,7 @@ class OperatorRequests:
         )
 
     def _answered(self, x: int, verb: _Verb, form: Any, answer: dict[str, Any]) -> None:
-        """The broker has answered. What it tells of a call that went to other nodes, those complete."""
+        """The broker has answered. Nodes to which a call went are asked for their part of its story."""
         result = answer.get("result")
         call = call_named(form.call) if verb is VERBS["story"] else None
         if call is None or answer.get("error") is not None or not isinstance(result, dict):

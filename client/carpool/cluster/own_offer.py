@@ -21,7 +21,7 @@ from msgspec import Struct
 from carpool.cluster.core.local_sessions import SessionRefusal
 from carpool.cluster.core.offers import ServerOffer
 from carpool.cluster.core.own_servers import own_names, own_offers
-from carpool.cluster.settings import NodeSettings
+from carpool.cluster.settings import NodeSettings, last_good_layer
 from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
 from carpool_protocol.config.reading.load import ConfigFile, load_layer
 from carpool_protocol.config.schema.model import Config
@@ -130,6 +130,8 @@ class OwnOffer:
         if self._config is None or not is_current(self._seen):
             layer = load_layer(self._file, self._home)
             self._seen = layer.seen
+            if layer.loaded.config is None and self._config is None:
+                layer = last_good_layer(self._file, self._home, self._directory) or layer
             if layer.loaded.config is not None:
                 self._config = layer.loaded.config
                 self._known = {*os.environ, *layer.env}

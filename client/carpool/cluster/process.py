@@ -39,7 +39,7 @@ from carpool.cluster.node_facts import NodeFacts, write_facts
 from carpool.cluster.offer_exchange import OfferExchange
 from carpool.cluster.other_nodes import OtherNodes
 from carpool.cluster.own_offer import OwnOffer
-from carpool.cluster.settings import NEW, NodeSettings, make_link, node_settings
+from carpool.cluster.settings import NEW, NodeSettings, last_good_layer, make_link, node_settings
 from carpool.cluster.supervisor_socket import SessionRequest, SupervisorConnection, SupervisorSocket
 from carpool.cluster.verb_requests import VerbRequests
 from carpool.launcher.node_process import EXIT_CONFIG, EXIT_LEFT, EXIT_UNWANTED
@@ -83,6 +83,9 @@ def run(arguments: list[str]) -> int:
     join = read_join(told.runtime_dir)
     home = home_of(os.environ)
     config = load_layer(file, home).loaded.config
+    if config is None and (kept := last_good_layer(file, home, told.runtime_dir)) is not None:
+        log("the configuration is broken, the last good one stays in force: see `carpool check`", "warning")
+        config = kept.loaded.config
     if config is None:
         log("the configuration is broken, so this machine is in no cluster: see `carpool check`", "error")
         return EXIT_CONFIG

@@ -1,7 +1,7 @@
 """The settings of a node, from the configuration file and the command line, and the link that they name.
 
-Owns which file holds the key, what a URL of the command line replaces, and the sentences for settings that
-cannot work.
+Owns which file holds the key, what a URL of the command line replaces, the reading that counts while the file
+is broken, and the sentences for settings that cannot work.
 
 Knows nothing of: channels, sessions, offers.
 """
@@ -15,7 +15,10 @@ from msgspec.structs import replace
 
 from carpool.cluster.keys import read_key
 from carpool.cluster.links.link import LinkError, NodeLink
+from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.extras import install_command
+from carpool_protocol.config.reading.last_good import LastGoodReadings
+from carpool_protocol.config.reading.load import ConfigFile, ConfigLayer, load_layer
 from carpool_protocol.config.schema.expand import from_home
 from carpool_protocol.config.schema.model import ClusterConfig, Config
 from carpool_protocol.config.schema.placement import node_name
@@ -31,6 +34,14 @@ class NodeSettings(Struct, frozen=True):
     cluster: ClusterConfig
     """Its `url` may be the command line's."""
     key_file: str
+
+
+def last_good_layer(file: ConfigFile, home: str, directory: str) -> ConfigLayer | None:
+    """Return the last good reading of a broken file; None if there is none. `directory`: the runtime
+    directory, in which a broker keeps it.
+    """
+    kept = LastGoodReadings(paths.last_good_file(directory)).find(file.path)
+    return None if kept is None else load_layer(file, home, earlier=kept)
 
 
 def node_settings(config: Config, join: NodeJoin, home: str) -> NodeSettings | None:

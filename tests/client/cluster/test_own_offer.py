@@ -6,7 +6,9 @@ from pathlib import Path
 
 from carpool.cluster.own_offer import OwnOffer
 from carpool.cluster.settings import NodeSettings
-from carpool_protocol.config.reading.load import ConfigFile
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.config.reading.last_good import LastGoodReadings
+from carpool_protocol.config.reading.load import ConfigFile, load_layer
 from carpool_protocol.config.reading.parse import read_config
 from tests.behaviours import behaviour
 
@@ -42,5 +44,24 @@ def test_a_server_of_an_included_file_and_one_with_a_new_variable_are_offered_at
         assert await names() == ["a", "b"]
         (tmp_path / "more" / "b.json").unlink()
         assert await names() == ["a"]
+
+    asyncio.run(run())
+
+
+def test_while_the_file_is_broken_its_last_good_reading_is_offered(tmp_path: Path) -> None:
+    """The node's process may die and start again just then."""
+    file = tmp_path / "carpool.json"
+    file.write_text('{"mcpServers": {"a": {"command": "/bin/cat"}}}')
+    good = load_layer(ConfigFile(str(file), asked_for=True), str(tmp_path))
+    LastGoodReadings(paths.last_good_file(str(tmp_path))).save(good)
+    file.write_text("{")
+    own = offer_of(file)
+
+    async def run() -> None:
+        servers, _ = await own.read()
+        assert [each.name for each in servers] == ["a"]
+        file.write_text('{"mcpServers": {"b": {"command": "/bin/cat"}}}')
+        servers, _ = await own.read()
+        assert [each.name for each in servers] == ["b"]
 
     asyncio.run(run())

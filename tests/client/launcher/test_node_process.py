@@ -6,6 +6,7 @@ import pytest
 
 from carpool.launcher.node_process import EXIT_CONFIG, EXIT_LEFT, EXIT_UNWANTED, NodeProcessWatch
 from carpool_protocol.bootstrap import paths
+from carpool_protocol.runtime.node_join import NodeJoin, write_join
 from tests.behaviours import behaviour
 
 
@@ -46,6 +47,18 @@ def test_a_node_that_has_left_stays_away_whatever_changes_in_the_file(config: Pa
     assert not watch.is_start_due()
     config.write_text('{"cluster": {"url": "new"}, "profiles": {}}')
     assert not watch.is_start_due()
+
+
+@behaviour("cluster:leave")
+def test_a_node_that_has_left_joins_again_when_a_user_says_so(config: Path) -> None:
+    directory = str(config.parent)
+    write_join(directory, NodeJoin("nats://127.0.0.1:1", "alpha"))
+    watch = watch_of(config)
+    assert watch.is_start_due()
+    assert not watch.should_restart(EXIT_LEFT)
+    assert not watch.is_start_due()
+    write_join(directory, NodeJoin("nats://127.0.0.1:1", "alpha"))  # as `carpool up --cluster` does
+    assert [watch.is_start_due(), watch.is_start_due()] == [True, False]
 
 
 @behaviour("cluster:status")

@@ -16,7 +16,8 @@ file and of the layers above it (`layers`), the inputs of a source (`source_key`
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
 from msgspec.structs import replace
 
@@ -96,6 +97,8 @@ class Configuration:
         self._approvals = pins
         self._sources: dict[SourceId, SourceBasis] = {DEFAULT_SOURCE: SourceBasis({}, "", "")}
         self._contexts: dict[SessionId, SessionContext] = {}
+        self._workspace_requests = Counter[WorkspaceRequest]()
+        """How many sessions ask for each workspace: thousands of sessions may end at once."""
         self.override_store = board or OverrideStore()
         self.overrides = self.override_store.overrides
         self._logins = paths.logins_dir(os.path.dirname(trust)) if trust else ""
@@ -125,9 +128,9 @@ class Configuration:
         """Every file that was read, with its stamp."""
         return [WatchedFiles("", self.user_file.seen_files), *self.layers.workspaces.watched_files()]
 
-    def workspace_requests(self) -> set[WorkspaceRequest]:
-        """The workspaces that sessions ask for."""
-        return {context.workspace_request for context in self._contexts.values()} - {WorkspaceRequest()}
+    def workspace_requests(self) -> Set[WorkspaceRequest]:
+        """The workspaces that sessions ask for, as a view."""
+        return self._workspace_requests.keys()
 
     def reload(self, layer: ConfigLayer | None, scans: Iterable[WorkspaceScan]) -> list[ConfigurationChange]:
         """Apply new readings: the user's file (None: it could not be read) and the scans that follow from it.
@@ -229,6 +232,7 @@ class Configuration:
     ) -> tuple[SourceId, list[ConfigurationChange]]:
         """The source of a new session, with its reading if it is new."""
         context = self._contexts[session] = SessionContext(attach, environment, DEFAULT_SOURCE)
+        self._add_request(context.workspace_request)
         context.requested_variables.update(self.wanted_variables(attach))
         self._sources[DEFAULT_SOURCE].sessions += 1
         followed = self._assign_source(session)
@@ -276,16 +280,30 @@ class Configuration:
 
     def move_session(self, session: SessionId, change: WorkspaceChanged) -> list[ConfigurationChange]:
         """Put the session into another workspace."""
-        self._contexts[session].workspace_change = change
+        context = self._contexts[session]
+        self._remove_request(context.workspace_request)
+        context.workspace_change = change
+        self._add_request(context.workspace_request)
         return self._assign_source(session, elsewhere=True)
 
     def session_closed(self, session: SessionId) -> list[ConfigurationChange]:
         """Forget a session, and its source if no other session uses it."""
         if self.overrides.session_closed(session):
             self.override_store.save()
-        followed = self._release_source(self._contexts.pop(session).source)
+        context = self._contexts.pop(session)
+        self._remove_request(context.workspace_request)
+        followed = self._release_source(context.source)
         self.layers.workspaces.retain(self.workspace_requests())
         return followed
+
+    def _add_request(self, request: WorkspaceRequest) -> None:
+        if request != WorkspaceRequest():
+            self._workspace_requests[request] += 1
+
+    def _remove_request(self, request: WorkspaceRequest) -> None:
+        self._workspace_requests[request] -= 1
+        if self._workspace_requests[request] <= 0:
+            del self._workspace_requests[request]
 
     def _assign_source(self, session: SessionId, *, elsewhere: bool = False) -> list[ConfigurationChange]:
         """Find the source for the facts about a session. `elsewhere`: it has moved to another workspace."""

@@ -239,8 +239,9 @@ class Workspaces:
 
     def retain(self, requests: Set[WorkspaceRequest]) -> None:
         """Forget the scans of all workspaces but these."""
-        if self.scans.keys() - requests:
-            self.scans = {request: scan for request, scan in self.scans.items() if request in requests}
+        if self.scans.keys() <= requests:
+            return
+        self.scans = {request: scan for request, scan in self.scans.items() if request in requests}
         self._prune()
 
     def _prune(self) -> None:

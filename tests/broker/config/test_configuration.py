@@ -8,9 +8,10 @@ import pytest
 
 from carpool_broker.config.configuration import DEFAULT_SOURCE
 from carpool_broker.config.layers import BrokenConfigError
+from carpool_broker.config.locations import SessionContext, WorkspaceRequest
 from carpool_broker.core.model.events import SessionSourceChanged, SourceDropped, SourceId, SourceRead
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
-from carpool_protocol.carrier.attach_line import Attach, ResumeSession, RunCommand
+from carpool_protocol.carrier.attach_line import Attach, ResumeSession, RunCommand, WorkspaceChanged
 from carpool_protocol.carrier.streams import StreamRefused
 from carpool_protocol.config.reading.last_good import LastGoodReadings
 from carpool_protocol.config.reading.load import ConfigFile
@@ -292,3 +293,43 @@ def test_a_number_that_a_variable_decides_is_resolved_for_each_session(tmp_path:
     (why,) = read.misconfigured.values()
     assert "carpool.json:1: mcpServers.a.timeout_s: once its variables are filled in: must be a number" in why
     assert "soon" not in why
+
+
+def test_the_end_of_a_session_costs_the_same_however_many_others_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = ConfigurationHome(tmp_path, a={"command": "x"})
+    sessions = [SessionId(f"s{number}") for number in range(100)]
+    for session in sessions:
+        house.come(session)
+    read: list[SessionContext] = []
+    request_of = vars(SessionContext)["workspace_request"].fget
+
+    def counted(context: SessionContext) -> WorkspaceRequest:
+        read.append(context)
+        request: WorkspaceRequest = request_of(context)
+        return request
+
+    monkeypatch.setattr(SessionContext, "workspace_request", property(counted))
+    house.configuration.session_closed(sessions[0])
+    assert len(set(read)) <= 1, "the contexts of other sessions are not read"
+
+
+def test_the_workspaces_that_sessions_ask_for_follow_every_session(tmp_path: Path) -> None:
+    house = ConfigurationHome(tmp_path, a={"command": "x"})
+    configuration = house.configuration
+    house.come(ONE, "/one")
+    house.come(TWO, "/one")
+    house.come(SessionId("s3"), run=RunCommand(argv=["x"], env={}, cwd="/"))
+    assert set(configuration.workspace_requests()) == {WorkspaceRequest("", "/one")}
+    configuration.move_session(ONE, WorkspaceChanged("/two"))
+    assert set(configuration.workspace_requests()) == {
+        WorkspaceRequest("", "/one"),
+        WorkspaceRequest("/two", "/one"),
+    }
+    configuration.session_closed(TWO)
+    configuration.session_closed(SessionId("s3"))
+    assert set(configuration.workspace_requests()) == {WorkspaceRequest("/two", "/one")}
+    assert configuration.layers.workspaces.scans.keys() == {WorkspaceRequest("/two", "/one")}
+    configuration.session_closed(ONE)
+    assert set(configuration.workspace_requests()) == set()

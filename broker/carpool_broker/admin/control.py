@@ -18,7 +18,6 @@ from carpool_broker.admin.pool_commands import PoolCommands
 from carpool_broker.admin.recent_call_report import RecentCallReport
 from carpool_broker.admin.session_commands import Disconnect, SessionCommands
 from carpool_broker.admin.session_view import SessionQueries
-from carpool_broker.admin.sharing_modes import SharingModes
 from carpool_broker.admin.status_query import Process, StatusQuery
 from carpool_broker.admin.supervisor_queries import SupervisorQueries
 from carpool_broker.config.configuration import Configuration, ConfigurationChange
@@ -71,8 +70,6 @@ class ControlMethods:
         SessionCommands(core, disconnect).register(methods)
         OpenCallCommands(core, inquiries, clock, follow).register(methods)
         RecentCallReport(core, clock, follow).register(methods)
-        self.sharing_modes = SharingModes(core.session_views)
-        self.sharing_modes.register(methods)
         PoolCommands(core, configuration, inquiries, process.told_at).register(methods)
         profile_report.register(methods, core, configuration)
 

@@ -1,22 +1,18 @@
 """Facts for this node's offer: the configuration file, and what runs here.
 
-Owns when the file is read again, and the questions to the broker: which servers keep state of each agent,
-when that changes, how many calls are open, and which servers the profile of peers grants. A broker that does
-not answer changes nothing.
+Owns when the file is read again, and the questions to the broker: which servers keep state of each agent, how
+many calls are open, and which servers the profile of peers grants. A broker that does not answer changes
+nothing.
 
 Knows nothing of: links, other nodes, the form of an offer.
 """
 
 import asyncio
-import contextlib
 import os
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
 from carpool.cluster.core.local_sessions import SessionRefusal
 from carpool.cluster.core.offers import ServerOffer
@@ -27,20 +23,14 @@ from carpool_protocol.config.reading.load import ConfigFile, load_layer
 from carpool_protocol.config.schema.model import Config
 from carpool_protocol.config.text.file_stamps import Stamp, is_current
 
-ASK_S: Final = 10.0
-"""The broker is asked again after this time."""
-WATCH_S: Final = 30.0
-"""A request for a change of modes is begun again after this time."""
-CHANGE_PAUSE_S: Final = 1.0
-"""Changes of modes are told at most this often."""
+ASK_S: Final = 4.0
+"""The broker is asked again after this time, which is less than the time after which an offer is published
+again.
+"""
 FRESH_S: Final = 0.2
 """What the broker has said counts as present for this time."""
 RETRY_S: Final = 0.5
 """It is asked again after this time if it did not answer, or the mode of a server is not decided yet."""
-
-
-class _Modes(Struct):
-    modes: dict[str, list[str]]
 
 
 class OwnOffer:
@@ -68,41 +58,6 @@ class OwnOffer:
         """Calls that are open here."""
         self.names: frozenset[str] = frozenset()
         """The servers of this node, offered or not: their names are taken."""
-
-    def watch_modes(self, changed: Callable[[], None]) -> None:
-        """Begin to watch the modes of servers at the broker, until the process ends. `changed` is called in
-        this event loop after each change, which the next `read` then sees.
-        """
-        loop = asyncio.get_running_loop()
-
-        def mode_changed() -> None:
-            self._asked_at = float("-inf")
-            changed()
-
-        def watch() -> None:
-            known: dict[str, list[str]] = {}
-            while True:
-                time.sleep(CHANGE_PAUSE_S)
-                found = self._await_modes(known)
-                if known and found != known:
-                    with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
-                        loop.call_soon_threadsafe(mode_changed)
-                known = found or known
-
-        # Not of the loop's pool: the process would wait for it at its end.
-        threading.Thread(target=watch, daemon=True).start()
-
-    def _await_modes(self, known: dict[str, list[str]]) -> dict[str, list[str]]:
-        """Return the modes of servers once they are not the known ones, or after a while; empty: no broker
-        has answered.
-        """
-        asked = {"known": known, "within_s": WATCH_S}
-        try:
-            with ControlClient(self._directory, control=True) as client:
-                answer = client.request("carpool/sharing_modes", asked, timeout_s=WATCH_S + ASK_S)
-                return msgspec.json.decode(answer, type=_Modes).modes
-        except (ControlClientError, AnsweredError, msgspec.MsgspecError):
-            return {}
 
     def config_changed(self) -> None:
         """Read the configuration again at the next `read`, and ask the broker."""

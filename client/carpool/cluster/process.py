@@ -187,7 +187,6 @@ class NodeProcess:
             self._watch_config(),
             *([_keep_up(nats)] if nats is not None else []),
         )
-        self._own.watch_modes(self._offers.publish_soon)
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in work]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1840,7 +1840,7 @@ _START: Final = {
     ),
     "start:idle": Behaviour(
         "docs/settings.md",
-        "A carpool that an agent started ends `idle_exit_s` after the last session, if it may.",
+        "A carpool that an agent started ends `idle_exit_s` after the last session of an agent, if it may.",
     ),
     "start:uninstall": Behaviour(
         "docs/start.md",

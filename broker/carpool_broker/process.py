@@ -514,7 +514,7 @@ class BrokerShell:
         is_due = self._idle_exit.is_due(
             trio.current_time(),
             config.idle_exit_s,
-            sessions=len(self.core.sessions),
+            agents=sum(not each.control for each in self.core.sessions.values()),
             awaits_sessions=not self.core.recovery.everybody,
             has_http_door=config.http_wanted,
             keeps_servers=self._configuration.layers.has_servers_that_stay(),

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import trio
 
+from carpool.control.control_client import ControlClient
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S
 from tests.kit.live import Daemon, Make, kit
@@ -25,6 +26,17 @@ async def test_it_ends_after_its_last_agent_and_comes_back_with_the_next(daemon:
         for text in ("a", "b"):
             async with one.shim() as agent:
                 assert await agent.text("echo__echo", {"text": text}) == text
+            await ended(one)
+
+
+@behaviour("start:idle")
+async def test_an_operator_who_watches_does_not_keep_it_running(daemon: Make) -> None:
+    one = daemon({"echo": kit("echo")}, up=False, idle_exit_s=0.3)
+    with trio.fail_after(LIMIT_S):
+        async with one.shim() as agent:
+            assert await agent.text("echo__echo", {"text": "a"}) == "a"
+            watching = ControlClient(str(one.directory), control=True)
+        with watching:
             await ended(one)
 
 

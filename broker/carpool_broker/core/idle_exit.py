@@ -17,18 +17,18 @@ class IdleExit:
         now: float,
         limit_s: float,
         *,
-        sessions: int,
+        agents: int,
         awaits_sessions: bool,
         has_http_door: bool,
         keeps_servers: bool,
     ) -> bool:
         """True if nobody has used carpool for `limit_s` (0: for ever). Must be called regularly.
 
-        In use: there are `sessions`, or some of an earlier broker may come back (`awaits_sessions`). Agents
+        In use: `agents` have sessions, or some of an earlier broker may come back (`awaits_sessions`). Agents
         over HTTP cannot start carpool again (`has_http_door`), and some servers run without agents
         (`keeps_servers`): such a carpool is in use, too.
         """
-        if not limit_s or sessions or awaits_sessions or has_http_door or keeps_servers:
+        if not limit_s or agents or awaits_sessions or has_http_door or keeps_servers:
             self._idle_since = None
             return False
         if self._idle_since is None:

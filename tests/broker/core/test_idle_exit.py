@@ -9,13 +9,13 @@ from tests.behaviours import behaviour
 
 
 def is_due(idle: IdleExit, now: float, limit_s: float = 60.0, **use: Any) -> bool:
-    unused = {"sessions": 0, "awaits_sessions": False, "has_http_door": False, "keeps_servers": False}
+    unused = {"agents": 0, "awaits_sessions": False, "has_http_door": False, "keeps_servers": False}
     return idle.is_due(now, limit_s, **{**unused, **use})
 
 
 @behaviour("start:idle")
 @pytest.mark.parametrize(
-    "use", [{"sessions": 1}, {"awaits_sessions": True}, {"has_http_door": True}, {"keeps_servers": True}]
+    "use", [{"agents": 1}, {"awaits_sessions": True}, {"has_http_door": True}, {"keeps_servers": True}]
 )
 def test_it_is_due_after_the_limit_and_any_use_begins_it_anew(use: dict[str, Any]) -> None:
     idle = IdleExit()

@@ -24,6 +24,7 @@ from carpool.launcher.http_handover import LISTENS, LISTENS_NOT
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.config.schema.model import HttpConfig
+from carpool_protocol.config.text.file_stamps import stamp
 from carpool_protocol.runtime import core_dumps
 from tests.behaviours import behaviour
 from tests.client.http.test_left_connections import few_descriptors, many_left
@@ -69,7 +70,8 @@ def test_a_configuration_on_a_disk_that_does_not_answer_holds_up_no_request(
         return read(*arguments)
 
     async def run() -> None:
-        config = process.DoorConfig(ConfigFile(str(tmp_path / "carpool.json"), asked_for=True), "", wished)
+        file = ConfigFile(str(tmp_path / "carpool.json"), asked_for=True)
+        config = process.DoorConfig(file, "", wished, stamp(file.path))
         door = process._HttpDoor(str(tmp_path), config, LauncherLine(-1), begin)
         if slow == "settings_of":
             monkeypatch.setattr(process, "stamp", lambda _: object())  # the file changes all the time

@@ -145,9 +145,9 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         "idle_exit_s",
         "idle_exit_s",
         3600.0,
-        "A carpool that an agent has started ends this long after the last session has ended, and the next "
-        "agent starts it again; 0: never. One that you started (`carpool up`, a service) goes on, and so "
-        "does any with an HTTP door or a server with `auto_connect` or `pool.min`.",
+        "A carpool that an agent has started ends this long after the last session of an agent has ended, "
+        "and the next agent starts it again; 0: never. One that you started (`carpool up`, a service) goes "
+        "on, and so does any with an HTTP door or a server with `auto_connect` or `pool.min`.",
         zero=True,
     ),
     size(

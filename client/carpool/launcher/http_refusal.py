@@ -7,6 +7,7 @@ Refuses to know: what the connections carry (`carpool.http.left_connections`), w
 """
 
 import contextlib
+import select
 import subprocess
 import sys
 from typing import Final
@@ -17,13 +18,25 @@ ANSWER_S: Final = 5.0
 """The process has this long. Clients that it has not answered by then see their connection end."""
 
 
-def refuse_handover(handover: HttpHandover, environ: dict[str, str]) -> None:
+def refuse_handover(
+    handover: HttpHandover, environ: dict[str, str], *, is_service_managers: bool = False
+) -> None:
     """Answer requests that wait in a handover which no HTTP door takes, and close it: nothing listens now.
     They wait on connections that a door has left, and on those that the kernel has taken since.
+    `is_service_managers`: the service manager may have the listening socket as well, and start carpool for
+    what waits there.
     """
-    if handover.descriptors:
-        refuse_connections(handover.connections, environ, handover.listener)
-        handover.close()
+    has_more = not is_service_managers and handover.listener >= 0 and _has_backlog(handover.listener)
+    if handover.connections >= 0 or has_more:
+        refuse_connections(handover.connections, environ, handover.listener if has_more else -1)
+    handover.close()
+
+
+def _has_backlog(listener: int) -> bool:
+    """True if connections wait at this listening socket."""
+    ready = select.poll()
+    ready.register(listener, select.POLLIN)
+    return bool(ready.poll(0))
 
 
 def refuse_connections(fd: int, environ: dict[str, str], listener: int = -1) -> None:

@@ -28,7 +28,7 @@ from carpool.launcher.http_door import (
     write_door_problem,
 )
 from carpool.launcher.http_handover import HELD, HOLD, LEFT, LISTENS, LISTENS_NOT, HttpHandover
-from carpool.launcher.http_refusal import refuse_connections
+from carpool.launcher.http_refusal import refuse_connections, refuse_handover
 from carpool.launcher.log import exit_status_text, log_line
 from carpool.launcher.node_process import EXIT_CONFIG as NODE_EXIT_CONFIG
 from carpool.launcher.node_process import NodeProcessWatch
@@ -259,11 +259,12 @@ class Launcher:
         return RESTART_STATUS
 
     def _drop_handover(self) -> None:
-        """No HTTP door follows: nothing listens any more."""
-        self._refuse_connections()
+        """No HTTP door follows: requests that wait are refused, and nothing listens any more."""
         if self.handover.descriptors:
-            self.handover.close()
-            self._service_manager.forget(LISTENER)
+            manager = self._service_manager
+            refuse_handover(self.handover, self._environ, is_service_managers=manager.is_there)
+            manager.forget(LISTENER)
+            manager.forget(CONNECTIONS)
 
     def _refuse_connections(self) -> None:
         """No HTTP door takes the connections of the last one soon: answer the requests that wait on them."""
@@ -350,6 +351,8 @@ class Launcher:
             self._unclean |= status != 0
             if keep in self._supervisors:
                 self._broker.child.send_line(f"gone {child.name}")  # it may be waiting for calls there
+            if keep is self._door and not self._again:
+                self._drop_handover()  # at once: the others may take seconds to end
             return
         delay_s = keep.restart_policy.exited(now)
         if keep is self._door:

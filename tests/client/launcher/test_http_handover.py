@@ -369,6 +369,21 @@ def test_requests_that_wait_for_the_next_launcher_are_refused_by_down(house: Pri
 
 
 @behaviour("handover:requests")
+def test_a_request_that_comes_while_carpool_ends_is_refused(house: PrivateDaemon) -> None:
+    port = doored(house)
+    door = door_pid(house)
+    os.kill(door, signal.SIGSTOP)  # it accepts nothing more, and the kernel does
+    with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as client:
+        request(client)
+        os.kill(house.launcher, signal.SIGTERM)
+        until(lambda: "stopping: " in (house.logs / "launcher.log").read_text(), "carpool ends")
+        os.kill(door, signal.SIGKILL)
+        assert client.makefile("rb").read().startswith(b"HTTP/1.1 503 ")
+    until(lambda: not house.launcher, "the launcher has ended")
+    assert not accepts(port)
+
+
+@behaviour("handover:requests")
 def test_requests_that_wait_for_a_launcher_that_never_starts_are_refused(house: PrivateDaemon) -> None:
     clients = waiting_clients(house)
     for client in clients:

@@ -441,7 +441,12 @@ class HttpCore:
         stream = self._table.sessions.get(told)
         if stream is None and self._may_be_known(told, endpoint, now):
             self._table.seek_session(
-                x, told, endpoint, lambda now: self._session_found(x, request, endpoint, now), now
+                x,
+                told,
+                endpoint,
+                lambda now: self._session_found(x, request, endpoint, now),
+                now,
+                ident=ident,
             )
             return None
         if stream is None or stream.endpoint != endpoint or stream.sort != "session":

@@ -245,16 +245,23 @@ class ExchangeTable:
         self._events.add(x, stream)
 
     def seek_session(
-        self, x: int, session: str, endpoint: Endpoint, go_on: Callable[[float], None], now: float
+        self,
+        x: int,
+        session: str,
+        endpoint: Endpoint,
+        go_on: Callable[[float], None],
+        now: float,
+        *,
+        ident: bytes,
     ) -> None:
-        """Ask the broker for a session that an earlier door may have had."""
+        """Ask the broker for a session that an earlier door may have had. `ident`: the id of the message."""
         found = self._seeking.get((session, endpoint))
         if found is None:
             resume = ResumeSession(session="", secret=session)
             found = self._seeking[session, endpoint] = self.open_stream("session", endpoint, now, resume)
             found.sought_session = session
         self._quotas.hold_request(x, endpoint[0])
-        found.seeking_requests.append((x, go_on))
+        found.seeking_requests.append((x, ident, go_on))
 
     def send_to_broker(self, stream: BrokerStream, line: bytes, x: int = 0) -> None:
         """Send a message to the broker, on exchange `x` (0: on none)."""
@@ -325,7 +332,7 @@ class ExchangeTable:
             self._seeking.pop((stream.sought_session, stream.endpoint), None)
             stream.sought_session, stream.version = "", word.version
             sought, stream.seeking_requests = stream.seeking_requests, []
-            for x, go_on in sought:
+            for x, _, go_on in sought:
                 if self._quotas.release_request(x):
                     go_on(now)
 
@@ -558,9 +565,9 @@ class ExchangeTable:
             self._quotas.count_session(stream.endpoint[0], -1)
         if self._shared.get((stream.sort, stream.endpoint)) is stream:
             del self._shared[stream.sort, stream.endpoint]
-        for x in self._take_held(stream):
+        for x, ident in self._take_held(stream):
             if self._quotas.release_request(x):
-                self.out.append(refusal(x, status, code, text))
+                self.out.append(refusal(x, status, code, text, ident))
         for exchange in list(stream.exchanges.values()):
             self._fail(exchange, status, code, text, now)
         if stream.get_request:
@@ -588,14 +595,16 @@ class ExchangeTable:
             if not (unkept_only and line):
                 self._events.write_sse(stream, error_line(ident, code, text))
 
-    def _take_held(self, stream: BrokerStream) -> list[int]:
-        """Remove and return the HTTP requests that wait for this stream and are not sent."""
-        held = [x for x, _ in stream.seeking_requests]
+    def _take_held(self, stream: BrokerStream) -> list[tuple[int, bytes]]:
+        """Remove and return the HTTP requests that wait for this stream and are not sent, each with the id of
+        its message, or `null`.
+        """
+        held = [(x, ident) for x, ident, _ in stream.seeking_requests]
         if stream.sought_session:
             self._seeking.pop((stream.sought_session, stream.endpoint), None)
             stream.sought_session, stream.seeking_requests = "", []
         if stream.schemas is not None:
-            held += [x for _, x, _ in stream.schemas.waiting_calls]
+            held += [(x, b"null") for _, x, _ in stream.schemas.waiting_calls]
             stream.schemas.waiting_calls = []
         return held
 

@@ -168,8 +168,8 @@ class BrokerStream:
         """What its client answered to those of no exchange, while anything is loose."""
         self.sought_session = ""
         """What its client calls the session of a door that died, while the broker is asked for that."""
-        self.seeking_requests: list[tuple[int, Callable[[float], None]]] = []
-        """The HTTP requests that wait for that."""
+        self.seeking_requests: list[tuple[int, bytes, Callable[[float], None]]] = []
+        """The HTTP requests that wait for that, each with the id of its message."""
         self.version = ""
         """The protocol version of a session, once it is negotiated."""
         self.exchanges: dict[int, Exchange | OwnRequest] = {}

@@ -391,6 +391,7 @@ def test_a_session_that_the_broker_does_not_know_either_is_not_found() -> None:
     s = desk.word()[0]
     desk.say(s, StreamRefused("no", "unknown_session"))
     assert (desk.status(x), desk.code(x)) == (404, -32001)
+    assert desk.body(x)["id"] == 2, "the id of the request"
     assert not desk.told
     desk.wait(31.0)
     assert desk.status(desk.post(CALL, mcp_session_id="sid-2")) == 404

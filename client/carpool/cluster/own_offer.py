@@ -8,7 +8,6 @@ Knows nothing of: links, other nodes, the form of an offer.
 """
 
 import asyncio
-import os
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -45,6 +44,7 @@ class OwnOffer:
         self._seen: Mapping[str, Stamp] = {}
         """The stamps of all files of the configuration, also of included ones and of the `env_file`."""
         self._known: set[str] = set()
+        """The variables that an agent of another node has here: the broker fills in none of carpool's own."""
         self._stateful: dict[str, bool] = {}
         self._barred: set[str] = set()
         self._asked_at = float("-inf")
@@ -89,7 +89,7 @@ class OwnOffer:
                 layer = last_good_layer(self._file, self._home, self._directory) or layer
             if layer.loaded.config is not None:
                 self._config = layer.loaded.config
-                self._known = {*os.environ, *layer.env}
+                self._known = set(layer.env)
         now = asyncio.get_running_loop().time()
         if now >= self._asked_at + ASK_S:
             self._asked_at = now

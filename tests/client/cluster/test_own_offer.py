@@ -4,6 +4,8 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
 from carpool.cluster.own_offer import OwnOffer
 from carpool.cluster.settings import NodeSettings
 from carpool_protocol.bootstrap import paths
@@ -65,3 +67,17 @@ def test_while_the_file_is_broken_its_last_good_reading_is_offered(tmp_path: Pat
         assert [each.name for each in servers] == ["b"]
 
     asyncio.run(run())
+
+
+@behaviour("cluster:environment")
+def test_a_variable_of_carpool_s_own_environment_makes_no_server_one_for_other_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker does not fill it in for agents without it, so their calls would find no such tool."""
+    monkeypatch.setenv("HOME", "/home/me")
+    file = tmp_path / "carpool.json"
+    server = {"command": "/bin/cat", "env": {"A": "${HOME}"}}
+    file.write_text(json.dumps({"mcpServers": {"a": server, "b": {"command": "/bin/cat"}}}))
+    servers, kept = asyncio.run(offer_of(file).read())
+    assert [each.name for each in servers] == ["b"]
+    assert kept["a"] == "it needs values from its agent's environment: HOME"

@@ -346,9 +346,18 @@ DOCTOR: Final = "`carpool doctor` says how to repair what is wrong here"
 
 
 def _has_trouble(facts: Facts) -> bool:
-    """True if anything that doctor knows of may be wrong: the verdict, the door or a server's last error."""
+    """True if anything that doctor knows of may be wrong: the verdict, the door or a server's last error that
+    it has not recovered from.
+    """
     servers: Facts = facts.get("servers") or {}
-    return not is_well(facts) or any(each.get("last_error") for each in servers.values())
+    failed = [each for each in servers.values() if each.get("last_error")]
+    if not is_well(facts):
+        return True
+    if not failed:
+        return False
+    from carpool.doctor.symptoms import is_lasting  # late: few runs need it
+
+    return any(is_lasting(each) for each in failed)
 
 
 def _no_server(facts: Facts) -> str:

@@ -14,7 +14,7 @@ from carpool.check.programs import MissingProgram
 from carpool.cluster.node_facts import NodeFacts
 from carpool.doctor.cluster_problems import MissingFile, cluster_problems, server_at_node
 from carpool.doctor.kinds import KINDS, RESTART_COSTS
-from carpool.doctor.symptoms import stdout_noise, symptom
+from carpool.doctor.symptoms import is_lasting, stdout_noise, symptom
 from carpool.readings.health_line import MANY_DENIALS
 from carpool_protocol.config.reading.node_servers import PLACED_NOWHERE
 
@@ -255,8 +255,7 @@ def _is_told(server: Mapping[str, Any] | None) -> bool:
 
 def _lacks_node(server: Mapping[str, Any]) -> bool:
     """True for a server of other nodes with which no node opens a session."""
-    has_failed = bool(server.get("last_error")) and server.get("state") not in {"serving", "cold"}
-    return bool(server.get("node")) and has_failed
+    return bool(server.get("node")) and is_lasting(server)
 
 
 def failing_calls(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -293,10 +292,12 @@ def _of_server(name: str, server: Mapping[str, Any], node: NodeFacts | None) -> 
             yield _problem("server-at-node", *server_at_node(name, server["node"], error, node), name)
         return
     if server.get("well", True):
+        if not is_lasting(server):
+            return
         if why := stdout_noise(error):
             text = f"{name} works, and has written to stdout: {why}."
             yield _problem("stdout-noise", text, _SERVER_REPAIRS["stdout-noise"].format(name), name)
-        elif error and state == "cold":
+        else:
             known = symptom(error, ())
             kind = "server-failing" if known is None else known.kind
             text = f"{name} does not run, and failed when it was last started: {error}"

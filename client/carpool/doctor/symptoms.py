@@ -5,8 +5,8 @@ cause, so the line is shown with the problem. Knows nothing of: how the lines ar
 """
 
 import re
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from carpool_protocol.wire.jsonrpc import NOT_A_MESSAGE
 
@@ -39,6 +39,17 @@ def stdout_noise(last_error: str) -> str:
     """Return why a line on a server's stdout is no message; empty if it wrote none of that kind."""
     _, is_there, why = last_error.partition(f"{NOT_A_MESSAGE}: ")
     return "" if not is_there or "Content-Length" in why else why
+
+
+def is_lasting(server: Mapping[str, Any]) -> bool:
+    """True if the last error of a server that counts as well is still a problem.
+
+    A server keeps its last error after it has recovered. `server`: as in the broker's status.
+    """
+    error, state = str(server.get("last_error") or ""), server.get("state")
+    if server.get("node"):
+        return bool(error) and state not in {"serving", "cold"}
+    return bool(stdout_noise(error)) or (bool(error) and state == "cold")
 
 
 def symptom(last_error: str, stderr: Sequence[str]) -> Symptom | None:

@@ -9,6 +9,7 @@ from carpool.check.open_files import OpenFile
 from carpool.check.programs import MissingProgram
 from carpool.cli.doctor import is_wrong
 from carpool.cli.doctor_repairs import question
+from carpool.cli.status import DOCTOR, status_page
 from carpool.cluster.core.offers import NodeOffer
 from carpool.cluster.node_facts import NodeFacts, OtherNode, SilentNode
 from carpool.control.verdict import is_well
@@ -23,10 +24,12 @@ from carpool.doctor.diagnose import (
     diagnose,
 )
 from carpool.doctor.kinds import KINDS
+from carpool_protocol.bootstrap.release import RELEASE
 from carpool_protocol.config.reading.node_servers import PLACED_NOWHERE
 from carpool_protocol.machine.stop_commands import DRAIN_S
 from carpool_protocol.wire.jsonrpc import NOT_A_MESSAGE
 from tests.behaviours import behaviour
+from tests.kit.fake_broker import STATUS
 
 WELL = {"broker": {"version": "1.0"}, "reason": "ok", "servers": {"git": {"well": True, "state": "serving"}}}
 ROOM = WrittenDirectory("/run/x", "CARPOOL_RUNTIME_DIR", writable=True, free_bytes=FREE_BYTES)
@@ -249,3 +252,16 @@ def test_a_hook_that_denies_everything_may_be_meant_and_one_that_fails_may_not(
 )
 def test_a_hook_that_denies_some_calls_is_no_problem(more: dict[str, Any]) -> None:
     assert diagnose(facts(**with_hook(**more))) == []
+
+
+@behaviour("doctor:repair")
+@pytest.mark.parametrize("state", ["serving", "starting", "cold", "backing_off"])
+@pytest.mark.parametrize("node", ["", "alpha"])
+@pytest.mark.parametrize("error", ["", "ended with exit code 1", f"{NOT_A_MESSAGE}: the line is not JSON"])
+def test_status_leads_to_doctor_exactly_if_doctor_names_a_problem(state: str, node: str, error: str) -> None:
+    git = failing(error, state=state, well=True, node=node)["status"]["servers"]["git"]
+    servers = {"git": {**STATUS["servers"]["time"], **git}}
+    status = {**STATUS, "healthy": True, "reason": "ok", "servers": servers, "counters": {}}
+    status["broker"] = {**STATUS["broker"], "version": RELEASE}
+    assert is_well(status)
+    assert (DOCTOR in status_page(status)) is bool(diagnose(facts(status=status, installed=RELEASE)))

@@ -396,6 +396,10 @@ _RUNS: Final = {
     "lines:no-smuggling": Behaviour(
         "rule 1", "A request hidden between carriage returns is not run by a shared server of a real SDK."
     ),
+    "lines:arguments": Behaviour(
+        "MCP 2025-11-25, CallToolRequestParams",
+        "Arguments that are no object are refused: a shared server that does not check them might end.",
+    ),
     "lines:lone-surrogates": Behaviour(
         "rule 16", "Half a surrogate pair, which real servers write, passes or is answered; it is never lost."
     ),

@@ -62,6 +62,10 @@ _BAD_META = ParamsError(f"_meta must be an object of at most {MAX_MEMBERS} membe
 _BAD_TOKEN = ParamsError("progressToken must be a string or an integer")
 _NO_TOKEN = ParamsError("progressToken is missing")
 _BAD_NAME = ParamsError("the params must have a name, a valid string")
+_BAD_ARGUMENTS = ParamsError("arguments must be an object")
+_OF_ARGUMENTS = slice(len(b'{"arguments":'), len(b'{"arguments":') + 1)
+"""The first byte of the arguments in `rest`: they may have megabytes, and are not copied for a look at it."""
+_WITHOUT_ARGUMENTS = frozenset({EMPTY_OBJECT, b'{"arguments":null}'})
 _BAD_CURSOR = ParamsError("cursor must be a string")
 
 
@@ -141,7 +145,11 @@ def _split_seen(seen: _Call) -> CallParams | ParamsError:
     has_more = False
     if seen.input_responses is seen.request_state is _NOTHING:
         rest = EMPTY_OBJECT if arguments is _NOTHING else RawJson(b'{"arguments":%b}' % bytes(arguments))
+        if rest[_OF_ARGUMENTS] != b"{" and rest not in _WITHOUT_ARGUMENTS:
+            return _BAD_ARGUMENTS
     else:
+        if not _may_be_arguments(bytes(arguments)):
+            return _BAD_ARGUMENTS
         rest = _join(
             (b'"arguments":', arguments),
             (b'"inputResponses":', seen.input_responses),
@@ -154,6 +162,14 @@ def _split_seen(seen: _Call) -> CallParams | ParamsError:
     return CallParams(seen.name, rest, *meta, has_more) if isinstance(meta, tuple) else meta
 
 
+def _may_be_arguments(raw: bytes) -> bool:
+    """True for an object, for null, which some SDKs write for no arguments, and for nothing at all.
+
+    MCP allows an object only. A shared server that does not check it might end, and with it others' calls.
+    """
+    return raw[:1] in {b"{", b""} or raw == b"null"
+
+
 def _split_unusual_call(params: RawJson) -> CallParams | ParamsError:
     found = _fields(params)
     if found is None:
@@ -162,6 +178,8 @@ def _split_unusual_call(params: RawJson) -> CallParams | ParamsError:
     name = key_text(raw_name)
     if name is None:
         return _BAD_NAME
+    if not _may_be_arguments(found.get("arguments", b"")):
+        return _BAD_ARGUMENTS
     found.pop("task", None)
     split = _split_fields(found)
     if isinstance(split, ParamsError):

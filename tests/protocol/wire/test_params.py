@@ -207,12 +207,22 @@ def test_apart_and_together_is_the_same_call(
 
 
 @quick
-@given(json_values)
+@given(objects | st.none())
 def test_arguments_pass_byte_for_byte(arguments: Any) -> None:
     for more in ({}, {"unknown": "\ud83d"}):
         split = split_call(raw({"name": "a", "arguments": arguments, **more}))
         assert isinstance(split, CallParams)
         assert split.rest.startswith(b'{"arguments":' + raw(arguments))
+
+
+@behaviour("lines:arguments")
+@pytest.mark.parametrize("arguments", [b"5", b'"{}"', b"[]", b"[{}]", b"true", b"-1", b'"\\ud83d"'])
+@pytest.mark.parametrize(
+    "more", [b"", b',"requestState":"s"', b',"unknown":1', b',"_meta":{"progressToken":1}']
+)
+def test_arguments_that_are_no_object_are_refused(arguments: bytes, more: bytes) -> None:
+    split = split_call(RawJson(b'{"name":"a","arguments":%b%b}' % (arguments, more)))
+    assert split == ParamsError("arguments must be an object")
 
 
 def test_without_token_and_meta_there_is_no_meta() -> None:

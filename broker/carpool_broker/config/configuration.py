@@ -293,7 +293,11 @@ class Configuration:
         context = self._contexts.pop(session)
         self._remove_request(context.workspace_request)
         followed = self._release_source(context.source)
-        self.layers.workspaces.retain(self.workspace_requests())
+        workspaces = self.layers.workspaces
+        if context.workspace_request not in self._workspace_requests:
+            workspaces.forget(context.workspace_request)
+        if len(workspaces.scans) > len(self._workspace_requests):  # of sessions that left on their way here
+            workspaces.retain(self.workspace_requests())
         return followed
 
     def _add_request(self, request: WorkspaceRequest) -> None:

@@ -12,6 +12,7 @@ Knows nothing of: sessions, sources, the user's own file, disks (it gets the res
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from typing import Final
@@ -154,6 +155,11 @@ class Workspaces:
         """The last logged problem of the trust file."""
         self.scans: dict[WorkspaceRequest, WorkspaceScan] = {}
         self._by_location: dict[Location, FoundWorkspace] = {}
+        self._scans_at = Counter[Location]()
+        self._locations_of = Counter[str]()
+        """The number of locations with this project file. Thousands of sessions may end at once, so counts
+        tell what nobody uses any more.
+        """
         self.projects: dict[str, Project] = {}
         """By path of the project file; unreadable ones by their directory."""
 
@@ -200,8 +206,7 @@ class Workspaces:
             return False
         before = self.scans.get(scan.request)
         if before is None or before.number <= scan.number:
-            self.scans[scan.request] = scan
-            self._by_location[scan.location] = workspace
+            self._put_scan(scan, workspace)
         if read is not None:
             project = self.projects.setdefault(workspace.file, Project())
             if project.number <= scan.number:
@@ -231,28 +236,58 @@ class Workspaces:
         log.warning("%s %s", what, why)
         if before is None:
             location = Location(lost=directory or workspace_request.workspace)
-            self.scans[workspace_request] = WorkspaceScan(workspace_request, number, location)
-            self._by_location[location] = FoundWorkspace("", location.lost)
+            scan = WorkspaceScan(workspace_request, number, location)
+            self._put_scan(scan, FoundWorkspace("", location.lost))
             project = self.projects.setdefault(location.lost, Project())
             project.workspace, project.problems = FoundWorkspace(directory), [f"{what} {why}"]
             project.name = "" if directory else workspace_request.workspace
 
     def retain(self, requests: Set[WorkspaceRequest]) -> None:
         """Forget the scans of all workspaces but these."""
-        if self.scans.keys() <= requests:
+        for request in self.scans.keys() - requests:
+            self.forget(request)
+
+    def forget(self, request: WorkspaceRequest) -> None:
+        """Forget the scan of a workspace, and what no other scan has found either. The cost does not depend
+        on the number of others.
+        """
+        scan = self.scans.pop(request, None)
+        if scan is None:
             return
-        self.scans = {request: scan for request, scan in self.scans.items() if request in requests}
-        self._prune()
+        self._scans_at[scan.location] -= 1
+        if not self._scans_at[scan.location]:
+            self._forget_location(scan.location)
+
+    def _put_scan(self, scan: WorkspaceScan, workspace: FoundWorkspace) -> None:
+        """Put a scan in the place of an earlier one. What only the earlier one has found stays until the end
+        of the rescan (`_prune`): a later scan of it may find the same.
+        """
+        if (before := self.scans.get(scan.request)) is not None:
+            self._scans_at[before.location] -= 1
+        self._scans_at[scan.location] += 1
+        self.scans[scan.request] = scan
+        if (earlier := self._by_location.get(scan.location)) is not None:
+            self._locations_of[earlier.file] -= 1
+        self._locations_of[workspace.file] += 1
+        self._by_location[scan.location] = workspace
 
     def _prune(self) -> None:
-        """Forget locations and projects without a scan."""
-        self._by_location = {
-            each.location: found
-            for each in self.scans.values()
-            if (found := self._by_location.get(each.location)) is not None
-        }
-        for file in self.projects.keys() - {each.file for each in self._by_location.values()}:
-            del self.projects[file]
+        """Forget locations without a scan, and projects without a location."""
+        for location in [each for each, count in self._scans_at.items() if not count]:
+            self._forget_location(location)
+        for file in [each for each, count in self._locations_of.items() if not count]:
+            self._forget_file(file)
+
+    def _forget_location(self, location: Location) -> None:
+        del self._scans_at[location]
+        file = self._by_location.pop(location).file
+        self._locations_of[file] -= 1
+        if not self._locations_of[file]:
+            self._forget_file(file)
+
+    def _forget_file(self, file: str) -> None:
+        del self._locations_of[file]
+        self.projects.pop(file, None)
 
     def watched_files(self) -> list[WatchedFiles]:
         """All files that were read, with their stamps, by workspace."""

@@ -9,6 +9,7 @@ import pytest
 from carpool_broker.config.configuration import DEFAULT_SOURCE
 from carpool_broker.config.layers import BrokenConfigError
 from carpool_broker.config.locations import SessionContext, WorkspaceRequest
+from carpool_broker.config.workspaces import Workspaces
 from carpool_broker.core.model.events import SessionSourceChanged, SourceDropped, SourceId, SourceRead
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach_line import Attach, ResumeSession, RunCommand, WorkspaceChanged
@@ -313,6 +314,22 @@ def test_the_end_of_a_session_costs_the_same_however_many_others_there_are(
     monkeypatch.setattr(SessionContext, "workspace_request", property(counted))
     house.configuration.session_closed(sessions[0])
     assert len(set(read)) <= 1, "the contexts of other sessions are not read"
+
+
+def test_the_end_of_a_session_in_a_directory_of_its_own_leaves_the_scans_of_all_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = ConfigurationHome(tmp_path, a={"command": "x"})
+    sessions = [SessionId(f"s{number}") for number in range(100)]
+    for session in sessions:
+        house.come(session, f"/{session}")
+    workspaces = house.configuration.layers.workspaces
+    assert len(workspaces.scans) == 100
+    monkeypatch.delattr(Workspaces, "retain")
+    monkeypatch.delattr(Workspaces, "_prune")
+    for session in sessions:
+        house.configuration.session_closed(session)
+    assert not workspaces.scans
 
 
 def test_the_workspaces_that_sessions_ask_for_follow_every_session(tmp_path: Path) -> None:

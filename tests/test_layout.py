@@ -65,7 +65,6 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "client/cluster/links/nats.py": "contract/test_node_links.py",
         "client/cluster/links/zmq.py": "contract/test_node_links.py",
         "client/cluster/links/nats_access.py": "contract/test_nats_access.py",
-        "client/cluster/embedded_nats.py": "contract/test_node_links.py",
         "protocol/link/memory.py": "contract/test_link.py",
         "protocol/link/transport.py": "contract/test_link.py",
         "protocol/link/zmq.py": "contract/test_link.py",

@@ -19,13 +19,25 @@ import subprocess
 import sys
 from typing import Final
 
+import msgspec
+from msgspec import Struct
+
 from carpool.cluster.links.link import LinkError
 from carpool_protocol.bootstrap.extras import install_command
 from carpool_protocol.files import private_files
 
 _READY_S: Final = 10.0
+_GREETING_S: Final = 1.0
+"""A NATS server speaks first; another program at the port may say nothing."""
+NO_ANSWER: Final = f"it does not answer within {_READY_S:.0f} s"
 _PARENT_DEATH: Final = 1
 """PR_SET_PDEATHSIG of Linux."""
+
+
+class _Greeting(Struct):
+    """The first line of a NATS server (NATS client protocol, INFO)."""
+
+    server_name: str = ""
 
 
 class EmbeddedNats:
@@ -33,7 +45,10 @@ class EmbeddedNats:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        self._address_file = os.path.join(directory, "address")
         self._process: subprocess.Popen[bytes] | None = None
+        self._server_name = ""
+        """Names this start of the server: another program may listen at its port."""
         self.url = ""
         """The address with the password."""
 
@@ -43,7 +58,18 @@ class EmbeddedNats:
         return self._process.pid if self._process is not None else 0
 
     async def start(self) -> None:
-        """Start the server, and wait until it answers. Raises `LinkError`."""
+        """Start the server, at another port if that of the last start is taken, and wait until it answers.
+        Raises `LinkError`, or `TimeoutError` if it does not answer.
+        """
+        try:
+            await self.start_again()
+        except LinkError:
+            with contextlib.suppress(OSError):
+                os.unlink(self._address_file)
+            await self.start_again()
+
+    async def start_again(self) -> None:
+        """Start the server at the address that it had, and wait until it answers. Raises as `start`."""
         await self._wait_until_it_listens(self.launch())
 
     def launch(self) -> int:
@@ -52,9 +78,11 @@ class EmbeddedNats:
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         path = os.path.join(self._directory, "nats.conf")
         store = os.path.join(self._directory, "store")
+        self._server_name = f"carpool-{secrets.token_hex(8)}"
         private_files.replace(
             path,
-            f'listen: "127.0.0.1:{port}"\nauthorization {{ token: "{token}" }}\n'
+            f'server_name: "{self._server_name}"\nlisten: "127.0.0.1:{port}"\n'
+            f'authorization {{ token: "{token}" }}\n'
             f"jetstream {{ store_dir: {_quoted(store)}, max_file: 0, max_mem: 64M }}\n"
             "max_payload: 1MB\nlogtime: false\n".encode(),
         )
@@ -64,9 +92,8 @@ class EmbeddedNats:
 
     def _address(self) -> tuple[int, str]:
         """Return the port and the password of the last start, or new ones."""
-        path = os.path.join(self._directory, "address")
         with contextlib.suppress(OSError, ValueError):
-            with open(path, encoding="ascii") as file:
+            with open(self._address_file, encoding="ascii") as file:
                 port, token = file.read().split()
             return int(port), token
         with socket.socket() as probe:
@@ -74,7 +101,7 @@ class EmbeddedNats:
             port_found: int = probe.getsockname()[1]
         token = secrets.token_hex(16)
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        private_files.replace(path, f"{port_found} {token}\n".encode())
+        private_files.replace(self._address_file, f"{port_found} {token}\n".encode())
         return port_found, token
 
     async def _wait_until_it_listens(self, port: int) -> None:
@@ -82,12 +109,8 @@ class EmbeddedNats:
             while True:
                 assert self._process is not None
                 if self._process.poll() is not None:
-                    with contextlib.suppress(OSError):  # the next start takes another port
-                        os.unlink(os.path.join(self._directory, "address"))
                     raise LinkError("the NATS server that carpool started ended at once: is its port taken?")
-                with contextlib.suppress(OSError):
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                    writer.close()
+                if await _server_name(port) == self._server_name:
                     return
                 await asyncio.sleep(0.05)
 
@@ -110,6 +133,19 @@ class EmbeddedNats:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+
+
+async def _server_name(port: int) -> str:
+    """Return the name of the NATS server that listens at this port; empty: none answers."""
+    with contextlib.suppress(OSError, TimeoutError, ValueError, msgspec.MsgspecError):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            async with asyncio.timeout(_GREETING_S):
+                greeting = await reader.readline()
+        finally:
+            writer.close()
+        return msgspec.json.decode(greeting.removeprefix(b"INFO "), type=_Greeting).server_name
+    return ""
 
 
 def _find_binary() -> str:

@@ -31,7 +31,7 @@ from carpool.cluster.core.node import (
 from carpool.cluster.core.node_requests import NodeAnswer
 from carpool.cluster.core.offers import NodeOffer
 from carpool.cluster.core.sessions import SessionName
-from carpool.cluster.embedded_nats import EmbeddedNats
+from carpool.cluster.embedded_nats import NO_ANSWER, EmbeddedNats
 from carpool.cluster.links.link import LinkError, LinkEvents, NodeLink
 from carpool.cluster.log import log
 from carpool.cluster.near_ends import NearEnds
@@ -358,6 +358,9 @@ async def be_node(directory: str, config: NodeConfig, lifeline: int) -> int:
         with contextlib.suppress(OSError):
             write_facts(directory, ended)
         return EXIT_CONFIG
+    except TimeoutError:  # of the NATS server's start: the launcher starts this process again
+        log(f"the NATS server of carpool does not start: {NO_ANSWER}", "error")
+        return 1
     finally:
         if living is not None:
             living.cancel()
@@ -371,4 +374,9 @@ async def _keep_up(nats: EmbeddedNats) -> None:
         await asyncio.sleep(LOOK_S)
         if not nats.is_running():
             log("the NATS server of carpool ended; it is started again", "warning")
-            await nats.start()
+            try:
+                await nats.start_again()  # at the address that other nodes know
+            except (LinkError, TimeoutError) as error:
+                nats.stop()
+                why = str(error) or NO_ANSWER
+                log(f"the NATS server of carpool does not start: {why}", "warning")

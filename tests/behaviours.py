@@ -1243,6 +1243,9 @@ _DOOR: Final = {
     "logs:bounded": Behaviour(
         "docs/files.md", "A process of carpool that runs for long keeps its log bounded and loses no line."
     ),
+    "logs:flood": Behaviour(
+        "docs/files.md", "Of a server that floods stderr the log has a part, and says how much it leaves out."
+    ),
     "logs:by-time": Behaviour(
         "docs/files.md#logs", "`carpool logs` shows all logs by time, also those of earlier versions."
     ),

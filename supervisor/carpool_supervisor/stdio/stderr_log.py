@@ -7,12 +7,16 @@ are cut.
 
 In the file, values of variables that the server was given are masked.
 
+A server that floods stderr takes little time from others: what it writes beyond a rate is read and left out
+of the file, which has a line with the number of bytes. The tail has its last lines all the same.
+
 Invariants: memory is bounded per instance; no failure of the disk reaches a caller: lost lines are counted,
 and reported once. Knows nothing of: the readers of the lines (rule 7), MCP (stderr is free text, and no sign
 of an error).
 """
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
@@ -34,6 +38,11 @@ TAIL_LINES = 20
 TAIL_LINE_CHARS = 1000
 """The limit for a line in memory; the file has it whole."""
 
+RATE_BYTES_S = 1024 * 1024
+"""The file gets this much of an instance's stderr in a second, in the long run."""
+BURST_BYTES = 4 * 1024 * 1024
+"""And this much at once."""
+
 _READ_BYTES = 64 * 1024
 _CUT = b" [cut]"
 
@@ -47,9 +56,9 @@ Stream = Literal["stderr", "stdout", "log", ""]
 class _Stream:
     """One instance's stderr, from attach to forget."""
 
-    __slots__ = ("fd", "is_cutting", "mask", "part", "tail")
+    __slots__ = ("allowed_bytes", "fd", "is_cutting", "left_out_bytes", "mask", "part", "read_at", "tail")
 
-    def __init__(self, fd: int, mask: Mask) -> None:
+    def __init__(self, fd: int, mask: Mask, now: float) -> None:
         self.fd = fd
         self.mask = mask
         """Applied to lines in the file. The tail is unmasked, because a value with line ends is found only in
@@ -59,6 +68,20 @@ class _Stream:
         self.is_cutting = False
         """The rest of this line is dropped."""
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.allowed_bytes = float(BURST_BYTES)
+        """The file may get so many more bytes now."""
+        self.read_at = now
+        self.left_out_bytes = 0
+        """Bytes that the file does not have, and no line tells of yet."""
+
+    def is_allowed(self, size_bytes: int, now: float) -> bool:
+        """Count bytes that were read, and return True if the file may have them."""
+        earned = (now - self.read_at) * RATE_BYTES_S
+        self.read_at, self.allowed_bytes = now, min(self.allowed_bytes + earned, BURST_BYTES)
+        if self.allowed_bytes <= 0:
+            return False
+        self.allowed_bytes -= size_bytes
+        return True
 
     def masked(self, line: str) -> str:
         """The line as it is in the file. A cut line may end within a value."""
@@ -73,7 +96,7 @@ class _Stream:
 class StderrLog:
     """The stderr of all instances of one server.
 
-    `on_trouble` is called once if the file cannot be written. `now_text` is the clock, for tests.
+    `on_trouble` is called once if the file cannot be written. `now` and `now_text` are clocks, for tests.
     """
 
     def __init__(
@@ -84,6 +107,7 @@ class StderrLog:
         server: str,
         on_trouble: Callable[[str], None],
         now_text: Callable[[], str] = wallclock,
+        now: Callable[[], float] = time.monotonic,
         file_bytes: int = FILE_BYTES,
     ) -> None:
         self._ready = ready
@@ -91,6 +115,7 @@ class StderrLog:
         self._server = server
         self._on_trouble = on_trouble
         self._now_text = now_text
+        self._now = now
         self._file_bytes = file_bytes
         self._fd = -1
         self._size_bytes = 0
@@ -108,7 +133,7 @@ class StderrLog:
         """Read this instance's stderr from `fd` (non-blocking; closed here) until it ends. `mask`: applied to
         lines in the file.
         """
-        self._streams[instance] = _Stream(fd, mask)
+        self._streams[instance] = _Stream(fd, mask, self._now())
 
         def readable() -> None:
             self._read(instance)
@@ -160,8 +185,21 @@ class StderrLog:
         if not data:
             self._end(instance, stream)
             return False
-        self._lines_received(instance, stream, _lines(stream, data))
+        lines = _lines(stream, data)
+        if stream.is_allowed(len(data), self._now()):
+            self._tell_left_out(instance, stream)
+            self._lines_received(instance, stream, lines)
+        else:
+            stream.left_out_bytes += len(data)
+            self._keep_tail(instance, stream, lines)
         return True
+
+    def _tell_left_out(self, instance: InstanceId, stream: _Stream) -> None:
+        if size_bytes := stream.left_out_bytes:
+            stream.left_out_bytes = 0
+            rate = f"{RATE_BYTES_S // 1024**2} MiB in a second"
+            text = f"{size_bytes} bytes of stderr are not in this log: the server wrote more than {rate}"
+            self.write_line(instance, text, level="warning")
 
     def _end(self, instance: InstanceId, stream: _Stream) -> None:
         if stream.fd < 0:
@@ -172,17 +210,22 @@ class StderrLog:
         if stream.part and not stream.is_cutting:
             last, stream.part = stream.part, b""
             self._lines_received(instance, stream, [last])
+        self._tell_left_out(instance, stream)
 
     def _lines_received(self, instance: InstanceId, stream: _Stream, lines: list[bytes]) -> None:
         if not lines:
             return
+        self._keep_tail(instance, stream, lines)
         texts = [line.decode("utf-8", "replace") for line in lines]
-        for text in texts[-TAIL_LINES:]:
-            stream.tail.append(text[:TAIL_LINE_CHARS])
-            self._tail.append(f"#{instance} {text[:TAIL_LINE_CHARS]}")
         head = line_head(self._now_text(), "info", "server", self._fields(instance, "stderr"))
         block = "".join(f"{head}{quoted(stream.masked(text))}}}\n" for text in texts)
         self._write(block.encode(), len(lines))
+
+    def _keep_tail(self, instance: InstanceId, stream: _Stream, lines: list[bytes]) -> None:
+        for line in lines[-TAIL_LINES:]:
+            text = line.decode("utf-8", "replace")[:TAIL_LINE_CHARS]
+            stream.tail.append(text)
+            self._tail.append(f"#{instance} {text}")
 
     def write_line(self, instance: InstanceId, text: str, stream: Stream = "", level: str = "info") -> None:
         """Write a line that did not come on stderr to the file; it is in no tail."""

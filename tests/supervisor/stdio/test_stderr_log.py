@@ -11,7 +11,13 @@ import pytest
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_protocol.runtime.wallclock import unix_s, wallclock
-from carpool_supervisor.stdio.stderr_log import LINE_BYTES, TAIL_LINES, StderrLog
+from carpool_supervisor.stdio.stderr_log import (
+    BURST_BYTES,
+    LINE_BYTES,
+    RATE_BYTES_S,
+    TAIL_LINES,
+    StderrLog,
+)
 from tests.behaviours import behaviour
 from tests.kit.leaks import no_leaks
 
@@ -23,6 +29,7 @@ class Bench:
     """A log and the writing ends of its instances' stderr."""
 
     def __init__(self, path: Path, file_bytes: int) -> None:
+        self.time = 0.0
         self.ready = ReadySet()
         self.troubles: list[str] = []
         self.ends: dict[InstanceId, int] = {}
@@ -32,6 +39,7 @@ class Bench:
             server="git",
             on_trouble=self.troubles.append,
             now_text=lambda: NOW,
+            now=lambda: self.time,
             file_bytes=file_bytes,
         )
 
@@ -143,6 +151,37 @@ def test_the_last_lines_are_kept_for_the_server_and_for_each_instance(
     bench.log.detach(ONE)
     assert bench.log.tail_of(ONE) == []
     assert len(bench.log.tail()) == TAIL_LINES
+
+
+LINE = b"x" * 4095 + b"\n"
+
+
+@behaviour("logs:flood")
+def test_what_a_server_floods_is_left_out_of_the_file_and_told_there_and_its_last_lines_are_kept(
+    start: Start,
+) -> None:
+    bench = start(file_bytes=4 * BURST_BYTES)
+    bench.says(ONE, LINE * (BURST_BYTES // len(LINE)) + LINE * 50 + b"the last word\n")
+    assert len(bench.log.path.read_text().splitlines()) == BURST_BYTES // len(LINE)
+    assert bench.log.tail_of(ONE)[-1] == "the last word"
+    bench.time += 2 * len(LINE) / RATE_BYTES_S
+    bench.says(ONE, b"a word again\n")
+    *_, told_bytes, again = [json.loads(line) for line in bench.log.path.read_text().splitlines()]
+    assert told_bytes["message"].startswith(f"{50 * len(LINE) + 14} bytes of stderr are not in this log")
+    assert (told_bytes["process"], told_bytes["level"]) == ("supervisor", "warning")
+    assert again["message"] == "a word again"
+
+
+@behaviour("logs:flood")
+def test_what_was_left_out_is_told_also_if_the_server_ends(start: Start) -> None:
+    bench = start(file_bytes=4 * BURST_BYTES)
+    bench.attach(TWO)
+    bench.says(ONE, LINE * (BURST_BYTES // len(LINE)) + LINE)
+    bench.says(TWO, b"another instance has its own rate\n")
+    bench.ends_speech(ONE)
+    *_, other, told_bytes = [json.loads(line)["message"] for line in bench.log.path.read_text().splitlines()]
+    assert other == "another instance has its own rate"
+    assert told_bytes.startswith(f"{len(LINE)} bytes of stderr")
 
 
 def test_the_file_is_rotated_and_at_most_three_are_kept(start: Start) -> None:

@@ -99,12 +99,21 @@ def _program_problem(
         text = f"the program {server.command} does not exist{seen_from}"
         return MissingProgram(text, f"Correct the path in `command`{start}")
     if not os.path.isfile(path) or not os.access(path, os.X_OK):
-        repair = f"`chmod +x {server.command}`, or name the program that runs it in `command`"
-        return MissingProgram(
-            f"{server.command} is not an executable file: `chmod +x` it, or name the program that runs it",
-            f"Run {repair}",
-        )
+        what, name = f"{server.command} is not an executable file", "name the program that runs it"
+        if _is_program(path):
+            repair = f"Run `chmod +x {server.command}`, or {name} in `command`"
+            return MissingProgram(f"{what}: `chmod +x` it, or {name}", repair)
+        return MissingProgram(f"{what}: {name}", "Name the program that runs it in `command`, it in `args`")
     return None
+
+
+def _is_program(path: str) -> bool:
+    """True for a script that names its interpreter, and for a binary: `chmod +x` is no advice for others."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(4).startswith((b"#!", b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe"))
+    except OSError:
+        return False
 
 
 def _is_shown(cwd: str) -> bool:

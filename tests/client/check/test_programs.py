@@ -75,7 +75,8 @@ def test_one_that_is_there_or_cannot_be_judged_is_not_mentioned(
     [
         ("/no/such/server", "the program /no/such/server does not exist"),
         ("./later", "the program ./later does not exist (looked for in HERE/.)"),
-        ("./plain", "./plain is not an executable file: `chmod +x` it, or name the program that runs it"),
+        ("./plain", "./plain is not an executable file: name the program that runs it"),
+        ("./script", "./script is not an executable file: `chmod +x` it, or name the program that runs it"),
         (
             "uvx x",
             "a cannot start: `command` names one program: leave `uvx` there, and put what follows it into "
@@ -85,6 +86,7 @@ def test_one_that_is_there_or_cannot_be_judged_is_not_mentioned(
 )
 def test_a_path_that_cannot_be_run_is_said(tmp_path: Path, command: str, said: str) -> None:
     (tmp_path / "plain").write_text("x")
+    (tmp_path / "script").write_text("#!/bin/sh\n")
     expected = f"c.json:1: mcpServers.a.command: {said}".replace("HERE/.", str(tmp_path))
     assert [each.replace("/.)", ")") for each in warned(tmp_path, command=command)] == [expected]
 
@@ -129,11 +131,13 @@ def test_check_warns_of_it_and_fails(house: PrivateDaemon) -> None:
         ("uvx x", "Mend the entry: `command` names one program: leave `uvx` there"),
         ("/no/such/server", "Correct the path in `command`"),
         ("./later", "Correct the path in `command`; a relative path starts at the server's `cwd`"),
-        ("./plain", "Run `chmod +x ./plain`, or name the program"),
+        ("./plain", "Name the program that runs it in `command`, it in `args`"),
+        ("./script", "Run `chmod +x ./script`, or name the program"),
     ],
 )
 def test_each_missing_program_has_a_repair_of_its_own(tmp_path: Path, command: str, repair: str) -> None:
     (tmp_path / "plain").write_text("x")
+    (tmp_path / "script").write_text("#!/bin/sh\n")
     (found,) = missing(tmp_path, command=command, env={"PATH": str(tmp_path)})
     assert found.repair.startswith(repair)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from carpool.cluster.links import nats as nats_link
-from carpool.cluster.links.nats import NatsLink
+from carpool.cluster.links.nats import MIN_PAYLOAD_BYTES, NatsLink
 from carpool.cluster.links.nats_access import NatsAccess
 from tests.behaviours import behaviour
 from tests.kit.nats_server import (
@@ -145,8 +145,8 @@ def test_a_server_that_asks_for_a_certificate_gets_that_of_the_node(tmp_path: Pa
 
 def test_a_server_whose_messages_are_too_small_for_sessions_is_named(tmp_path: Path) -> None:
     """Frames of a full record would be sent to it again and again, until the other node counts as lost."""
-    with nats_server(tmp_path, JETSTREAM + "max_payload: 32KB\n") as server:
-        refused(NatsAccess(f"nats://127.0.0.1:{server.port}"), "at most 32768 bytes")
+    with nats_server(tmp_path, JETSTREAM + f"max_payload: {MIN_PAYLOAD_BYTES - 1}\n") as server:
+        refused(NatsAccess(f"nats://127.0.0.1:{server.port}"), f"at most {MIN_PAYLOAD_BYTES - 1} bytes")
 
 
 @pytest.mark.parametrize("damage", ["missing", "no certificate", "key of another", "open key"])

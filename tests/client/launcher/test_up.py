@@ -48,4 +48,6 @@ def test_a_starter_does_not_wait_without_end_for_a_launcher_that_fails_and_does_
         assert (code, text[: len(outcome[1])]) == outcome
     finally:
         until(pid.exists, "it has begun")
-        os.kill(int(pid.read_text()), signal.SIGKILL)
+        launcher = int(pid.read_text())
+        os.kill(launcher, signal.SIGKILL)
+        os.waitpid(launcher, 0)  # the starter has given up waiting for it

@@ -48,7 +48,7 @@ async def problems(one: Daemon, *, code: int = 1) -> dict[str, tuple[str, str, s
         ({"command": "npx", "env": NOWHERE}, "program-missing", "npx", "Install Node.js (https://"),
         ({"command": "./scripts/db.sh"}, "program-missing", "looked for in /", "Correct the path"),
         ({"command": "/no/such/server"}, "program-missing", "/no/such/server", "Correct the path"),
-        ({"command": "/etc/passwd"}, "program-missing", "executable", "Run `chmod +x /etc/passwd`"),
+        ({"command": "/etc/passwd"}, "program-missing", "executable", "Name the program that runs it"),
         ({"command": "uvx mcp-server-time"}, "program-missing", "one program", "put what follows it into"),
         ({"command": "true", "timeout": 30000}, "config-broken", "`timeout_s`", "Mend that line"),
         ({"command": "true", "comand": "x"}, "config-broken", "did you mean `command`?", "Mend that line"),

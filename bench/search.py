@@ -34,7 +34,7 @@ Facts = dict[str, Any]
 
 
 def told(*, quick: bool) -> list[Facts]:
-    """What each server told. `quick`: only those of `QUICK`."""
+    """Return what each server says of itself and its tools. `quick`: those of `QUICK` alone."""
     found = []
     for recipe in recipes():
         if quick and recipe["server"] not in QUICK:

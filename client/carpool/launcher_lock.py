@@ -3,9 +3,9 @@
 Owns the lock file: locked (flock) by the launcher for its whole life, its text
 says `pid=…`, `config=…`, `http=…` and `idle=…` for people and for `carpool down`. The lock is the truth,
 the text only its description: a pid is believed only while the lock is held. A launcher that ends takes its
-text with it, and leaves `awaited=…` if a service manager is to start the next one; one that was killed leaves
-its text, for whoever brings carpool back before the machine starts anew (`boot=…`): after that nobody is left
-who knew it.
+text with it, and leaves `awaited=…` if a service manager is to start the next one. One that was killed leaves
+its text: the next starter takes configuration and address from it, unless the machine was booted since
+(`boot=…`).
 
 Standard library only: the launcher stays small.
 """

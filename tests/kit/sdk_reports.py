@@ -20,7 +20,7 @@ _LISTS: Final = ("tools", "prompts", "resources", "resourceTemplates")
 
 
 class SdkDifference(Struct, frozen=True):
-    """What may differ, and how it is taken out of a report of both sides."""
+    """A difference that is allowed. `remove` takes it out of a report, of both sides alike."""
 
     reason: str
     remove: Callable[[Json], None]

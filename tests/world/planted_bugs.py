@@ -35,7 +35,7 @@ FOLDER = ROOT / "tests/world/planted"
 MOST_SEEDS = 40
 """A bug that so many storms do not find is not found."""
 KEPT_SEEDS = 3
-"""So many seeds of a bug are kept: a change of carpool changes its storms, and rarely all of these."""
+"""The number of seeds that a bug keeps. A change of carpool changes its storms, and rarely all of these."""
 QUICK_S = 1.0
 """The search for seeds to keep ends when so many find the bug within this CPU time each. Storms that are
 short without the bug are tried first.

@@ -302,19 +302,24 @@ def _health(facts: StatusFacts, servers: Mapping[str, Any]) -> tuple[bool, str]:
     return True, "ok"
 
 
+def _state_without_pool(facts: StatusFacts, name: ServerName, why: str, *, is_away: bool) -> str:
+    """Return the state of a server of which no pool is known. `why`: why it cannot be used; empty: it can.
+    `is_away`: its supervisor is away.
+    """
+    if not why:
+        return "away" if is_away else "cold"
+    if why == "disabled":
+        return "disabled"
+    if name in facts.untrusted:
+        return "untrusted"
+    return "unset" if name in facts.unset else "misconfigured"
+
+
 def _servers(facts: StatusFacts, pools: list[PoolReport]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     away = {name for servers in facts.supervisors_away.values() for name in servers}
     for name, why in facts.servers.items():
-        state = (
-            ("away" if name in away else "cold")
-            if not why
-            else "disabled"
-            if why == "disabled"
-            else "misconfigured"
-        )
-        if state == "misconfigured" and name in facts.untrusted | facts.unset:
-            state = "untrusted" if name in facts.untrusted else "unset"
+        state = _state_without_pool(facts, name, why, is_away=name in away)
         error = why if state in ("misconfigured", "untrusted", "unset") else ""
         if state == "cold":
             error = facts.last_failures.get(name, "")

@@ -1,7 +1,7 @@
 """Requests between this node's process and those of other nodes: pings, figures, drains, stories.
 
 Owns who waits for the answer to which request, when nodes are pinged, what the pings have measured, and how
-long present figures are waited for.
+long nodes have to tell their present figures.
 
 Knows nothing of: links, records, what a story says (`call_stories`), who may drain (`core.node_requests`).
 """
@@ -22,7 +22,7 @@ PING_S: Final = 5.0
 """Each reached node is pinged after this time."""
 
 FIGURES_S: Final = 1.0
-"""The present figures of all nodes are waited for this long at most."""
+"""Nodes have this long to tell their present figures."""
 
 Answered = Callable[[NodeAnswered], None]
 TellStory = Callable[[SessionName, int], Awaitable[NodeAnswer]]

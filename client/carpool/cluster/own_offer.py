@@ -23,11 +23,9 @@ from carpool_protocol.config.schema.model import Config
 from carpool_protocol.config.text.file_stamps import Stamp, is_current
 
 ASK_S: Final = 4.0
-"""The broker is asked again after this time, which is less than the time after which an offer is published
-again.
-"""
+"""The broker is asked again after this time. It is shorter than `PUBLISH_S`: each offer has new answers."""
 FRESH_S: Final = 0.2
-"""What the broker has said counts as present for this time."""
+"""An answer of the broker that is younger than this is not asked for again."""
 RETRY_S: Final = 0.5
 """It is asked again after this time if it did not answer, or the mode of a server is not decided yet."""
 

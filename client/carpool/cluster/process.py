@@ -54,7 +54,7 @@ from carpool_protocol.runtime.descriptor_limit import raise_descriptor_limit
 from carpool_protocol.runtime.node_join import read_join
 
 OWN_FIGURES_S: Final = 0.5
-"""The broker of this machine is waited for this long, after other nodes have told their figures."""
+"""Once other nodes have told their figures, the own broker has this long to tell those of this node."""
 LOOK_S: Final = 2.0
 """How often the configuration file is looked at."""
 DESCRIPTORS: Final = 1 << 16
@@ -369,14 +369,20 @@ async def be_node(directory: str, config: NodeConfig, lifeline: int) -> int:
 
 
 async def _keep_up(nats: EmbeddedNats) -> None:
-    """Start the NATS server again whenever it has ended."""
+    """Start the NATS server again whenever it has ended. The log has each reason once, not for each try."""
+    told = ""
     while True:
         await asyncio.sleep(LOOK_S)
-        if not nats.is_running():
+        if nats.is_running():
+            told = ""
+            continue
+        if not told:
             log("the NATS server of carpool ended; it is started again", "warning")
-            try:
-                await nats.start_again()  # at the address that other nodes know
-            except (LinkError, TimeoutError) as error:
-                nats.stop()
-                why = str(error) or NO_ANSWER
+        try:
+            await nats.start_again()  # at the address that other nodes know
+        except (LinkError, TimeoutError) as error:
+            nats.stop()
+            why = str(error) or NO_ANSWER
+            if why != told:
                 log(f"the NATS server of carpool does not start: {why}", "warning")
+            told = why

@@ -1,4 +1,4 @@
-"""The answers to requests that wait for an HTTP door while none can take them.
+"""Refuses HTTP requests that wait while no HTTP door can take them.
 
 Owns the start of the short process that writes them: launchers and verbs keep the connections and read no
 HTTP. Standard library only.

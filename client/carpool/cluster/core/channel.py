@@ -240,8 +240,9 @@ class NodeChannel:
         return frames
 
     def _send_lost_again(self, now: float) -> None:
-        """What is kept was lost: how long its acknowledgement takes is counted from now. The first frames go
-        alone: with all at once, a link that is cut after so many bytes is cut before any is acknowledged.
+        """Send the frames again that the other end lacks, the first ones alone. If all went at once, a link
+        that is cut after so many bytes would be cut before any is acknowledged. The time until their
+        acknowledgement counts from now.
         """
         for each in self._kept:
             each.sent_at = now

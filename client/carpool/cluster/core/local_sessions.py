@@ -79,8 +79,9 @@ class SessionRefusal(NamedTuple):
 class _Instance(NamedTuple):
     supervisor: SessionAsker
     number: int
-    is_only_choice: bool
-    """No other node offers the server."""
+    node: str
+    """As it was asked for; `ANY_NODE`: any that offers the server."""
+    server: str
 
 
 P = TypeVar("P")
@@ -152,8 +153,7 @@ class LocalSessions(Generic[P]):
             supervisor.tell({"failed": instance, "text": str(error), "is_final": error.is_final})
             return
         self._asked[supervisor, instance] = name
-        is_only_choice = self._core.is_only_choice(node, server)
-        self._instances[name] = _Instance(supervisor, instance, is_only_choice)
+        self._instances[name] = _Instance(supervisor, instance, node, server)
         supervisor.tell({"opened": instance, "node": name.node, "session": name.number})
         self._ends[name] = self._maker.open_pipes(pipes, self._events_of(name))
         self._flush_soon()
@@ -250,7 +250,7 @@ class LocalSessions(Generic[P]):
         instance = self._instances.pop(name, None)
         if instance is not None:
             del self._asked[instance[:2]]
-            is_final = is_final and instance.is_only_choice
+            is_final = is_final and self._core.is_only_choice(instance.node, instance.server)
             instance.supervisor.tell({"ended": instance.number, "text": text, "is_final": is_final})
 
     def check(self) -> None:

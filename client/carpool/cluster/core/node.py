@@ -441,7 +441,7 @@ class NodeCore:
         return NoNodeError(f"node {node}: {self._unreadable[node]}", is_final=True)
 
     def is_only_choice(self, node: str, server: str) -> bool:
-        """Return True if a session that is asked for so can be at one node only."""
+        """Return True if no other node offers the server to a session that is asked for so."""
         found = self.servers().get(server)
         return node != ANY_NODE or found is None or len(found.nodes) == 1
 

@@ -1,4 +1,4 @@
-"""The places for connections of one door: which connection may stay, and which gives way to another.
+"""The open connections of one HTTP door: which of them may stay, and which gives way to another.
 
 Owns three bounds. There are at most `most` connections. Where tokens are needed, a quarter of them may be of
 clients that have shown none: the oldest of those gives way. The others are shared out among principals. A

@@ -1,4 +1,4 @@
-"""The order in which a door that ends leaves its connections to the next one, and what happens to the others.
+"""Which connections an HTTP door that ends leaves to the next one, in which order, and the end of the others.
 
 Pure. If there are too many connections, those with a request are left first: a client that waits for an
 answer loses more than one whose connection is idle. Decision: docs/decisions/0054. Knows nothing of: sockets,

@@ -30,6 +30,9 @@ CallId = NewType("CallId", int)
 Unique among all brokers that one launcher starts: the high bits are the number of the broker (`call_of`).
 """
 
+MAX_WIRE_DIGITS: Final = 18
+"""A longer number is no wire id of ours; Python refuses to parse one of more than 4,300 digits."""
+
 WireId = NewType("WireId", int)
 """The JSON-RPC id of a call towards an instance. Unique within one instance's life, never reused."""
 
@@ -99,17 +102,22 @@ def supervisor_number(name: SupervisorName) -> int:
     return int(name.removeprefix("sup")) - 1
 
 
-INSTANCES_OF_A_SUPERVISOR: Final = 1_000_000
+MAX_SUPERVISORS: Final = 16
+INSTANCES_OF_A_BLOCK: Final = 1_000_000
+"""Instances get the numbers of one block after the other. The supervisors take the blocks in turn, so that
+each has its own, however many instances it starts.
+"""
 
 
 def instance_of(supervisor: int, number: int) -> InstanceId:
     """The `number`-th instance, counted from 1, of the `supervisor`-th supervisor, counted from 0."""
-    return InstanceId(supervisor * INSTANCES_OF_A_SUPERVISOR + number)
+    block, within = divmod(number - 1, INSTANCES_OF_A_BLOCK)
+    return InstanceId((block * MAX_SUPERVISORS + supervisor) * INSTANCES_OF_A_BLOCK + within + 1)
 
 
 def supervisor_of(instance: InstanceId) -> int:
     """The number of the supervisor that started this instance, counted from 0."""
-    return (instance - 1) // INSTANCES_OF_A_SUPERVISOR
+    return (instance - 1) // INSTANCES_OF_A_BLOCK % MAX_SUPERVISORS
 
 
 def server_of_pool(key: PoolKey) -> ServerName:

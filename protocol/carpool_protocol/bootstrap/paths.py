@@ -1,5 +1,7 @@
 """Places of carpool on this machine: runtime directory, sockets, lock, state and logs (docs/files.md).
 
+Also the path of the user's configuration file.
+
 Invariants: every process of one carpool finds the same places from the same environment; the runtime
 directory belongs to this user alone (mode 0700); a socket path fits into what the kernel takes.
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:  # typing and collections.abc are more than the shim may impor
 SOCKET_PATH_BYTES = 103
 """The longest path a Unix socket can have: 104 with its final zero on macOS (108 on Linux). Rule 20."""
 
+CONFIG_VARIABLE = "CARPOOL_CONFIG"
 RUNTIME_VARIABLE = "CARPOOL_RUNTIME_DIR"
 STATE_VARIABLE = "CARPOOL_STATE_DIR"
 
@@ -33,6 +36,11 @@ DAEMON_MARK = "CARPOOL_DAEMON"
 SHARED_DIR = "/tmp"  # noqa: S108 - a directory of another user there is not used
 """The directory in which all users may make directories."""
 
+RUNTIME_STATE_PREFIX = "runtime-"
+"""The beginning of the name of each state directory in the state home that belongs to a runtime directory of
+its own.
+"""
+
 _LONGEST_NAME = "/agents.sock"
 
 PROJECT_FILES = (
@@ -42,6 +50,7 @@ PROJECT_FILES = (
     "opencode.jsonc",
     "mcp_servers.json",
     "mcp/servers.json",
+    ".dispatch/mcp.json",
 )
 """Project files in order: each hides those after it."""
 
@@ -78,7 +87,7 @@ def find_runtime_dir(environ: "Mapping[str, str]", uid: int) -> tuple[str, str]:
     in the state home. Creates nothing.
     """
     asked = environ.get(RUNTIME_VARIABLE, "")
-    asked = os.path.abspath(os.path.expanduser(asked)) if asked else _own_runtime_dir(environ, uid)
+    asked = os.path.abspath(os.path.expanduser(asked)) if asked else usual_runtime_dir(environ, uid)
     size = len(os.fsencode(asked + _LONGEST_NAME))
     if size <= SOCKET_PATH_BYTES:
         return asked, ""
@@ -89,7 +98,7 @@ def find_runtime_dir(environ: "Mapping[str, str]", uid: int) -> tuple[str, str]:
     )
 
 
-def _own_runtime_dir(environ: "Mapping[str, str]", uid: int) -> str:
+def usual_runtime_dir(environ: "Mapping[str, str]", uid: int) -> str:
     """The runtime directory when `$CARPOOL_RUNTIME_DIR` is not set."""
     # Programs that start servers with MCP's SDKs pass on neither XDG_RUNTIME_DIR nor TMPDIR. Their shims must
     # find the same directory as the user's terminal.
@@ -279,6 +288,11 @@ def door_file(directory: str) -> str:
     return directory + "/http.json"
 
 
+def door_tokens_file(directory: str) -> str:
+    """The tokens that the HTTP door has admitted last, kept until carpool stops."""
+    return directory + "/http-tokens.json"
+
+
 def handover_socket(directory: str) -> str:
     """The socket at which a launcher that ends gives the HTTP door's handover to the next one."""
     return directory + "/http.sock"
@@ -305,6 +319,7 @@ def held_until_down(directory: str) -> tuple[str, ...]:
         switches_file(directory),
         last_good_file(directory),
         projects_last_good_file(directory),
+        door_tokens_file(directory),
         node_join_file(directory),
         node_file(directory),
     )
@@ -325,8 +340,8 @@ def state_dir(environ: "Mapping[str, str]", directory: str) -> str:
     asked = environ.get(STATE_VARIABLE, "")
     if asked:
         return os.path.abspath(os.path.expanduser(asked))
-    if environ.get(RUNTIME_VARIABLE) and directory != _own_runtime_dir(environ, os.getuid()):
-        return f"{state_home(environ)}/runtime-{runtime_id(directory)}"
+    if environ.get(RUNTIME_VARIABLE) and directory != usual_runtime_dir(environ, os.getuid()):
+        return f"{state_home(environ)}/{RUNTIME_STATE_PREFIX}{runtime_id(directory)}"
     return state_home(environ)
 
 
@@ -343,9 +358,44 @@ def log_dir(environ: "Mapping[str, str]", directory: str) -> str:
     return state_dir(environ, directory) + "/log"
 
 
+def config_file(environ: "Mapping[str, str]") -> str:
+    """The user's configuration file, absolute: `$CARPOOL_CONFIG`, else `carpool.json` in the XDG config
+    directory.
+    """
+    named, home = environ.get(CONFIG_VARIABLE, ""), home_dir(environ)
+    if named:
+        if named == "~" or named.startswith("~/"):
+            named = os.path.join(home, named[2:])
+        return os.path.abspath(named)
+    base = environ.get("XDG_CONFIG_HOME", "")
+    # The XDG specification says to ignore relative paths. A path inside a project is ignored too.
+    if not os.path.isabs(base) or project_around(base, home):
+        base = os.path.join(home, ".config")
+    return os.path.join(base, "carpool", "carpool.json")
+
+
+def expected_config_file(environ: "Mapping[str, str]") -> str:
+    """The configuration file that somebody with this environment expects to be in force.
+
+    Empty if no variable names one and the usual one does not exist: then nobody misses it.
+    """
+    path = config_file(environ)
+    return path if environ.get(CONFIG_VARIABLE) or os.path.lexists(path) else ""
+
+
+def is_same_file(one: str, other: str) -> bool:
+    """True if two absolute paths lead to one file, which need not exist."""
+    return one == other or os.path.realpath(one) == os.path.realpath(other)
+
+
 def trust_file(state: str) -> str:
     """The list of project files that the user has trusted. `state`: from `state_dir`."""
     return state + "/trust.json"
+
+
+def generated_token_file(state: str) -> str:
+    """The bearer token that the HTTP door makes where the configuration has none."""
+    return state + "/http-token"
 
 
 def logins_dir(state: str) -> str:

@@ -49,6 +49,9 @@ def peer(sock: "Connected") -> tuple[int, int] | None:
 
 
 def is_ours(sock: "Connected") -> bool:
-    """True if the process at the other end belongs to this user or root, or if the system does not tell."""
+    """True if the process at the other end belongs to this user or root, or on systems that tell no owners.
+
+    Where they are told, an owner that cannot be found is not ours.
+    """
     found = peer(sock)
-    return found is None or found[1] in (os.getuid(), 0)
+    return _SO_PEERCRED is None if found is None else found[1] in (os.getuid(), 0)

@@ -13,13 +13,12 @@ to know what lies at the places.
 import os
 
 from carpool_protocol.bootstrap import paths
-from carpool_protocol.bootstrap.paths import project_around
+from carpool_protocol.bootstrap.paths import CONFIG_VARIABLE, project_around
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing and collections.abc are more than the shim may import
     from collections.abc import Mapping, Sequence
 
-CONFIG_VARIABLE = "CARPOOL_CONFIG"
 VARIABLES = (CONFIG_VARIABLE, paths.STATE_VARIABLE, paths.RUNTIME_VARIABLE)
 
 

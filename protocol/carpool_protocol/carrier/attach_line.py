@@ -38,10 +38,6 @@ another node of the cluster.
 OURS_PREFIX = b'{"jsonrpc":"2.0","method":"carpool/'
 ATTACHED_PREFIX = OURS_PREFIX + b'attached"'
 REFUSED_PREFIX = OURS_PREFIX + b'refused"'
-SETTLED_PREFIX = OURS_PREFIX + b'settled"'
-ENDED_PREFIX = OURS_PREFIX + b'ended"'
-WANTED_PREFIX = OURS_PREFIX + b'wanted"'
-MOVED_PREFIX = OURS_PREFIX + b'moved"'
 
 
 class RunCommand(Struct, frozen=True):
@@ -114,11 +110,21 @@ class Attach(Struct, frozen=True, kw_only=True):
     """The agent's directory, from which its workspace is found."""
     agent: str = ""
     """A name for people, if the carrier knows one before `initialize`."""
+    config: str = ""
+    """The configuration file that the carrier's environment names (`paths.expected_config_file`), without
+    links.
+
+    If the broker has another one, the session is told.
+    """
     workspace: str = ""
     """The workspace that the session asks for, independent of its directory.
 
     The name of a workspace of the user's file, or an absolute directory. Only with `NAMING_VERSION`: earlier
     brokers would ignore it.
+    """
+    workspaces: list[str] = []
+    """The only workspaces that the session may be in, by name; empty: any. For streams alone: their door asks
+    for a token.
     """
     profile: str = ""
     control: bool = False
@@ -161,6 +167,8 @@ class Attached(Struct, frozen=True):
     """The secret that resumes this session at a later broker; only for a carrier that keeps lines."""
     supervisor: str = ""
     """The supervisor's epoch; empty while there is none."""
+    note: str = ""
+    """A sentence for whoever reads the carrier's stderr; empty: there is none."""
 
 
 class AttachmentEnded(Struct, frozen=True):
@@ -245,12 +253,14 @@ def attach_line(attach: Attach) -> bytes:
     return _line("carpool/attach", attach)
 
 
-def attached_line(session: str, env: list[str], secret: str = "", supervisor: str = "") -> bytes:
+def attached_line(
+    session: str, env: list[str], secret: str = "", supervisor: str = "", note: str = ""
+) -> bytes:
     """The broker's first line, with its line end. `env`: names of the variables it wants. The rest: as in
     `Attached`.
     """
     attached = Attached(
-        version=ATTACH_VERSION, session=session, env=env, secret=secret, supervisor=supervisor
+        version=ATTACH_VERSION, session=session, env=env, secret=secret, supervisor=supervisor, note=note
     )
     return _line("carpool/attached", attached)
 
@@ -317,7 +327,9 @@ def moved_line(change: WorkspaceChanged) -> bytes:
 
 
 def ended_line(text: str, *, again: bool = False) -> bytes:
-    """The broker's last line of an end on purpose, with its line end. `again`: as in `AttachmentEnded`."""
+    """The broker's last line of an end on purpose, with its line end. `again`: as in `AttachmentEnded`. Empty
+    `text`: the agent sends nothing more, and every request that it sent is answered.
+    """
     return _line("carpool/ended", AttachmentEnded(text, again))
 
 

@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from carpool_protocol.carrier.secret_texts import holds_secret
+
 Transport = Literal["http", "sse", "url"]
 """`http`: Streamable HTTP (MCP 2025-03-26 and later). `sse`: HTTP+SSE (MCP 2024-11-05). `url`: try both."""
 
@@ -102,12 +104,16 @@ def remote_from_environment(environ: Mapping[str, str]) -> Remote | None:
 
 
 def secrets_of(environ: Mapping[str, str]) -> set[str]:
-    """Values of an instance's environment that may be secret: all except name, transport and directory of
-    logins.
+    """Values of an instance's environment that may be secret: those with the name or the look of one, and all
+    headers and URLs of the bridge. Values that came from variables are known elsewhere and not judged here.
 
     A header also gives the part after its scheme: `Bearer abc` → `Bearer abc` and `abc`.
     """
-    found = {value for name, value in environ.items() if name not in _PLAIN}
+    found = {
+        value
+        for name, value in environ.items()
+        if name not in _PLAIN and (name.startswith(VARIABLES) or holds_secret(name, value))
+    }
     headers = (value for name, value in environ.items() if name.startswith(_HEADER))
     return found | {value.rpartition(" ")[2] for value in headers}
 

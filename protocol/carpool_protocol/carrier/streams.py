@@ -18,6 +18,7 @@ without an answer. At the same broker a later door has only the `Mcp-Session-Id`
                      {"gone": X}             the client of exchange X went away
                      {"close": {}}           the session is over; no message of it follows
                      {"calls": N}            the stream may have N calls open, if it could have fewer before
+                     {"absent": BOOL}        the client has no open connection (for a while), or has one again
     broker → door    {"opened": Opened}      before everything else of the stream
                      {"refused": Refused}    there is no such stream; messages sent on it are dropped
                      {"over": X}             exchange X gets no (further) answer: its client cancelled it
@@ -44,6 +45,11 @@ from carpool_protocol.carrier.attach_line import ResumeSession, WorkspaceChanged
 MESSAGE_CAP_BYTES: Final = 8 * 1024 * 1024 - 1024
 """The longest message that the broker takes in a frame. The door refuses a longer one."""
 
+ANNOTATED_TOOLS: Final = "carpool/annotated-tools"
+"""The cursor with which the door begins a `tools/list` of only those tools that tell arguments in headers
+(`x-mcp-header`): it needs no others, and a list may have tens of thousands.
+"""
+
 CONTROL: Final = -1
 """Stands in place of an exchange number: the message of this frame is a control message."""
 
@@ -69,6 +75,8 @@ class OpenStream(Struct, frozen=True, kw_only=True):
     """The name of a workspace of the user's file. Never a directory: an HTTP client may not choose a
     directory to read.
     """
+    workspaces: list[str] = []
+    """The only workspaces that the session may be in, by name; empty: any."""
     cwd: str = ""
     max_open_calls: int = 0
     """0: the bound of any session."""
@@ -119,6 +127,12 @@ class OpenCallsRaised(Struct, frozen=True):
     max_open_calls: int
 
 
+class ClientAbsent(Struct, frozen=True):
+    """The client of a stream has had no open connection for a while; or it is there again."""
+
+    absent: bool
+
+
 class CloseStream(Struct, frozen=True):
     """The door ends the stream."""
 
@@ -153,6 +167,7 @@ ControlMessage = (
     | StreamRefused
     | ExchangeClientGone
     | OpenCallsRaised
+    | ClientAbsent
     | CloseStream
     | ExchangeEnded
     | StreamClosed
@@ -171,6 +186,7 @@ class _ControlFrame(Struct, frozen=True, omit_defaults=True):
     gone: int | None = None
     close: CloseStream | None = None
     calls: int | None = None
+    absent: bool | None = None
     over: int | None = None
     closed: StreamClosed | None = None
     served: str | None = None
@@ -196,6 +212,11 @@ def frame_line(stream: int, message: bytes, exchange: int = 0) -> bytes:
     if message.endswith(b"\n"):  # a view costs more than a copy, unless the copy has perhaps 64 MiB
         bare = message[:-1] if len(message) < _SMALL_BYTES else memoryview(message)[:-1]
     return b"".join((b"[%d," % stream, bare, b",%d]\n" % exchange if exchange else b"]\n"))
+
+
+def frame_ends(stream: int, exchange: int = 0) -> tuple[bytes, bytes]:
+    """Return the bytes before and after the message in a frame, for messages that are too large to copy."""
+    return b"[%d," % stream, b",%d]\n" % exchange if exchange else b"]\n"
 
 
 def control_line(stream: int, message: ControlMessage) -> bytes:
@@ -247,13 +268,14 @@ def read_control(raw: bytes) -> ControlMessage | None:
     ]
     messages += [] if frame.gone is None else [ExchangeClientGone(frame.gone)]
     messages += [] if frame.calls is None else [OpenCallsRaised(frame.calls)]
+    messages += [] if frame.absent is None else [ClientAbsent(frame.absent)]
     messages += [] if frame.over is None else [ExchangeEnded(frame.over)]
     messages += [] if frame.served is None else [SupervisorAssigned(frame.served)]
     messages += [] if frame.stateful is None else [ServersStateful(frame.stateful)]
     return messages[0] if len(messages) == 1 else None
 
 
-def _control_frame(message: ControlMessage) -> _ControlFrame:
+def _control_frame(message: ControlMessage) -> _ControlFrame:  # noqa: C901 - an arm per message
     match message:
         case OpenStream():
             return _ControlFrame(open=message)
@@ -269,6 +291,8 @@ def _control_frame(message: ControlMessage) -> _ControlFrame:
             return _ControlFrame(calls=message.max_open_calls)
         case ExchangeEnded():
             return _ControlFrame(over=message.exchange)
+        case ClientAbsent():
+            return _ControlFrame(absent=message.absent)
         case StreamClosed():
             return _ControlFrame(closed=message)
         case SupervisorAssigned():

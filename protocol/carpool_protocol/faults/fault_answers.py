@@ -138,37 +138,6 @@ def as_sentence(text: str) -> str:
     return text if not text or text.endswith((".", "?", "!", "…")) else f"{text}."
 
 
-def slug_in(body: RawJson, *, is_error: bool) -> str:
-    """The code of a carpool error in an answer of one of carpool's own children; empty if there is none."""
-    if body.find(b'"delivered"') < 0:
-        return ""
-    try:
-        if is_error:
-            return _read_error(body).data.code
-        return _read_result(body).meta.fault.code
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return ""
-
-
-class _CodeMember(Struct):
-    code: str = ""
-
-
-class _Error(Struct):
-    data: _CodeMember
-
-
-class _Mark(Struct):
-    fault: _CodeMember = msgspec.field(name=ERROR_META_KEY)
-
-
-class _Result(Struct):
-    meta: _Mark = msgspec.field(name="_meta")
-
-
-_read_error: Final = msgspec.json.Decoder(_Error).decode
-_read_result: Final = msgspec.json.Decoder(_Result).decode
-
 _encode: Final = msgspec.json.Encoder().encode
 
 

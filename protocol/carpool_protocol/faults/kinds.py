@@ -55,6 +55,9 @@ class FaultKind(Struct, frozen=True):
         return "maybe" if self.family == "lost" else "no"
 
 
+USER_FILE_UNREAD: Final = "The user's configuration cannot be read"
+"""How the sentence begins that an agent gets where servers may be missing for this reason."""
+
 _KINDS: Final = (
     # --- refused: 41xx, or the code that the specification names ---
     FaultKind(
@@ -308,7 +311,7 @@ _KINDS: Final = (
         "given_up",
         "unavailable",
         5306,
-        "The server failed too often in a row, and carpool no longer starts it again.",
+        "The server failed as often as its configuration allows, and carpool no longer starts it again.",
         "Ask the user to run `carpool doctor`, which tells the cause, and then `carpool start SERVER`.",
     ),
     FaultKind(
@@ -331,6 +334,14 @@ _KINDS: Final = (
         5314,
         "The server is disabled.",
         "Ask the user to run `carpool enable SERVER`.",
+    ),
+    FaultKind(
+        "offline",
+        "unavailable",
+        5323,
+        "The server is a list of tools and has nothing to run.",
+        "Do not repeat the call: it can only be checked (`carpool call --dry-run`). The user makes the "
+        'server run with "command", "url" or "python" beside its `tools_file`.',
     ),
     FaultKind(
         "draining",
@@ -366,8 +377,8 @@ _KINDS: Final = (
         "unavailable",
         5310,
         "The server failed several times in a row, so carpool sends it no calls for a while.",
-        "Try again later; carpool then lets one call through as a test. `carpool doctor` tells the user why "
-        "the server fails.",
+        "Try again later: after the pause carpool starts the server as a test and lets one call at a time "
+        "through. `carpool doctor` tells the user why the server fails.",
     ),
     FaultKind(
         "cannot_start",
@@ -447,6 +458,15 @@ _KINDS: Final = (
         "Check what the call has changed, then ask for less at once; a larger max_total_s allows more time.",
     ),
     FaultKind(
+        "agent_away",
+        "lost",
+        5413,
+        "The agent did not come back in time with what the server had asked for, while other agents waited "
+        "for the server; the call was cancelled.",
+        "Check what the call has changed, then send the request again from the start, without requestState "
+        "and inputResponses.",
+    ),
+    FaultKind(
         "operator_cancelled",
         "lost",
         5416,
@@ -523,7 +543,8 @@ _KINDS: Final = (
         "unread_answers",
         "lost",
         5410,
-        "The server answered, but carpool dropped the answer: this agent has too much unread output already.",
+        "The server answered, but carpool dropped the answer: too much output of this agent or of its token "
+        "is unread already.",
         "The call has run: check what it changed. Read answers as they come, or open fewer calls with large "
         "answers at once. A larger unread_budget_bytes allows more.",
     ),
@@ -531,3 +552,5 @@ _KINDS: Final = (
 
 KINDS: Final[Mapping[str, FaultKind]] = MappingProxyType({kind.slug: kind for kind in _KINDS})
 """The table of faults by slug."""
+LOSSES: Final = frozenset({"state_lost"})
+"""Faults that were not delivered and still tell of a loss: they are counted as errors, not as refusals."""

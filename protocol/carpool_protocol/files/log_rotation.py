@@ -13,8 +13,6 @@ from typing import Final
 from carpool_protocol.files import private_files
 
 LOG_BYTES: Final = 1024 * 1024
-CHECK_S: Final = 5.0
-"""The interval at which a process looks at its own log."""
 _STREAMS: Final = (1, 2)
 
 

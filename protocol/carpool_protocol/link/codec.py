@@ -1,7 +1,8 @@
 """Frames of the link: a burst of messages as one msgpack list.
 
 Owns the frame: `[sender's epoch, receiver's epoch as the sender knows it or "", [messages]]`, the cutting of
-a burst into frames, and the bytes of the peer's window that a message costs.
+a burst into frames, and the bytes of the peer's window that a message costs. The body of a long answer stands
+beside its frame (`SplitFrame`), because each copy of it delays all others.
 
 Invariants:
 
@@ -16,7 +17,9 @@ from collections.abc import Sequence
 from typing import Final, Generic, TypeVar, cast
 
 from msgspec import Struct, msgpack
+from msgspec.structs import replace
 
+from carpool_protocol.ids import ABSENT, RawJson
 from carpool_protocol.link.messages import (
     AnyMessage,
     AskOpened,
@@ -54,6 +57,21 @@ class Frame(Struct, Generic[M], frozen=True, array_like=True):
 
 
 AnyFrame = Frame[AnyMessage]
+
+
+class SplitFrame(Struct, frozen=True):
+    """A frame with one answer whose body stands beside it. Its length is that of both."""
+
+    head: bytes
+    """The frame, with an answer without a body."""
+    body: bytes
+
+    def __len__(self) -> int:
+        return len(self.head) + len(self.body)
+
+
+FrameData = bytes | SplitFrame
+"""A frame as a transport carries it: one piece, or two that belong together."""
 
 
 class BadFrame(Struct, frozen=True):
@@ -96,7 +114,7 @@ def paid_size(message: AnyMessage) -> int:
 
 def encode_frames(
     sender: str, receiver: str, messages: Sequence[AnyMessage], *, cargo_bytes: int = 0
-) -> list[bytes]:
+) -> list[FrameData]:
     """The burst as frames, in order. `cargo_bytes`: the sum of `paid_size`, if the caller knows it.
 
     The sum is only a hint that saves encoding a large burst twice.
@@ -110,12 +128,12 @@ def encode_frames(
     return _cut(sender, receiver, messages)
 
 
-def _cut(sender: str, receiver: str, messages: Sequence[AnyMessage]) -> list[bytes]:
+def _cut(sender: str, receiver: str, messages: Sequence[AnyMessage]) -> list[FrameData]:
     """Frames cut by the exact encoded size of each message."""
     # An array of three begins with 0x93; the pair encodes as 0x92, so its tail is the head of every frame.
     head = b"\x93" + _encoder.encode((sender, receiver))[1:]
     room = FRAME_BYTES - len(head) - 5
-    frames: list[bytes] = []
+    frames: list[FrameData] = []
     bodies: list[bytes] = []
     size = 0
 
@@ -129,7 +147,7 @@ def _cut(sender: str, receiver: str, messages: Sequence[AnyMessage]) -> list[byt
     for message in messages:
         if paid_size(message) > FRAME_BYTES:
             close()
-            frames.append(_encoder.encode((sender, receiver, (message,))))
+            frames.append(_encode_long(sender, receiver, message))
             continue
         body = _encoder.encode(message)
         if size + len(body) > room:
@@ -140,10 +158,26 @@ def _cut(sender: str, receiver: str, messages: Sequence[AnyMessage]) -> list[byt
     return frames
 
 
-def decode_frame(data: bytes, reader: str = "any") -> AnyFrame | BadFrame:
+def _encode_long(sender: str, receiver: str, message: AnyMessage) -> FrameData:
+    if isinstance(message, CallAnswered):
+        bare = replace(message, body=ABSENT)
+        return SplitFrame(_encoder.encode((sender, receiver, (bare,))), message.body)
+    return _encoder.encode((sender, receiver, (message,)))
+
+
+def decode_frame(data: FrameData, reader: str = "any") -> AnyFrame | BadFrame:
     """The frame, or the reason why it is none. `reader` (`broker`, `supervisor`, `any`) limits accepted
     messages.
     """
+    if isinstance(data, SplitFrame):
+        frame = decode_frame(data.head, reader)
+        if isinstance(frame, BadFrame):
+            return frame
+        match frame.messages:
+            case [CallAnswered() as answer]:
+                return replace(frame, messages=[replace(answer, body=RawJson(data.body))])
+            case _:
+                return BadFrame(text="not a frame of the link (a body without an answer)")
     try:
         return _decoders[reader].decode(data)
     except (ValueError, RecursionError, MemoryError) as exc:

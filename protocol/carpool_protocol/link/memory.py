@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import trio
 
+from carpool_protocol.link.codec import FrameData
 from carpool_protocol.link.messages import Hello
 from carpool_protocol.link.peer import BROKER, LINK_WINDOW_BYTES
 from carpool_protocol.link.transport import Deliver, PeeredLink, Settle
@@ -54,11 +55,11 @@ class MemoryWire:
         """Delay each frame from and to this supervisor by `delay_s` from now on."""
         self._path(name).delay_s = delay_s
 
-    def inject(self, sender: str, receiver: str, data: bytes) -> None:
+    def inject(self, sender: str, receiver: str, data: FrameData) -> None:
         """Deliver bytes as if `sender` had sent them."""
         self._ends[receiver].arrive(sender, data, 0.0)
 
-    def carry(self, sender: str, receiver: str, data: bytes) -> bool:
+    def carry(self, sender: str, receiver: str, data: FrameData) -> bool:
         """Carry a frame, for ends. False if there is no path."""
         path = self._path(sender if receiver == BROKER else receiver)
         end = self._ends.get(receiver)
@@ -101,7 +102,7 @@ class MemoryLink(PeeredLink):
     def __init__(self, wire: MemoryWire, me: Hello, *, window_bytes: int = LINK_WINDOW_BYTES) -> None:
         super().__init__(me, window_bytes=window_bytes)
         self._wire = wire
-        self._inbox: deque[tuple[float, str, bytes | None]] = deque()
+        self._inbox: deque[tuple[float, str, FrameData | None]] = deque()
         self._woken = trio.Event()
 
     async def run(
@@ -117,7 +118,7 @@ class MemoryLink(PeeredLink):
                 nursery.start_soon(self._send_heartbeats)
                 await self._read(deliver, settle)
 
-    def arrive(self, sender: str, data: bytes | None, delay_s: float) -> None:
+    def arrive(self, sender: str, data: FrameData | None, delay_s: float) -> None:
         """Receive a frame, or (None) a connection, from the wire."""
         due = trio.current_time() + delay_s
         if self._inbox:
@@ -157,7 +158,7 @@ class MemoryLink(PeeredLink):
             with trio.move_on_at(due):
                 await self._woken.wait()
 
-    def _transmit(self, peer: str, frames: list[bytes]) -> str:
+    def _transmit(self, peer: str, frames: list[FrameData]) -> str:
         for frame in frames:
             if not self._wire.carry(self.me.name, peer, frame):
                 return f"no connection to {peer}"

@@ -30,7 +30,7 @@ from carpool_protocol.ids import (
     SessionId,
 )
 
-LINK_VERSION = 7
+LINK_VERSION = 9
 """The version that both ends announce first. A peer with another number is refused with a clear sentence."""
 
 Secret = Annotated[dict[str, str], Meta(extra={"journal": "blank"})]
@@ -59,11 +59,13 @@ PoolState = Literal[
     "draining",
     "breaker_open",
     "half_open",
+    "offline",
 ]
 """`cold`: no instance, starts on demand. `draining`: no longer wanted, finishes open calls.
 
 `breaker_open`: it failed too often in a row, so nothing starts for a while; `half_open`: the next demand
 starts one instance as a test, or has started it. `given_up`: as `breaker_open`, until an operator starts it.
+`offline`: there is nothing to run.
 """
 
 Breaker = Literal["closed", "open", "half_open"]
@@ -109,7 +111,7 @@ class Hello(Message, frozen=True, tag=1):
 
 
 class Heartbeat(Message, frozen=True, tag=2):
-    """The sender is running. Sent in every second without another message."""
+    """The sender is running. Sent at the sender's pace (`runtime.pace`) when there is no other message."""
 
 
 class Credit(Message, frozen=True, tag=3):
@@ -230,6 +232,8 @@ class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
     """
     target: NodeTarget | None = None
     """The server is at another node: its instances are sessions there and no processes (`argv` is unused)."""
+    offline: bool = False
+    """True: there is nothing to run, only a list of tools (`argv` is unused)."""
 
 
 class SetPools(Message, frozen=True, tag=10):
@@ -245,6 +249,10 @@ class SetPools(Message, frozen=True, tag=10):
     """
     complete: bool = True
     """False: a new broker does not know all sessions yet, so missing pools stay."""
+    why_missing: str = ""
+    """Why pools are missing that were wanted until now, as a clause for logs. Empty: their configuration has
+    changed.
+    """
 
 
 class DiscoverCatalog(Message, frozen=True, tag=11):
@@ -374,10 +382,20 @@ class SetLevel(Message, frozen=True, tag=16):
 
 
 class SetResourceSubscriptions(Message, frozen=True, tag=17):
-    """The resources that sessions have subscribed to, complete each time."""
+    """All resources of this pool that sessions have subscribed to."""
 
     key: PoolKey
     uris: list[str]
+
+
+class ChangeResourceSubscriptions(Message, frozen=True, tag=48):
+    """The difference to the subscribed resources that the supervisor knows of this pool. So a change costs as
+    much as it is large, however many resources are subscribed to.
+    """
+
+    key: PoolKey
+    add: list[str]
+    drop: list[str]
 
 
 class AnswerAsk(Message, frozen=True, tag=18):
@@ -405,6 +423,15 @@ class SessionEnded(Message, frozen=True, tag=20):
     """
 
     session: SessionId
+
+
+class SessionAbsent(Message, frozen=True, tag=54):
+    """The agent of this session has no open connection, so its leases may end if others wait; or it is there
+    again.
+    """
+
+    session: SessionId
+    absent: bool
 
 
 class SessionNotResumable(Message, frozen=True, tag=4):
@@ -732,6 +759,10 @@ class PoolReport(Struct, frozen=True, kw_only=True, array_like=True):
     breaker: Breaker = "closed"
     retry_after_s: float | None = None
     """Seconds until something may start again, while the pool backs off or its breaker is open."""
+    shortage: str = ""
+    """Why the machine lets carpool start no process, while calls wait for one: a sentence."""
+    left_out: str = ""
+    """The sentence on what carpool leaves out of its lists; empty: nothing."""
 
 
 class ProcessReport(Struct, frozen=True, kw_only=True, array_like=True):
@@ -918,6 +949,14 @@ class JournalRead(Message, frozen=True, tag=45):
     """The sessions at other nodes among the instances that run, or have ended lately."""
 
 
+class SearchPathTold(Message, frozen=True, tag=55):
+    """The directories in which programs of servers are looked up, in order. The supervisor tells them once
+    the login shell has answered, or if it is not asked, and at each later change. Hooks get the same PATH.
+    """
+
+    directories: list[str]
+
+
 class SharingExplained(Message, frozen=True, tag=42):
     """The answer to `ExplainSharing`."""
 
@@ -942,9 +981,11 @@ ToSupervisor = (
     | Survey
     | SetLevel
     | SetResourceSubscriptions
+    | ChangeResourceSubscriptions
     | AnswerAsk
     | ForwardAskProgress
     | SessionEnded
+    | SessionAbsent
     | SessionNotResumable
     | SessionPoolChanged
     | OpenSessions
@@ -979,6 +1020,7 @@ ToBroker = (
     | ElicitationFinished
     | TaskStatusChanged
     | CallsRecorded
+    | SearchPathTold
     | SharingExplained
     | JournalRead
     | CallsLocated

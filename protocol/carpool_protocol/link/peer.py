@@ -29,13 +29,15 @@ from typing import Final
 
 from msgspec import Struct
 
-from carpool_protocol.link.codec import AnyFrame, BadFrame, decode_frame, encode_frames, paid_size
+from carpool_protocol.link.codec import AnyFrame, BadFrame, FrameData, decode_frame, encode_frames, paid_size
 from carpool_protocol.link.messages import AnyMessage, Credit, Heartbeat, Hello
 
 LINK_WINDOW_BYTES: Final = 64 * 1024 * 1024
 """Maximum number of bytes (`paid_size`) that a peer may send before the other reports them as processed."""
 
-HEARTBEAT_S: Final = 1.0
+LEFT_OVER_S: Final = 1.0
+"""After this long without a frame of ours what is left over is sent: credit, and messages for later."""
+HEARTBEAT_S: Final = 60.0
 """After this long without a frame of ours a heartbeat is sent."""
 
 BROKER: Final = "broker"
@@ -97,7 +99,7 @@ class Peer:
         self._window = window_bytes
         self._waiting: deque[AnyMessage] = deque()
         self._delayed: list[AnyMessage] = []
-        self._greetings: list[bytes] = []
+        self._greetings: list[FrameData] = []
         self._out: list[AnyMessage] = []
         self._out_bytes = 0
         self._received_bytes = 0
@@ -122,9 +124,9 @@ class Peer:
         self._out.append(message)
 
     def send_later(self, message: AnyMessage) -> None:
-        """Append a message that costs no credit when the next message is sent, or at the next heartbeat.
+        """Append a message that costs no credit when the next message is sent, or some seconds later.
 
-        It leaves within `HEARTBEAT_S`, keeps its place in the order, and never wakes the peer on its own.
+        It keeps its place in the order, and never wakes the peer on its own.
         """
         if self.up:
             self._delayed.append(message)
@@ -139,7 +141,7 @@ class Peer:
     def has_output(self) -> bool:
         return bool(self._out or self._greetings)
 
-    def take_frames(self, now: float) -> list[bytes]:
+    def take_frames(self, now: float) -> list[FrameData]:
         """The burst as frames, to be sent in this order."""
         frames = self._greetings
         if frames:
@@ -178,7 +180,7 @@ class Peer:
 
     # --- incoming ----------------------------------------------------------------------------------------
 
-    def receive(self, data: bytes, now: float) -> list[LinkEvent]:
+    def receive(self, data: FrameData, now: float) -> list[LinkEvent]:
         """The events of this frame for the owner, in order. Never raises on the peer's bytes."""
         frame = decode_frame(data, self._reader)
         if isinstance(frame, BadFrame):
@@ -306,11 +308,18 @@ class Peer:
     # --- time --------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        return self._sent_at + HEARTBEAT_S if self.up else None
+        if not self.up:
+            return None
+        return self._sent_at + (LEFT_OVER_S if self._has_left_over else HEARTBEAT_S)
+
+    @property
+    def _has_left_over(self) -> bool:
+        return bool(self._delayed or self._received_bytes)
 
     def tick(self, now: float) -> None:
         """Append what is due: left-over credit, else a heartbeat. Never causes events."""
-        if not self.up or now < self._sent_at + HEARTBEAT_S or self._out:
+        due = self.next_deadline()
+        if due is None or now < due or self._out:
             return
         self._append_delayed()
         # Left-over credit waits for an idle second: a frame for each small burst would wake the peer for

@@ -18,8 +18,10 @@ from typing import Protocol
 import trio
 from msgspec import Struct
 
+from carpool_protocol.link.codec import FrameData
 from carpool_protocol.link.messages import AnyMessage, Hello
-from carpool_protocol.link.peer import BROKER, HEARTBEAT_S, LINK_WINDOW_BYTES, LinkEvent, Peer
+from carpool_protocol.link.peer import BROKER, LEFT_OVER_S, LINK_WINDOW_BYTES, LinkEvent, Peer
+from carpool_protocol.runtime.pace import IDLE_S, until_due
 
 Deliver = Callable[[str, list[LinkEvent]], None]
 """Called with the peer's name and the events of one frame, in order."""
@@ -49,7 +51,7 @@ class Link(Protocol):
         ...
 
     def send_later(self, peer: str, message: AnyMessage) -> None:
-        """Append before the peer's next message, within `HEARTBEAT_S`, without a burst of its own."""
+        """Append before the peer's next message, or some seconds later, without a burst of its own."""
         ...
 
     def flush(self) -> None:
@@ -169,7 +171,7 @@ class PeeredLink(ABC):
     # --- for transports ----------------------------------------------------------------------------------
 
     @abstractmethod
-    def _transmit(self, peer: str, frames: list[bytes]) -> str:
+    def _transmit(self, peer: str, frames: list[FrameData]) -> str:
         """Send the frames without blocking. Returns the reason if the peer cannot be reached, else `""`."""
 
     @abstractmethod
@@ -180,11 +182,15 @@ class PeeredLink(ABC):
     def _kick(self) -> None:
         """Wake the task: there are events to announce."""
 
-    def _frame_received(self, name: str, data: bytes, deliver: Deliver) -> None:
-        """Process one frame of this peer."""
+    def _frame_received(self, name: str, data: FrameData, deliver: Deliver) -> int:
+        """Process one frame of this peer. Returns its size. The caller keeps no reference to it: a large
+        frame is freed before its messages are delivered, which may copy them again.
+        """
         self._frames_in += 1
         peer = self._peer(name)
+        size = len(data)
         events = peer.receive(data, trio.current_time())
+        del data
         if peer.has_output:
             self._dirty.add(peer)
         if self._announced:
@@ -192,6 +198,7 @@ class PeeredLink(ABC):
         if events:
             self._heard = True
             deliver(name, events)
+        return size
 
     def _connection_opened(self, name: str, deliver: Deliver) -> None:
         """A connection of this peer was made anew (only the listening end notices)."""
@@ -234,9 +241,12 @@ class PeeredLink(ABC):
 
     async def _send_heartbeats(self) -> None:
         """Send heartbeats, and left-over credit of idle peers."""
+        seen = -1
         while True:
             now = trio.current_time()
-            next_beat = now + HEARTBEAT_S
+            count = self._frames_in + self._frames_out
+            next_beat = now + (LEFT_OVER_S if count != seen else until_due(IDLE_S))
+            seen = count
             for peer in self._peers.values():
                 peer.tick(now)
                 if peer.has_output:

@@ -25,9 +25,11 @@ from contextlib import contextmanager, suppress
 import trio
 import zmq
 
+from carpool_protocol.link.codec import FrameData, SplitFrame
 from carpool_protocol.link.messages import Hello
 from carpool_protocol.link.peer import BROKER, LINK_WINDOW_BYTES, LinkEvent
 from carpool_protocol.link.transport import Deliver, PeeredLink, Settle
+from carpool_protocol.runtime.pace import IDLE_S, until_due
 from carpool_protocol.runtime.poller import ReadySet
 
 # Plain numbers: an operation on pyzmq's flag enums takes about a microsecond, and a single call needs ten.
@@ -39,10 +41,12 @@ _POLLIN = int(zmq.POLLIN)
 _POLLOUT = int(zmq.POLLOUT)
 _POLLIN_POLLOUT = _POLLIN | _POLLOUT
 _RECONNECT_MS = 50
-_POLL_S = 1.0
+_POLL_S = IDLE_S
 """How often the broker's end checks that the file of its socket exists."""
-_BURST_FRAMES = 256
-"""Maximum number of frames that are read before the owner settles and other tasks run."""
+_BURST_BYTES = 1024 * 1024
+"""After so many bytes of frames the owner settles and other tasks run."""
+_FRAME_COST_BYTES = 4 * 1024
+"""The cost of a frame beside its bytes: small ones cost time too."""
 
 
 def checked_address(address: str) -> str:
@@ -122,7 +126,7 @@ class ZmqLink(PeeredLink):
     async def _keep_file(self, socket: "zmq.Socket[bytes]") -> None:
         """Put a vanished socket file back, for supervisors that connect later."""
         while True:
-            await trio.sleep(_POLL_S)
+            await trio.sleep(until_due(_POLL_S))
             self._put_file_back(socket)
 
     def _put_file_back(self, socket: "zmq.Socket[bytes]") -> None:
@@ -161,20 +165,21 @@ class ZmqLink(PeeredLink):
 
         `woken`: the descriptor was signalled.
         """
-        self._deliver_announced(self._deliver)
+        if self._announced:
+            self._deliver_announced(self._deliver)
         take_frame = self._receive_from_supervisor if self.is_broker else self._receive_from_broker
         has_more = True
-        count = 0
+        room = _BURST_BYTES
         try:
-            while has_more and count < _BURST_FRAMES:
-                take_frame(socket)
-                count += 1
+            while has_more and room > 0:
+                room -= take_frame(socket)
                 has_more = self._has_more(socket)  # an EAGAIN costs more than twice as much
         except zmq.Again:
-            if woken and not count:
+            if woken and room == _BURST_BYTES:
                 self._check_connections()
             has_more = self._has_more(socket)
-        self._deliver_announced(self._deliver)
+        if self._announced:
+            self._deliver_announced(self._deliver)
         return has_more
 
     def _has_more(self, socket: "zmq.Socket[bytes]") -> bool:
@@ -184,22 +189,26 @@ class ZmqLink(PeeredLink):
             self._connection_lost(BROKER, "the connection to the broker is gone")
         return bool(events & _POLLIN)
 
-    def _receive_from_broker(self, socket: "zmq.Socket[bytes]") -> None:
-        """Read the next frame of the broker."""
-        self._frame_received(BROKER, socket.recv(_NOBLOCK), self._deliver)
+    def _receive_from_broker(self, socket: "zmq.Socket[bytes]") -> int:
+        """Read the next frame of the broker. Returns its cost."""
+        return self._frame_received(BROKER, socket.recv(_NOBLOCK), self._deliver) + _FRAME_COST_BYTES
 
-    def _receive_from_supervisor(self, socket: "zmq.Socket[bytes]") -> None:
-        """Read the next frame of any supervisor."""
+    def _receive_from_supervisor(self, socket: "zmq.Socket[bytes]") -> int:
+        """Read the next frame of any supervisor. Returns its cost."""
         parts = [socket.recv(_NOBLOCK), socket.recv(_NOBLOCK)]  # a ROUTER never gives a name alone
         while socket.getsockopt(_RCVMORE):
             parts.append(socket.recv(_NOBLOCK))
         name = _name_of(parts[0])
+        if len(parts) == 3 and name:
+            body, head = parts.pop(), parts.pop()
+            return self._frame_received(name, SplitFrame(head, body), self._deliver) + _FRAME_COST_BYTES
         if len(parts) != 2 or not name:
             self._bad_frames += 1
-        elif parts[1]:
-            self._frame_received(name, parts[1], self._deliver)
+        elif parts[1]:  # taken out of the list, so that it can be freed before the messages are delivered
+            return self._frame_received(name, parts.pop(), self._deliver) + _FRAME_COST_BYTES
         else:
             self._connection_opened(name, self._deliver)
+        return _FRAME_COST_BYTES
 
     def _check_connections(self) -> None:
         """Woken with nothing to read: a connection may be lost. A ROUTER notices only when it sends."""
@@ -211,7 +220,7 @@ class ZmqLink(PeeredLink):
 
     # --- from any synchronous code -----------------------------------------------------------------------
 
-    def _transmit(self, peer: str, frames: list[bytes]) -> str:
+    def _transmit(self, peer: str, frames: list[FrameData]) -> str:
         socket = self._socket
         if socket is None:
             return "the link is closed"
@@ -220,10 +229,10 @@ class ZmqLink(PeeredLink):
                 name = peer.encode()
                 for frame in frames:
                     socket.send(name, _NOBLOCK_SNDMORE)
-                    socket.send(frame, _NOBLOCK)
+                    _send(socket, frame)
             else:
                 for frame in frames:
-                    socket.send(frame, _NOBLOCK)
+                    _send(socket, frame)
         except zmq.ZMQError as exc:
             # EHOSTUNREACH at the ROUTER, EAGAIN at the DEALER: without a high-water mark both mean "not
             # connected".
@@ -258,6 +267,14 @@ def _bind(socket: "zmq.Socket[bytes]", address: str) -> None:
         socket.bind(address)
     finally:
         os.umask(old)
+
+
+def _send(socket: "zmq.Socket[bytes]", frame: FrameData) -> None:
+    if isinstance(frame, SplitFrame):
+        socket.send(frame.head, _NOBLOCK_SNDMORE)
+        socket.send(frame.body, _NOBLOCK)
+    else:
+        socket.send(frame, _NOBLOCK)
 
 
 def _name_of(identity: bytes) -> str:

@@ -7,7 +7,7 @@ replays and tests can count.
 Knows nothing of: the kind of work, and what runs between two slices.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -16,18 +16,39 @@ SLICE_UNITS: Final = 5_000
 """Cost of one slice, about 5 ms. A call that passes waits for up to four slices."""
 
 STEP_ENTRIES: Final = 256
-"""Number of entries that the work handles before it yields their cost."""
+"""Number of entries, or of units, that the work handles before it yields their cost."""
 
 Steps = Generator[int, None, T]
+
+
+def batched(entries: Sequence[T]) -> Iterator[Sequence[T]]:
+    """The entries in batches of `STEP_ENTRIES`: work yields its cost behind each."""
+    for start in range(0, len(entries), STEP_ENTRIES):
+        yield entries[start : start + STEP_ENTRIES]
+
+
+def handle_each(entries: Iterable[T], handle: Callable[[T], int]) -> Steps[None]:
+    """Handle these entries, each of which may cost much more than others. `handle`: returns the cost of one,
+    in units.
+    """
+    units = 0
+    for entry in entries:
+        units += handle(entry)
+        if units >= STEP_ENTRIES:
+            yield units
+            units = 0
+    yield units
 
 
 class SlicedWork(Generic[T]):
     """Work that is in progress."""
 
-    __slots__ = ("_steps", "result")
+    __slots__ = ("_steps", "result", "spent_units")
 
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps
+        self.spent_units = 0
+        """The cost of all slices so far."""
         self.result: T
         """The result, set when `run_slice` has returned True."""
 
@@ -36,7 +57,9 @@ class SlicedWork(Generic[T]):
         room_units = SLICE_UNITS
         try:
             while room_units > 0:
-                room_units -= next(self._steps)
+                units = next(self._steps)
+                room_units -= units
+                self.spent_units += units
         except StopIteration as end:
             self.result = end.value
             return True

@@ -8,6 +8,7 @@ parameter), the meaning of a kind or a key, the action of a due timer.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, KeysView
+from itertools import compress
 from typing import Any, Generic, TypeVar
 
 from carpool_protocol.machine.deadlines import Deadlines
@@ -20,6 +21,8 @@ class Timers(Generic[Kind]):
 
     def __init__(self, kinds: Iterable[Kind]) -> None:
         self._of: dict[Kind, Deadlines[Any]] = {kind: Deadlines() for kind in kinds}
+        self._all = list(self._of.values())
+        self._armed = [deadlines.armed for deadlines in self._all]
 
     def arm(self, kind: Kind, key: Hashable, now: float, after: float) -> None:
         """Set a timer that falls due `after` seconds from `now`, in place of any earlier one of this kind and
@@ -62,11 +65,10 @@ class Timers(Generic[Kind]):
     def next_deadline(self) -> float | None:
         """The earliest deadline, or None."""
         earliest: float | None = None
-        for deadlines in self._of.values():
-            if deadlines.armed:
-                deadline = deadlines.next_deadline()
-                if earliest is None or (deadline is not None and deadline < earliest):
-                    earliest = deadline
+        for deadlines in compress(self._all, self._armed):  # kinds without a timer cost nothing
+            deadline = deadlines.next_deadline()
+            if earliest is None or (deadline is not None and deadline < earliest):
+                earliest = deadline
         return earliest
 
     def check(self) -> None:

@@ -17,10 +17,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from carpool_protocol.files import log_format
+from carpool_protocol.runtime.pace import IDLE_S, until_due
 from carpool_protocol.runtime.wallclock import wallclock
 
 PROFILE_VARIABLE = "CARPOOL_PROFILE"
-ALIVE_EVERY_S = 1.0
+ALIVE_EVERY_S = 2 * IDLE_S
+"""The launcher waits for a sign of life more than twice as long."""
 
 
 def run_on_the_fastest_loop(main: Coroutine[Any, Any, int], role: str) -> int:
@@ -68,7 +70,7 @@ async def run_lifeline(
     tasks = [asyncio.create_task(each) for each in (hear_launcher(reader, stop, others), be_ready())]
     try:
         while True:
-            await asyncio.sleep(ALIVE_EVERY_S)
+            await asyncio.sleep(until_due(ALIVE_EVERY_S))
             if writer.transport.get_write_buffer_size() == 0:
                 writer.write(b"alive\n")
     finally:

@@ -1,8 +1,8 @@
 """A daemon process's end of its lifeline: the socket pair between it and the launcher.
 
 It carries text lines. To the launcher: `ready` once; before it perhaps `note TEXT` for the user who starts
-carpool; `alive` every second. A broker writes `alone` in place of `alive` once sessions of an earlier broker
-can no longer come back, `supervisors N` before `ready`, and `idle` when nobody has used carpool for
+carpool; `alive` every four seconds. A broker writes `alone` in place of `alive` once sessions of an earlier
+broker can no longer come back, `supervisors N` before `ready`, and `idle` when nobody has used carpool for
 `idle_exit_s`. A supervisor writes `epoch EPOCH` before it starts anything. From the launcher: `stop`,
 or `stop again` if carpool is started again at once; `gone NAME` (a supervisor has died); to a broker `heir …`
 before anything else (docs/decisions/0019). End of file means that the launcher is dead, and then this process
@@ -19,7 +19,9 @@ from collections.abc import Callable
 
 import trio
 
-ALIVE_EVERY_S = 1.0
+from carpool_protocol.runtime.pace import IDLE_S, until_due
+
+ALIVE_EVERY_S = IDLE_S
 FIRST_LINE_S = 10.0
 _LONGEST_LINE_BYTES = 4096
 
@@ -74,9 +76,9 @@ class Lifeline:
         self._send(f"supervisors {number}\n".encode())
 
     def end_return_period(self) -> None:
-        """Tell the launcher, from the next second on, that no session of an earlier broker can come back.
+        """Tell the launcher, with the next sign of life, that no session of an earlier broker can come back.
 
-        The line is repeated every second, so a launcher that does not read now still gets it.
+        The line is repeated, so a launcher that does not read now still gets it.
         """
         self._alive = b"alone\n"
 
@@ -114,7 +116,7 @@ class Lifeline:
     async def _send_alive(self) -> None:
         while True:
             self._send(self._alive)
-            await trio.sleep(ALIVE_EVERY_S)
+            await trio.sleep(until_due(ALIVE_EVERY_S))
 
     def _send(self, line: bytes) -> None:
         # Only a half line must be completed. A whole line that does not fit may be dropped.

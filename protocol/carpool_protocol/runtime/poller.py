@@ -11,6 +11,7 @@ Rules:
   removed descriptor is dropped, also when its number is in use again within the same round;
 - a hang-up is reported to the callbacks that are set (reading: end of file; writing: EPIPE); while there is
   none, the descriptor is not watched, so it cannot spin;
+- a descriptor that has reached its end of file can be watched for the hang-up alone (`watch_hang_up`);
 - a reader that stops at its share of one turn asks for the next turn (`read_again`), because the kernel
   has nothing more to report;
 - a callback that raises ends `run`: it is a bug in carpool and must be visible.
@@ -32,6 +33,11 @@ Callback = Callable[[], None]
 # takes as long as ours.
 _IN: Final = 1
 _OUT: Final = 4
+# EPOLLET without any event: epoll then reports a hang-up only.
+_HANG_UP: Final = 1 << 31
+
+HEARS_HANG_UPS: Final = hasattr(select, "epoll")
+"""False where `watch_hang_up` reports nothing (macOS): the owner must look now and then."""
 
 
 CROWDED_ROUND: Final = 64
@@ -76,7 +82,7 @@ def _for_selectors(mask: int) -> int:
     return (selectors.EVENT_READ if mask & _IN else 0) | (selectors.EVENT_WRITE if mask & _OUT else 0)
 
 
-_new_poll: Callable[[], "select.epoll | _Selected"] = select.epoll if hasattr(select, "epoll") else _Selected
+_new_poll: Callable[[], "select.epoll | _Selected"] = select.epoll if HEARS_HANG_UPS else _Selected
 
 
 class _WatchedFd:
@@ -84,13 +90,15 @@ class _WatchedFd:
     number.
     """
 
-    __slots__ = ("added_in", "mask", "on_readable", "on_writable", "reading")
+    __slots__ = ("added_in", "has_ended", "mask", "on_readable", "on_writable", "reading")
 
     def __init__(self, on_readable: Callback, added_in: int) -> None:
         self.on_readable = on_readable
         self.added_in = added_in
         self.on_writable: Callback | None = None
         self.reading = True
+        self.has_ended = False
+        """True: only its hang-up is watched, no input."""
         self.mask = 0
 
 
@@ -110,6 +118,11 @@ class ReadySet:
 
     def __len__(self) -> int:
         return len(self._watched)
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds so far: it grows while anything happens."""
+        return self._rounds
 
     def add(self, fd: int, on_readable: Callback) -> None:
         """Watch a descriptor for reading. Raises OSError for one that cannot be polled (a regular file)."""
@@ -132,6 +145,12 @@ class ReadySet:
         """Do not read from this descriptor until `resume_read`: arriving bytes stay in the kernel."""
         entry = self._watched[fd]
         entry.reading = False
+        self._apply(fd, entry)
+
+    def watch_hang_up(self, fd: int) -> None:
+        """Call `on_readable` only when the other end is closed in both directions, and not for input."""
+        entry = self._watched[fd]
+        entry.has_ended = True
         self._apply(fd, entry)
 
     def read_again(self, fd: int) -> None:
@@ -219,6 +238,8 @@ class ReadySet:
 
     def _apply(self, fd: int, entry: _WatchedFd) -> None:
         mask = (_IN if entry.reading else 0) | (_OUT if entry.on_writable is not None else 0)
+        if entry.has_ended:  # with `_OUT` a hang-up is reported anyway
+            mask = mask & _OUT or (_HANG_UP if mask and HEARS_HANG_UPS else 0)
         if mask == entry.mask:
             return
         if not entry.mask:

@@ -23,6 +23,7 @@ import trio
 from carpool_protocol.files import log_rotation
 from carpool_protocol.files.log_format import log_line
 from carpool_protocol.runtime import core_dumps
+from carpool_protocol.runtime.pace import IDLE_S, until_due
 from carpool_protocol.runtime.wallclock import wallclock
 
 EXIT_BUG = 70
@@ -97,5 +98,5 @@ def log_to_stderr(process: str, level: str = "INFO") -> None:
 async def bound_log(log: str) -> None:
     """Keep the log of this process below its bound (`log_rotation`), until cancelled."""
     while True:
-        await trio.sleep(log_rotation.CHECK_S)
+        await trio.sleep(until_due(IDLE_S))
         log_rotation.rotate_in_use(log)

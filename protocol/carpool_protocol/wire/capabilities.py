@@ -18,8 +18,12 @@ import msgspec
 from carpool_protocol.ids import RawJson
 from carpool_protocol.link.messages import Feature, Need
 from carpool_protocol.wire.content import text_of, value_of
+from carpool_protocol.wire.json_scan import has_too_many_parts
 
 FEATURES: Final[tuple[Feature, ...]] = get_args(Feature)
+
+OFFERS_NOTHING: Final = "declares no capability, and has not listed tools either"
+"""The last error of a server that agents see nothing of, though it serves."""
 
 ALL_FEATURES: Final[frozenset[Feature]] = frozenset(FEATURES)
 """Announced for a server whose catalog is not known yet.
@@ -36,8 +40,11 @@ def features_of(capabilities: RawJson) -> list[Feature]:
     """The features that a `capabilities` object announces, in the order of `Feature`.
 
     A family with a value that is no object counts as announced without options (some servers send `true`);
-    `false` and `null` count as not announced. An unreadable object announces nothing.
+    `false` and `null` count as not announced. An unreadable object announces nothing, and so does one with
+    too many parts to be read in one step.
     """
+    if has_too_many_parts(capabilities):
+        return []
     try:
         families = _read(capabilities)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -4,7 +4,9 @@ Owns which members of which messages hold blocks and URIs (MCP 2025-11-25 schema
 `GetPromptResult.messages[].content`, `ReadResourceResult.contents[].uri`, `ResourceLink.uri`,
 `EmbeddedResource.resource.uri`, `ResourceUpdatedNotification.params.uri`). Bytes are cut, never decoded and
 written again: every byte stays except the replaced value and blanks between members. A text that cannot be
-cut or needs no change is returned as the same object.
+cut or needs no change is returned as the same object. An array with more parts than may be looked at in one
+step is not changed: `TooManyPartsError`, so that nothing that had to be changed passes as it is. The same
+holds for an object with more members than are cut (`change_members_strictly`).
 
 Takes legal JSON that is free of control bytes, as `jsonrpc.decode` returns it. Knows nothing of: versions,
 servers, the meaning of a URI.
@@ -17,7 +19,15 @@ import msgspec
 from msgspec import Raw
 
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson
-from carpool_protocol.wire.json_scan import key_text, members, without_half_pairs
+from carpool_protocol.wire.json_scan import (
+    MAX_MEMBERS,
+    MAX_NAMES_BYTES,
+    MAX_PARTS,
+    has_too_many_parts,
+    key_text,
+    members,
+    without_half_pairs,
+)
 from carpool_protocol.wire.jsonrpc import quote
 
 Change = Callable[[bytes], bytes]
@@ -28,6 +38,24 @@ MAX_COMMAS: Final = 1_000_000
 
 _read_list = msgspec.json.Decoder(list[Raw]).decode
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class TooManyPartsError(Exception):
+    """A change would have to look at more than it may in one step."""
+
+    text = (
+        "It would take too long to adapt it for this agent, which is done for objects of up to "
+        f"{MAX_MEMBERS:,} members with {MAX_NAMES_BYTES // 1024} KiB of names, and for up to {MAX_PARTS:,} "
+        "parts."
+    )
+    """The reason, for people."""
+
+
+def elements_to_change(raw: bytes) -> list[bytes] | None:
+    """As `elements`, of an array whose elements are all looked at. Raises `TooManyPartsError`."""
+    if has_too_many_parts(raw):
+        raise TooManyPartsError
+    return elements(raw)
 
 
 def elements(raw: bytes) -> list[bytes] | None:
@@ -53,8 +81,8 @@ def elements(raw: bytes) -> list[bytes] | None:
 
 
 def change_elements(raw: bytes, change: Change) -> bytes:
-    """The array with `change` applied to every element."""
-    found = elements(raw)
+    """The array with `change` applied to every element. Raises `TooManyPartsError`."""
+    found = elements_to_change(raw)
     if found is None:
         return raw
     changed = [change(element) for element in found]
@@ -85,6 +113,16 @@ def change_members(raw: bytes, changes: Mapping[str, Change | None]) -> bytes:
     return raw if is_same else b"{%b}" % b",".join(parts)
 
 
+def change_members_strictly(raw: bytes, changes: Mapping[str, Change | None]) -> bytes:
+    """As `change_members`, of a value that must not pass as it is where it is an object that cannot be cut.
+    Raises `TooManyPartsError` then.
+    """
+    changed = change_members(raw, changes)
+    if changed is raw and raw[:1] == b"{" and members(raw) is None:
+        raise TooManyPartsError
+    return changed
+
+
 def mentions(raw: bytes, quoted: bytes) -> bool:
     """True if a text can have a member or string with this spelling. Escapes within names are not
     considered.
@@ -98,16 +136,20 @@ def with_uri(definition: RawJson, key: str, uri: str) -> RawJson:
 
 
 def change_blocks(method: str, result: RawJson, change: Change) -> RawJson:
-    """The result of a `tools/call` or `prompts/get` with every content block changed. Other results stay."""
+    """The result of a `tools/call` or `prompts/get` with every content block changed. Other results stay.
+    Raises `TooManyPartsError`.
+    """
     if method == "tools/call":
-        return RawJson(change_members(result, {"content": lambda content: change_elements(content, change)}))
+        return RawJson(
+            change_members_strictly(result, {"content": lambda content: change_elements(content, change)})
+        )
     if method == "prompts/get":
         return RawJson(
-            change_members(
+            change_members_strictly(
                 result,
                 {
                     "messages": lambda messages: change_elements(
-                        messages, lambda it: change_members(it, {"content": change})
+                        messages, lambda it: change_members_strictly(it, {"content": change})
                     )
                 },
             )
@@ -119,7 +161,7 @@ def rewrite_uris(method: str, body: RawJson, outward: Callable[[str], str]) -> R
     """The result (of `notifications/resources/updated`: the params) with the URIs that agents see.
 
     Only for scopes with colliding URIs. URIs in texts and in `structuredContent` stay as the server wrote
-    them.
+    them. Raises `TooManyPartsError`.
     """
     if not mentions(body, b'"uri"'):
         return body
@@ -132,11 +174,13 @@ def rewrite_uris(method: str, body: RawJson, outward: Callable[[str], str]) -> R
         return raw if shown == original else quote(shown)
 
     def block(raw: bytes) -> bytes:
-        if block_type(raw) == "resource_link":
-            return change_members(raw, {"uri": uri})
-        if block_type(raw) == "resource":
-            return change_members(raw, {"resource": lambda inner: change_members(inner, {"uri": uri})})
-        return raw
+        kind = block_type(raw)
+        if kind == "resource":
+            return change_members_strictly(
+                raw, {"resource": lambda inner: change_members_strictly(inner, {"uri": uri})}
+            )
+        # A block whose type cannot be read may be a link.
+        return change_members_strictly(raw, {"uri": uri}) if kind in {"resource_link", None} else raw
 
     def result(raw: bytes) -> bytes:
         return rewrite_uris("tools/call", RawJson(raw), outward)
@@ -144,19 +188,19 @@ def rewrite_uris(method: str, body: RawJson, outward: Callable[[str], str]) -> R
     match method:
         case "resources/read":
             return RawJson(
-                change_members(
+                change_members_strictly(
                     body,
                     {
                         "contents": lambda found: change_elements(
-                            found, lambda it: change_members(it, {"uri": uri})
+                            found, lambda it: change_members_strictly(it, {"uri": uri})
                         )
                     },
                 )
             )
         case "notifications/resources/updated":
-            return RawJson(change_members(body, {"uri": uri}))
+            return RawJson(change_members_strictly(body, {"uri": uri}))
         case "tasks/get":
-            return RawJson(change_members(body, {"result": result}))
+            return RawJson(change_members_strictly(body, {"result": result}))
         case _:
             return change_blocks(method, body, block)
 

@@ -6,14 +6,14 @@ is left; an unknown kind of content block, schema or request is not: strict read
 `specification/*/changelog`.)
 
 Invariants: a message that needs no change is returned as the same object, after a search for a few words at
-most; no bytes raise; everything that is not named here stays byte for byte.
+most; bytes raise nothing but `TooManyPartsError`; everything that is not named here stays byte for byte.
 
 Knows nothing of: the agent's identity and capabilities (only what no agent of its version can have declared),
 URIs.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -21,15 +21,18 @@ from msgspec import Struct
 
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.content import (
+    TooManyPartsError,
     block_type,
     change_blocks,
     change_members,
+    change_members_strictly,
     elements,
+    elements_to_change,
     mentions,
     text_of,
     value_of,
 )
-from carpool_protocol.wire.json_scan import fields, key_text
+from carpool_protocol.wire.json_scan import fields, has_too_many_parts, key_text, members
 from carpool_protocol.wire.jsonrpc import quote
 
 NEWEST: Final = "2025-11-25"
@@ -42,6 +45,12 @@ LINKS_SINCE: Final = "2025-06-18"
 """`ResourceLink` (2025-06-18, changelog)."""
 ELICITATION_SINCE: Final = "2025-06-18"
 """`elicitation/create` (2025-06-18, changelog); mode `url`, titled and multi-select enums: 2025-11-25."""
+
+MAX_REPEATED_BYTES: Final = 8 * 1024 * 1024
+"""The limit for what stands beside the blocks of sampling messages and is repeated for each block."""
+
+MAX_MIRRORED_BYTES: Final = 2 * 1024 * 1024
+"""The limit for a result whose `structuredContent` is removed or becomes a text: it is read several times."""
 
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
@@ -66,7 +75,7 @@ def downgrade_result(method: str, version: str, result: RawJson) -> RawJson:
 
     `structuredContent` that is no object is removed for every agent of the handshake era (2025-11-25 schema,
     `CallToolResult`: an object; 2026-07-28: any value). If there is no other content, its JSON becomes a
-    text.
+    text. Raises `TooManyPartsError`.
     """
     if version >= STATELESS:
         return result
@@ -87,38 +96,51 @@ def _without_odd_structure(result: RawJson) -> RawJson:
     value = value_of(result, "structuredContent")
     if value is None or value[:1] == b"{":
         return result
+    if len(result) > MAX_MIRRORED_BYTES:
+        raise TooManyPartsError
     content = value_of(result, "content")
-    whole = change_members(result, {"structuredContent": None})
+    whole = change_members_strictly(result, {"structuredContent": None})
     if value == b"null" or content not in {None, b"[]"}:
         return RawJson(whole)
     mirror = b'[{"type":"text","text":%b}]' % quote(value.decode(errors="replace"))
     if content is None:
         inner = whole.strip()[1:-1].strip()
         return RawJson(b'{"content":%b%b%b}' % (mirror, b"," if inner else b"", inner))
-    return RawJson(change_members(whole, {"content": lambda _: mirror}))
+    return RawJson(change_members_strictly(whole, {"content": lambda _: mirror}))
 
 
 def _older_block(version: str, block: bytes) -> bytes:
-    kind = block_type(block)
+    found = fields(block) if block[:1] == b"{" else None
+    if found is None and block[:1] == b"{":
+        raise TooManyPartsError
+    kind = _text_in(found, "type") if found is not None else None
+    if found is None or kind not in {"audio", "resource_link"}:
+        return block
     if kind == "audio" and version < AUDIO_SINCE:
-        size_bytes = len((value_of(block, "data") or b"")[1:-1]) * 3 // 4
-        sort = _plain("", text_of(block, "mimeType") or "of unknown type")
+        size_bytes = len(found.get("data", b"")[1:-1]) * 3 // 4
+        sort = _plain("", _text_in(found, "mimeType") or "of unknown type")
         return _text(
-            block, f"[Audio ({sort}, about {size_bytes} bytes): this agent's version of MCP has no audio.]"
+            found, f"[Audio ({sort}, about {size_bytes} bytes): this agent's version of MCP has no audio.]"
         )
     if kind == "resource_link" and version < LINKS_SINCE:
-        name = text_of(block, "title") or text_of(block, "name") or "Resource"
-        mime = text_of(block, "mimeType")
-        description = text_of(block, "description")
-        link = f"[Resource link] {name}: {text_of(block, 'uri') or ''}"
+        name = _text_in(found, "title") or _text_in(found, "name") or "Resource"
+        mime = _text_in(found, "mimeType")
+        description = _text_in(found, "description")
+        link = f"[Resource link] {name}: {_text_in(found, 'uri') or ''}"
         return _text(
-            block, link + (f" ({mime})" if mime else "") + (f"\n{description}" if description else "")
+            found, link + (f" ({mime})" if mime else "") + (f"\n{description}" if description else "")
         )
     return block
 
 
-def _text(block: bytes, text: str) -> bytes:
-    annotations = value_of(block, "annotations")
+def _text_in(block: Mapping[str, bytes], key: str) -> str | None:
+    """As `text_of`, of an object that is cut already."""
+    found = block.get(key, b"")
+    return key_text(found) if found[:1] == b'"' else None
+
+
+def _text(block: Mapping[str, bytes], text: str) -> bytes:
+    annotations = block.get("annotations")
     kept = b"" if annotations is None else b',"annotations":' + annotations
     return b'{"type":"text","text":%b%b}' % (quote(text), kept)
 
@@ -181,13 +203,16 @@ def downgrade_ask(version: str, method: str, params: RawJson) -> RawJson | Canno
     """
     if version >= NEWEST:
         return params
-    match method:
-        case "sampling/createMessage":
-            return _sampling(version, params)
-        case "elicitation/create":
-            return _elicitation(version, params)
-        case _:
-            return params
+    try:
+        match method:
+            case "sampling/createMessage":
+                return _sampling(version, params)
+            case "elicitation/create":
+                return _elicitation(version, params)
+            case _:
+                return params
+    except TooManyPartsError as error:
+        return CannotDowngrade(INVALID_PARAMS, f"This cannot be asked of the agent. {error.text}")
 
 
 def _sampling(version: str, params: RawJson) -> RawJson | CannotDowngrade:
@@ -201,24 +226,38 @@ def _sampling(version: str, params: RawJson) -> RawJson | CannotDowngrade:
     if tools is not None and tools not in {b"[]", b"null"}:
         return CannotDowngrade(INVALID_PARAMS, "This agent has not declared sampling.tools.")
     if tools is not None or mentions(params, b'"toolChoice"'):
-        params = RawJson(change_members(params, {"tools": None, "toolChoice": None}))
-    found = elements(value_of(params, "messages") or b"")
+        params = RawJson(change_members_strictly(params, {"tools": None, "toolChoice": None}))
+    found = elements_to_change(value_of(params, "messages") or b"")
     if found is None:
         return params
     messages: list[bytes] = []
+    repeated_bytes = 0
     for message in found:
         content = value_of(message, "content") or b""
-        for block in (elements(content) or []) if content[:1] == b"[" else [content]:
-            if block_type(block) in {"tool_use", "tool_result"}:
-                return CannotDowngrade(INVALID_PARAMS, "This agent has not declared sampling.tools.")
-            messages.append(_with_content(message, content, _older_block(version, block)))
+        blocks = (elements(content) or []) if content[:1] == b"[" else [content]
+        if any(block_type(block) in {"tool_use", "tool_result"} for block in blocks):
+            return CannotDowngrade(INVALID_PARAMS, "This agent has not declared sampling.tools.")
+        older = [_older_block(version, block) for block in blocks]
+        if older == [content]:
+            messages.append(message)
+            continue
+        begin, end = _around(message, "content")
+        repeated_bytes += len(blocks) * (len(begin) + len(end))
+        if repeated_bytes > MAX_REPEATED_BYTES:
+            raise TooManyPartsError
+        messages += [b"%b%b%b" % (begin, block, end) for block in older]
     if len(messages) == len(found) and all(new is old for new, old in zip(messages, found, strict=True)):
         return params
-    return RawJson(change_members(params, {"messages": lambda _: b"[%b]" % b",".join(messages)}))
+    return RawJson(change_members_strictly(params, {"messages": lambda _: b"[%b]" % b",".join(messages)}))
 
 
-def _with_content(message: bytes, old: bytes, new: bytes) -> bytes:
-    return message if new is old else change_members(message, {"content": lambda _: new})
+def _around(raw: bytes, key: str) -> tuple[bytes, bytes]:
+    """An object as the text before and the text after the value of this member, the last of doubles. Other
+    doubles are left out.
+    """
+    cuts = members(raw) or []
+    kept = [raw[cut.key : cut.value_end] for cut in cuts if key_text(raw[cut.key : cut.key_end]) != key]
+    return b"{%b%b:" % (b"".join(each + b"," for each in kept), quote(key)), b"}"
 
 
 def _elicitation(version: str, params: RawJson) -> RawJson | CannotDowngrade:
@@ -233,6 +272,8 @@ def _elicitation(version: str, params: RawJson) -> RawJson | CannotDowngrade:
     if (text_of(params, "mode") or "form") != "form":
         return CannotDowngrade(INVALID_PARAMS, "This agent has declared elicitation in form mode only.")
     schema = value_of(params, "requestedSchema") or b""
+    if has_too_many_parts(schema):
+        raise TooManyPartsError
     properties = fields(value_of(schema, "properties") or b"")
     if properties is None:
         return params
@@ -251,11 +292,11 @@ def _elicitation(version: str, params: RawJson) -> RawJson | CannotDowngrade:
     if not changes:
         return params
     return RawJson(
-        change_members(
+        change_members_strictly(
             params,
             {
-                "requestedSchema": lambda it: change_members(
-                    it, {"properties": lambda all_: change_members(all_, changes)}
+                "requestedSchema": lambda it: change_members_strictly(
+                    it, {"properties": lambda all_: change_members_strictly(all_, changes)}
                 )
             },
         )

@@ -4,20 +4,25 @@ For lines that `msgspec` does not read (rule 16): over the cap, broken, or legal
 pair (`"\ud83d"`: the result of `JSON.stringify` on a cut emoji). Its tools:
 
 - `TopLevelScanner` finds the top-level `id` of a line that arrives in chunks and is not kept;
-- `members` cuts one JSON object into its keys and values, as offsets (`fields`: as names and raw values);
+- `scan_ends` finds it in a kept line, from the beginning and the end only, so that its work is bounded;
+- `members` cuts one JSON object into its keys and values, as offsets (`fields`: as names and raw values), a
+  long one with one pass of `msgspec`;
+- `has_too_many_parts` tells if a value has more parts than may be looked at in one step;
 - `without_half_pairs` copies a text so that `msgspec` can check it, with the same length and offsets.
 
-All work is done by regular expressions without backtracking (possessive, so linear), with one Python step per
-token of the top level and per run of deeper brackets; nothing recurses. If a key stands twice the last one
-counts, as in every common reader.
+The rest is done by regular expressions without backtracking (possessive, so linear), with one Python step per
+token of the top level and per run of deeper brackets; nothing recurses. The steps for one text are bounded,
+whatever its length is: what needs more is not cut, or not scanned to its end. If a key stands twice the last
+one counts, as in every common reader.
 
 Knows nothing of: the meaning of messages, UTF-8 (bytes are compared, never decoded).
 """
 
 import json
 import re
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -33,13 +38,35 @@ MAX_MEMBERS = 1000
 size.
 """
 
-STEPS = 100_000
-BYTES_PER_STEP = 32
-"""Limit of effort for one text: `STEPS`, and one more step for each `BYTES_PER_STEP` bytes.
+MAX_NAMES_BYTES = 256 * 1024
+"""An object whose names are longer together, as written, is not cut. Each name is decoded, compared without
+regard to case and written again, so a name of megabytes would take seconds. A shorter object cannot have so
+much, so an object that was cut once can be cut again.
+"""
+
+MAX_PARTS = 20_000
+"""The limit for a value whose every part is looked at in one step (`has_too_many_parts`). That takes about a
+fifth of a second at most. No message has nearly as many.
+"""
+
+STEPS = 10_000
+"""Limit of effort for one text, of any length: some 10 ms.
 
 Real payloads need far less. A text that was built to cost more (towers of brackets) is given up, so that it
 does not delay all others.
 """
+
+LONG_BYTES = 16 * 1024
+"""A longer object is cut by `msgspec`, which takes a tenth of the time. Only a short one repays no decoder of
+its own.
+"""
+
+ENDS_BYTES = 1024 * 1024
+"""So much of the beginning of a refused line is scanned for its id. To scan all of a long line takes seconds,
+for all servers of a process.
+"""
+_LAST_BYTES = 4 * MAX_TOKEN_BYTES
+"""And so much of its end: servers that do not write the id first write it last, or before short members."""
 
 _STRING = rb'"(?s:[^"\\]++|\\.)*+"'
 _FLAT = rb'[^"{}\[\]]++|' + _STRING
@@ -75,11 +102,18 @@ _half_pair = re.compile(
     rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"  # a first half without a second
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"  # a second half without a first
 )
+_COLON_AND_SHORT = _BLANK + rb":" + _BLANK + rb"(" + _STRING + rb"|" + _SCALAR + rb")" + _BLANK
+_last_id = re.compile(
+    rb"%b(?:,%b%b%b)*+}%b" % (_COLON_AND_SHORT, _BLANK, _STRING, _COLON_AND_SHORT, _BLANK)
+).fullmatch
+"""What follows the key of an id that only short members follow, up to the end of the line."""
 
 _read_text = msgspec.json.Decoder(str).decode
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON = b'"\\,:'
 _OPEN_OBJECT, _OPEN_ARRAY, _CLOSE_OBJECT, _CLOSE_ARRAY = b"{[}]"
+
+T = TypeVar("T")
 
 Phase = Literal["key", "colon", "value", "after"]
 """The next expected token in the top-level object."""
@@ -90,9 +124,32 @@ def without_half_pairs(text: bytes) -> bytes:
 
     It is legal JSON exactly if `text` is, for a reader that accepts half pairs. Use it for checks and
     offsets, not for content: escaped backslashes become `__`, which is legal in a string only, as they are,
-    because after them a `\ud83d` is no escape.
+    because after them a `\ud83d` is no escape; and each `\ud` becomes `\uf`, which begins no half of a pair,
+    also where it stood in a whole one. So it costs no step of Python for each.
     """
-    return _half_pair.sub(rb"\\ufffd", text.replace(rb"\\", b"__"))
+    return text.replace(rb"\\", b"__").replace(rb"\ud", rb"\uf").replace(rb"\uD", rb"\uf")
+
+
+def replace_half_pairs(text: bytes) -> bytes:
+    r"""A copy with `\ufffd` for each half surrogate pair, and else the same: for content that `msgspec` is to
+    read. In one pass, without a step of Python for each.
+    """
+    if b"\0" in text:
+        return text  # no legal JSON, so no reader takes it
+    hidden = text.replace(rb"\\", b"\0\0")  # after them a `\ud83d` is no escape
+    return _half_pair.sub(rb"\\ufffd", hidden).replace(b"\0\0", rb"\\")
+
+
+def read_despite_half_pairs(read: Callable[[bytes], T], raw: bytes) -> T:
+    """Read JSON that another program wrote, with U+FFFD for each half surrogate pair. `read`: of `msgspec`,
+    whose errors it raises.
+    """
+    try:
+        return read(raw)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return read(replace_half_pairs(raw))
 
 
 def legal_id(raw: bytes) -> bool:
@@ -131,9 +188,17 @@ def members(raw: bytes) -> list[Member] | None:
     """The members of one JSON object in their order, doubles included.
 
     For legal JSON only (checked by the caller, through `without_half_pairs` if needed). None if `raw` does
-    not begin as an object, has more than `MAX_MEMBERS`, or costs more than its `STEPS`.
+    not begin as an object, has more than `MAX_MEMBERS` or `MAX_NAMES_BYTES`, or costs more than `STEPS`.
     """
+    if len(raw) > LONG_BYTES:
+        try:
+            return _members_of_long(raw)
+        except _TooMuchToCutError:
+            return None
+        except _UNREADABLE:  # nested too deeply for `msgspec`, or no legal JSON
+            pass
     found: list[Member] = []
+    left_bytes = MAX_NAMES_BYTES
     pos = _skip_blank(raw, 0)
     if raw[pos : pos + 1] != b"{":
         return None
@@ -142,7 +207,7 @@ def members(raw: bytes) -> list[Member] | None:
         return found
     while len(found) < MAX_MEMBERS:
         key = _string(raw, pos)
-        if key is None:
+        if key is None or (left_bytes := left_bytes - (key.end() - pos)) < 0:
             return None
         colon = _skip_blank(raw, key.end())
         if raw[colon : colon + 1] != b":":
@@ -162,12 +227,85 @@ def members(raw: bytes) -> list[Member] | None:
     return None
 
 
-def fields(raw: bytes) -> dict[str, bytes] | None:
+class _Key:
+    """A key of a long object. Equal to no other, so that `msgspec` keeps each of doubles in its place."""
+
+    __slots__ = ()
+
+
+class _TooMuchToCutError(Exception):
+    """An object has more than `MAX_MEMBERS` or `MAX_NAMES_BYTES`."""
+
+
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def _members_of_long(raw: bytes) -> list[Member]:
+    """`members` of an object whose values `msgspec` measures. Raises `_UNREADABLE` and
+    `_TooMuchToCutError`.
+    """
+    try:
+        values = _values(raw)
+    except _UNREADABLE:
+        values = _values(without_half_pairs(raw))
+    found: list[Member] = []
+    left_bytes = MAX_NAMES_BYTES
+    pos = _skip_blank(raw, 0)
+    for value in values:
+        key = _skip_blank(raw, pos + 1)  # behind the bracket or comma
+        key_end = _past(_string, raw, key)
+        left_bytes -= key_end - key
+        if left_bytes < 0:
+            raise _TooMuchToCutError
+        begin = _skip_blank(raw, _skip_blank(raw, key_end) + 1)
+        end = begin + memoryview(value).nbytes
+        found.append(Member(key, key_end, begin, end))
+        pos = _skip_blank(raw, end)
+    return found
+
+
+def _values(raw: bytes) -> Iterable[msgspec.Raw]:
+    """The values of an object, in their order."""
+    keys = 0
+    left_chars = MAX_NAMES_BYTES
+
+    def key_read(_type: type, key: object) -> _Key:
+        nonlocal keys, left_chars
+        keys += 1
+        left_chars -= len(str(key))
+        # Before the next one is read: millions of them would take much memory.
+        if keys > MAX_MEMBERS or left_chars < 0:
+            raise _TooMuchToCutError
+        return _Key()
+
+    return msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=key_read).decode(raw).values()
+
+
+@cache
+def _many_parts(most: int) -> "re.Pattern[bytes]":
+    return re.compile(rb'(?:[^",{\[]*+(?:%b[^",{\[]*+)*+[,{\[]){%d}+' % (_STRING, most))
+
+
+def has_too_many_parts(raw: bytes, most: int = MAX_PARTS) -> bool:
+    """True if a legal JSON value has so many parts: commas and opening brackets outside of strings, at any
+    depth.
+
+    Elements and members cost many times their size where each is cut out, and a limit in bytes does not
+    bound them. A text of any length is one part, whatever it holds.
+    """
+    return (
+        raw.count(b",") + raw.count(b"{") + raw.count(b"[") >= most
+        and _many_parts(most).match(raw) is not None
+    )
+
+
+def fields(raw: bytes, readable: bytes | None = None) -> dict[str, bytes] | None:
     """The members of one legal JSON object by name, the last of doubles. None where `members` returns None.
+    `readable`: `without_half_pairs` of it, from who has that already.
 
     Unlike `msgspec` it reads keys with half a surrogate pair (as Python text that holds it too).
     """
-    cuts = members(raw)
+    cuts = members(raw if readable is None else readable)
     if cuts is None:
         return None
     found: dict[str, bytes] = {}
@@ -194,7 +332,7 @@ def _skip_blank(data: bytes, pos: int) -> int:
 
 def _value_end(raw: bytes, pos: int) -> int | None:
     if raw[pos : pos + 1] in {b"{", b"["}:
-        pos, depth, _ = _skip_nested(raw, pos + 1, 1, 0, STEPS + len(raw) // BYTES_PER_STEP)
+        pos, depth, _ = _skip_nested(raw, pos + 1, 1, 0, STEPS)
         return None if depth else pos
     found = _string(raw, pos) or _scalar(raw, pos)
     return found.end() if found else None
@@ -226,6 +364,29 @@ def _skip_nested(data: bytes, pos: int, depth: int, floor: int, steps: int) -> t
         else:
             break
     return pos, depth, steps
+
+
+def scan_ends(line: bytes) -> tuple[RawJson | None, bool | None]:
+    """The id of a line and its `is_answer`, as `TopLevelScanner` finds them in its first `ENDS_BYTES`.
+
+    Of a line that is longer or was given up, that is still open there and has had no id, the id may also
+    stand at the end, before short members at most. Text that looks like that in legal JSON is at the top
+    level: a bracket would follow otherwise. In a line that was cut behind an inner object it may be the id of
+    that object. An id in the middle is not found.
+    """
+    scanner = TopLevelScanner()
+    scanner.feed(line[:ENDS_BYTES])
+    is_whole = len(line) <= ENDS_BYTES and not scanner.was_given_up
+    if is_whole or "id" in scanner.keys or not scanner.is_inside:
+        return scanner.id, scanner.is_answer
+    end = line[-_LAST_BYTES:]
+    key = end.rfind(b'"id"')
+    if key < 1 or end[:key].rstrip()[-1:] != b",":
+        return None, scanner.is_answer
+    found = _last_id(end, key + len(b'"id"'))
+    raw = found[1] if found else b""
+    is_answer = scanner.is_answer
+    return (RawJson(raw) if raw and legal_id(raw) else None), is_answer
 
 
 class TopLevelScanner:
@@ -270,6 +431,16 @@ class TopLevelScanner:
         return RawJson(self._id) if self._id is not None and legal_id(self._id) else None
 
     @property
+    def is_inside(self) -> bool:
+        """True while the object of the line has begun and not ended."""
+        return self._depth > 0 and (not self._done or self.was_given_up)
+
+    @property
+    def was_given_up(self) -> bool:
+        """True if the line has cost more than its `STEPS`."""
+        return self._steps < 0
+
+    @property
     def is_answer(self) -> bool | None:
         """False with a method, True with a result or an error, None with neither."""
         if "method" in self.keys:
@@ -281,7 +452,7 @@ class TopLevelScanner:
         data = self._carry + chunk if self._carry else chunk
         self._carry = b""
         pos, end = 0, len(data)
-        self._steps += 2 + len(chunk) // BYTES_PER_STEP  # two, because a chunk of one byte needs no more
+        self._steps += 2  # a chunk of one byte needs no more
         while pos < end and not self._done:
             self._steps -= 1
             if self._steps < 0:

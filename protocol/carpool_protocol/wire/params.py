@@ -13,7 +13,6 @@ Everything here takes legal JSON that is free of control bytes, as `jsonrpc.deco
 Knows nothing of: the caller, existing names, open tokens.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -23,8 +22,8 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson
-from carpool_protocol.wire.json_scan import MAX_MEMBERS, fields, key_text, members
-from carpool_protocol.wire.jsonrpc import FIRST_OF_ID, has_white_space, quote
+from carpool_protocol.wire.json_scan import MAX_MEMBERS, MAX_NAMES_BYTES, fields, key_text, members
+from carpool_protocol.wire.jsonrpc import FIRST_OF_ID, MAX_ID_BYTES, has_white_space, quote, quote_name
 
 
 class ParamsError(Struct, frozen=True):
@@ -32,6 +31,18 @@ class ParamsError(Struct, frozen=True):
 
     text: str
     """A clause for people about the form, never with a value."""
+
+    @property
+    def sentence(self) -> str:
+        """The clause as a sentence, to stand behind other sentences."""
+        return capitalized_sentence(self.text)
+
+
+def capitalized_sentence(clause: str) -> str:
+    """Return a clause with a capital and a full stop. The name of a method keeps its small letter."""
+    text = clause.removesuffix(".")
+    is_method = "/" in text.partition(" ")[0]
+    return f"{text if is_method else text[:1].upper() + text[1:]}."
 
 
 class CallParams(Struct, frozen=True, gc=False):
@@ -43,7 +54,9 @@ class CallParams(Struct, frozen=True, gc=False):
     meta: RawJson
     """An object: `_meta` without `progressToken`. `ABSENT` when there was no `_meta`."""
     token: RawJson
-    """The raw `progressToken`, a string or an integer. `ABSENT` when there was none."""
+    """The raw `progressToken`, a string or an integer of at most `MAX_ID_BYTES`. `ABSENT` when there was
+    none.
+    """
     has_more: bool = False
     """`rest` may hold members other than `arguments`."""
 
@@ -57,9 +70,12 @@ _SMALL_BYTES = 64 * 1024
 _OWN = {name.casefold(): name for name in ("name", "uri", "arguments", "_meta")}
 _OWN_IN_META = {"progresstoken": "progressToken"}
 
-_NOT_AN_OBJECT = ParamsError(f"the params must be an object of at most {MAX_MEMBERS} members")
-_BAD_META = ParamsError(f"_meta must be an object of at most {MAX_MEMBERS} members")
-_BAD_TOKEN = ParamsError("progressToken must be a string or an integer")
+_SIZE = (
+    f"an object of at most {MAX_MEMBERS} members, with names of at most {MAX_NAMES_BYTES // 1024} KiB in all"
+)
+_NOT_AN_OBJECT = ParamsError(f"the params must be {_SIZE}")
+_BAD_META = ParamsError(f"_meta must be {_SIZE}")
+_BAD_TOKEN = ParamsError(f"progressToken must be a string or an integer of at most {MAX_ID_BYTES} bytes")
 _NO_TOKEN = ParamsError("progressToken is missing")
 _BAD_NAME = ParamsError("the params must have a name, a valid string")
 _BAD_ARGUMENTS = ParamsError("arguments must be an object")
@@ -107,8 +123,7 @@ _read_call = msgspec.json.Decoder(_Call).decode
 _read_call_line = msgspec.json.Decoder(_CallLine).decode
 _read_progress = msgspec.json.Decoder(_Progress).decode
 _read_all = msgspec.json.Decoder(dict[str, Raw]).decode
-_write = msgspec.json.Encoder().encode
-_token_alone = re.compile(rb'\{"progressToken":(-?[0-9]++|"[^"\\]*+")\}').fullmatch
+_token_alone = re.compile(rb'\{"progressToken":(-?[0-9]{1,64}+|"[^"\\]{0,512}+")\}').fullmatch
 
 
 def split_call(params: RawJson) -> CallParams | ParamsError:
@@ -133,7 +148,9 @@ def split_call_line(line: bytes) -> tuple[RawJson, CallParams | ParamsError] | N
     except _UNREADABLE:
         return None
     raw_id = bytes(seen.id)
-    if raw_id[0] not in FIRST_OF_ID or seen.result is not _NOTHING or seen.error is not _NOTHING:
+    if len(raw_id) > MAX_ID_BYTES or raw_id[0] not in FIRST_OF_ID:
+        return None
+    if seen.result is not _NOTHING or seen.error is not _NOTHING:
         return None
     if has_white_space(line):  # valid JSON, but it must be one line for every reader (rule 1)
         return None
@@ -233,9 +250,13 @@ _split_known_meta = lru_cache(256)(_split_any_meta)
 
 
 def _token(raw: bytes) -> RawJson | None:
-    """A valid token, `ABSENT` for null, None for a value that is neither a string nor an integer."""
+    """A valid token, `ABSENT` for null, None for a value that is neither a string nor an integer, or is too
+    long.
+    """
     if raw == b"null":
         return ABSENT
+    if len(raw) > MAX_ID_BYTES:
+        return None
     return RawJson(raw) if raw[:1] == b'"' or raw.removeprefix(b"-").isdigit() else None
 
 
@@ -260,14 +281,7 @@ def _wrong_case(found: Mapping[str, bytes], own: Mapping[str, str]) -> ParamsErr
 
 
 def _object(found: Mapping[str, bytes]) -> RawJson:
-    return RawJson(b"{%b}" % b",".join(_quote_key(key) + b":" + raw for key, raw in found.items()))
-
-
-def _quote_key(key: str) -> bytes:
-    try:
-        return _write(key)
-    except UnicodeEncodeError:
-        return json.dumps(key).encode()  # half a surrogate pair stays as it came
+    return RawJson(b"{%b}" % b",".join(quote_name(key) + b":" + raw for key, raw in found.items()))
 
 
 def _join(*found: tuple[bytes, Raw]) -> RawJson:
@@ -276,8 +290,8 @@ def _join(*found: tuple[bytes, Raw]) -> RawJson:
 
 def call_params(name: str, rest: RawJson, meta: RawJson, token: RawJson) -> RawJson:
     """The params of a `tools/call` from the parts of `split_call` (`token` may be another)."""
-    if not meta and not token and rest.startswith(b'{"'):  # nearly every call
-        return RawJson(b'{"name":%b,%b' % (quote(name), rest[1:]))
+    if token and not meta and rest.startswith(b'{"'):  # nearly every call
+        return RawJson(b'{"name":%b,"_meta":{"progressToken":%b},%b' % (quote(name), token, rest[1:]))
     inner = rest[1:-1].strip()
     parts = [b'{"name":', quote(name)]
     if inner:

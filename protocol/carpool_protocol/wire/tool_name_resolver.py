@@ -1,6 +1,6 @@
 """The tool names that agents see: how they are formed, and the meaning of every other spelling.
 
-Owns legal server names, `server__tool`, shortening and collisions, the table of spellings, and the server
+Owns legal server names, `server__tool`, shortening and collisions, the meaning of spellings, and the server
 that a spelling reads as a name of. Invariants:
 
 - A qualified name matches `[a-zA-Z0-9_-]{1,64}`, which every model API accepts. A lower bound leaves room for
@@ -9,7 +9,7 @@ that a spelling reads as a name of. Invariants:
 - A name depends only on its own server, tool, prefix, separator and bound and on the names of other servers.
   Exception: tools of the same set that get the same name all carry a hash of their own (server, tool), so
   order and other tools have no influence.
-- Names are looked up in a table, never split: `a_b` + `c` and `a` + `b_c` look alike once joined.
+- Every way to split a name is looked up: `a_b` + `c` and `a` + `b_c` look alike once joined.
 - A server's tool names never let one of its tools mean a spelling that reads as a name of another server
   (`NamePrefixes`), even if that server's tools are not in the table.
 
@@ -21,8 +21,9 @@ import hashlib
 import heapq
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
+from operator import itemgetter
 
 from msgspec import Struct
 
@@ -44,11 +45,19 @@ _SERVER_NAME = re.compile(r"[A-Za-z0-9-]+(_[A-Za-z0-9-]+)*")
 
 _HASH_CHARS = 8
 
+_NAME_UNITS = 2
+"""The cost of one name, plus one unit for this many characters. See `SlicedWork`."""
+_CHARS_OF_UNIT = 16
+
 _SUGGESTIONS = 3
 _SUGGESTION_CUTOFF = 0.6
 _RANKED = 16
 _MAX_GUESSED_CHARS = 2 * MAX_NAME_CHARS
 _REMEMBERED_GUESSES = 128
+_SEARCHED_NAMES = 1024
+"""Similar names are searched among so many: each server's share is equal, its first names count."""
+_MAX_CANDIDATES = 16
+"""So many tools of one server can share one legal form. The form is ambiguous from two on."""
 
 Tool = tuple[ServerName, str]
 """A tool by its real names: the server as configured, and the server's own name for the tool."""
@@ -189,11 +198,10 @@ def qualifying_all(
     names: dict[Tool, str] = {}
     hashed: dict[Tool, int] = {}
     unprefixed: set[Tool] = set()
-    step = slices.STEP_ENTRIES
-    for at, key in enumerate(tools, 1):
-        if not at % step:
-            yield 2 * step
+
+    def add_name(key: Tool) -> int:
         server, tool = key
+        units = _NAME_UNITS + len(tool) // _CHARS_OF_UNIT
         prefix = prefixes.get(server)
         names[key] = qualify(server, tool, separator, prefix, most=most)
         hashed[key] = 0
@@ -202,28 +210,49 @@ def qualifying_all(
             or not (prefix == "" or server in heads.ambiguous_servers)
             or heads.may_mean(names[key], server)
         ):
-            continue
+            return units
         unprefixed.add(key)
         names[key] = qualify(server, tool, separator, most=most)
         if not heads.may_mean(names[key], server):
             hashed[key] = 1
             names[key] = qualify(server, tool, separator, hashed=1, most=most)
+        return units
+
+    yield from slices.handle_each(tools, add_name)
     while len(set(names.values())) < len(names):
         sharing: dict[str, list[Tool]] = {}
         for key, name in names.items():
             sharing.setdefault(name, []).append(key)
         yield len(names)
-        count = 0
-        for group in sharing.values():
-            if len(group) > 1:
-                for key in group:
-                    count += 1
-                    if not count % step:
-                        yield 4 * step
-                    prefix = None if key in unprefixed else prefixes.get(key[0])
-                    hashed[key] += 1
-                    names[key] = qualify(*key, separator, prefix, hashed=hashed[key], most=most)
+        for some in slices.batched([key for group in sharing.values() if len(group) > 1 for key in group]):
+            for key in some:
+                prefix = None if key in unprefixed else prefixes.get(key[0])
+                hashed[key] += 1
+                names[key] = qualify(*key, separator, prefix, hashed=hashed[key], most=most)
+            yield 4 * len(some)
     return names
+
+
+LegalForms = Mapping[Tool, Sequence[str]]
+"""By (server, legal form): the server's own names that are not legal and have this form."""
+
+
+def legal_forms(tools: Iterable[Tool]) -> slices.Steps[LegalForms]:
+    """Find the legal forms of names that are not legal themselves."""
+    found: dict[Tool, list[str]] = {}
+
+    def add_form(key: Tool) -> int:
+        server, tool = key
+        units = 1 + len(tool) // _CHARS_OF_UNIT
+        if tool and _ILLEGAL_CHAR.search(tool) is None:
+            return units
+        having = found.setdefault((server, legalise(tool)), [])
+        if len(having) < _MAX_CANDIDATES:
+            having.append(tool)
+        return _NAME_UNITS + units
+
+    yield from slices.handle_each(tools, add_form)
+    return found
 
 
 def spellings(server: str, tool: str, prefix: str | None = None) -> list[str]:
@@ -236,16 +265,27 @@ def spellings(server: str, tool: str, prefix: str | None = None) -> list[str]:
     found: dict[str, None] = {}
     legal = legalise(tool)
     for name in (tool,) if legal == tool else (tool, legal):
-        for head in (prefix, server) if prefix else (server,):
-            found[f"{head}__{name}"] = None
-            found[f"{head}_{name}"] = None
-            found[f"mcp__{head}__{name}"] = None
-            found[f"mcp:{head}:{name}"] = None
-            found[f"mcp:{head}.{name}"] = None
-            found[f"mcp_{head}_{name}"] = None
-            found[f"{head}.{name}"] = None
+        for head in _spelled_heads(server, prefix):
+            found[head + name] = None
         found[name] = None
     return list(found)
+
+
+def _spelled_heads(server: str, prefix: str | None) -> list[str]:
+    """What stands before the tool in each spelling but the bare one."""
+    return [
+        head
+        for name in ((prefix, server) if prefix else (server,))
+        for head in (
+            f"{name}__",
+            f"{name}_",
+            f"mcp__{name}__",
+            f"mcp:{name}:",
+            f"mcp:{name}.",
+            f"mcp_{name}_",
+            f"{name}.",
+        )
+    ]
 
 
 def _name_prefixes(name: str, separator: str) -> set[str]:
@@ -368,19 +408,24 @@ class Resolver:
     A qualified name always means itself. Every other spelling counts only if no qualified name is written
     that way; the longer forms of names come first, because an agent with a higher bound sees them in its
     list. So a plain name that two tools came to share is ambiguous from then on. A spelling that reads as a
-    name of a server never means a tool of another one. The table of other spellings is built at the first
-    lookup of one.
+    name of a server never means a tool of another one. A spelling is taken apart, and no tool is spelled out:
+    the price of a lookup grows with the number of servers at most.
     """
 
     __slots__ = (
-        "_exact",
         "_guesses",
+        "_head_chars",
         "_heads",
+        "_legal_forms",
         "_longer",
+        "_longer_owners",
+        "_meanings",
         "_names",
-        "_others",
+        "_owners",
         "_prefixes",
+        "_servers",
         "_similar_names",
+        "_spelled",
     )
 
     def __init__(
@@ -389,75 +434,112 @@ class Resolver:
         prefixes: Mapping[ServerName, str | None] | None = None,
         heads: NamePrefixes = NO_NAME_PREFIXES,
         longer: Mapping[Tool, str] | None = None,
+        legal: LegalForms | None = None,
     ) -> None:
-        """`names`: the result of `qualify_all`, distinct values. `longer`: the same for a higher bound."""
+        """`names`: the result of `qualify_all`, distinct values. `longer`: the same for a higher bound.
+        `legal`: the result of `legal_forms` for these tools, where it is known.
+        """
         self._names = names
         self._longer = longer or {}
         self._prefixes = prefixes or {}
         self._heads = heads
-        self._exact = {name: ResolvedName(server, tool, name) for (server, tool), name in names.items()}
-        self._others: dict[str, ResolvedName | AmbiguousName] | None = None
+        self._legal_forms = slices.run_all_slices(legal_forms(names)) if legal is None else legal
+        self._owners = dict(zip(names.values(), names, strict=True))
+        self._longer_owners = dict(zip(self._longer.values(), self._longer, strict=True))
+        self._servers = dict.fromkeys(map(itemgetter(0), names))
+        self._spelled: dict[str, list[ServerName]] = {}
+        """By what stands before a tool: the servers."""
+        for server in self._servers:
+            for head in _spelled_heads(server, self._prefixes.get(server)):
+                self._spelled.setdefault(head, []).append(server)
+        self._head_chars = sorted({len(head) for head in self._spelled})
+        self._meanings: dict[str, ResolvedName | AmbiguousName] = {}
         self._guesses: dict[str, NoSuchName] = {}
+        """The results for spellings that mean no tool and were asked for lately."""
         self._similar_names: _SimilarNames | None = None
 
     def resolve(self, spelling: str) -> Resolution:
-        """The tool that `spelling` means. Takes one lookup, or a few milliseconds if there is no such
+        """The tool that `spelling` means. Takes a few lookups, or a few milliseconds if there is no such
         name.
         """
-        exact = self._exact.get(spelling)
+        return self.meaning(spelling) or self.guess(spelling)
+
+    def meaning(self, spelling: str) -> ResolvedName | AmbiguousName | None:
+        """The same; None if there is no such name."""
+        exact = self._owners.get(spelling)
         if exact is not None:
-            return exact
-        if self._others is None:
-            self._others = self._spell_out()
-        return self._others.get(spelling) or self._guess(spelling)
+            return ResolvedName(*exact, spelling)
+        meant = self._longer_owners.get(spelling)
+        if meant is not None:
+            return ResolvedName(*meant, self._names[meant])
+        found = self._meanings.get(spelling)
+        if found is None:
+            found = self._taken_apart(spelling)
+            if found is not None and len(spelling) <= _MAX_GUESSED_CHARS:
+                if len(self._meanings) >= _REMEMBERED_GUESSES:
+                    self._meanings.clear()
+                self._meanings[spelling] = found
+        return found
+
+    def _taken_apart(self, spelling: str) -> ResolvedName | AmbiguousName | None:
+        strong, weak = self._read(spelling)
+        if len(strong) == 1 and not weak:
+            return ResolvedName(*strong[0], self._names[strong[0]])
+        if not strong:
+            return None
+        return AmbiguousName(tuple(sorted({self._names[tool] for tool in (*strong, *weak)})))
 
     def aliases(self, server: ServerName, tool: str) -> list[str]:
         """The spellings that mean this tool alone, besides its qualified name. Empty for an unknown tool."""
         qualified = self._names.get((server, tool))
         if qualified is None:
             return []
-        meant = self._exact[qualified]
+        meant = ResolvedName(server, tool, qualified)
         forms = spellings(server, tool, self._prefixes.get(server))
         if (longer := self._longer.get((server, tool), qualified)) not in forms:
             forms.insert(0, longer)
-        return [form for form in forms if form != qualified and self.resolve(form) is meant]
+        return [form for form in forms if form != qualified and self.meaning(form) == meant]
 
-    def _spell_out(self) -> dict[str, ResolvedName | AmbiguousName]:
-        others: dict[str, ResolvedName | AmbiguousName] = {}
-        shared: dict[str, list[str]] = {}
-        weaker: list[tuple[str, ResolvedName]] = []
-        """Spellings that read as a name of the tool's server, and more so as one of another server."""
-        for meant in self._exact.values():
-            is_crossed = meant.server in self._heads.ambiguous_servers
-            bare = {meant.tool, legalise(meant.tool)}
-            for form in spellings(meant.server, meant.tool, self._prefixes.get(meant.server)):
-                if form in self._exact:
-                    continue
-                if (is_crossed or form in bare) and not self._heads.may_mean(form, meant.server):
-                    if is_crossed and meant.server in self._heads.all_servers_of(form):
-                        weaker.append((form, meant))
-                    continue
-                first = others.setdefault(form, meant)
-                if first is not meant and isinstance(first, ResolvedName):
-                    shared.setdefault(form, [first.qualified]).append(meant.qualified)
-        for form, meant in weaker:
-            stronger = others.get(form)
-            if isinstance(stronger, ResolvedName):
-                shared.setdefault(form, [stronger.qualified]).append(meant.qualified)
-        for form, candidates in shared.items():
-            others[form] = AmbiguousName(tuple(sorted(set(candidates))))
-        for tool, name in self._longer.items():
-            if name not in self._exact:
-                others[name] = self._exact[self._names[tool]]
-        return others
+    def _read(self, spelling: str) -> tuple[list[Tool], list[Tool]]:
+        """The tools that are spelled this way. The second list has those whose server the spelling reads as a
+        name of, and more so as one of another server.
+        """
+        strong: list[Tool] = []
+        weak: list[Tool] = []
+        for server, tool in self._tools_spelled(spelling):
+            is_crossed = server in self._heads.ambiguous_servers
+            is_bare = spelling == tool or spelling == legalise(tool)
+            if not (is_crossed or is_bare) or self._heads.may_mean(spelling, server):
+                strong.append((server, tool))
+            elif is_crossed and server in self._heads.all_servers_of(spelling):
+                weak.append((server, tool))
+        return strong, weak
 
-    def _guess(self, spelling: str) -> NoSuchName:
+    def _tools_spelled(self, spelling: str) -> Iterable[Tool]:
+        found: dict[Tool, None] = {}
+        for chars in self._head_chars:
+            for server in self._spelled.get(spelling[:chars], ()):
+                found.update(self._tools_named(server, spelling[chars:]))
+        # A bare name that reads as a name of a server is one of that server only.
+        readers = self._heads.all_servers_of(spelling)
+        for server in readers or self._servers:
+            found.update(self._tools_named(server, spelling))
+        return found
+
+    def _tools_named(self, server: ServerName, name: str) -> dict[Tool, None]:
+        found = dict.fromkeys((server, own) for own in self._legal_forms.get((server, name), ()))
+        if (server, name) in self._names:
+            found[server, name] = None
+        return found
+
+    def guess(self, spelling: str) -> NoSuchName:
+        """The names that are similar to `spelling`, which means none."""
         if len(spelling) > _MAX_GUESSED_CHARS:
             return NoSuchName(())
         known = self._guesses.get(spelling)
         if known is None:
             if self._similar_names is None:
-                self._similar_names = _SimilarNames(self._exact.values())
+                self._similar_names = _SimilarNames(_equal_shares(self._names))
             known = NoSuchName(self._similar_names.similar_to(spelling, self._heads.servers_of(spelling)))
             if len(self._guesses) >= _REMEMBERED_GUESSES:
                 self._guesses.clear()
@@ -503,6 +585,20 @@ class _SimilarNames:
             if ratio >= _SUGGESTION_CUTOFF:
                 ranked.append((-ratio, name.qualified))
         return tuple(qualified for _, qualified in sorted(ranked)[:_SUGGESTIONS])
+
+
+def _equal_shares(names: Mapping[Tool, str]) -> Iterable[ResolvedName]:
+    """The names that are searched for similar ones: at most `_SEARCHED_NAMES`, so that no server takes the
+    place of the others.
+    """
+    by_server: dict[ServerName, list[Tool]] = {}
+    for tool in names:
+        by_server.setdefault(tool[0], []).append(tool)
+    room = _SEARCHED_NAMES
+    for left, tools in zip(range(len(by_server), 0, -1), sorted(by_server.values(), key=len), strict=True):
+        for tool in tools[: room // left]:
+            yield ResolvedName(*tool, names[tool])
+        room -= min(len(tools), room // left)
 
 
 def _trigrams(text: str) -> set[str]:

@@ -42,6 +42,14 @@ def test_ours_are_our_user_and_root(uid: int, is_ours: bool) -> None:
     assert peer_credentials.is_ours(FakeSocket(4711, uid, 4711)) is is_ours
 
 
-def test_where_the_system_does_not_tell_nobody_is_turned_away() -> None:
+@linux
+@behaviour("private:peers")
+def test_a_process_whose_owner_cannot_be_found_is_refused_where_owners_are_told() -> None:
+    assert peer_credentials.peer(FakeSocket(OSError("no"))) is None
+    assert not peer_credentials.is_ours(FakeSocket(OSError("no")))
+
+
+def test_where_the_system_does_not_tell_nobody_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_credentials, "_SO_PEERCRED", None)
     assert peer_credentials.peer(FakeSocket(OSError("no"))) is None
     assert peer_credentials.is_ours(FakeSocket(OSError("no")))

@@ -41,7 +41,7 @@ def test_headers_and_the_url_are_secrets_and_the_name_of_the_server_is_none() ->
         headers={"Authorization": "Bearer token-1", "X-Key": "key-2"},
         logins="/state/logins",
     )
-    environ = {**remote.to_environment(), "MINE": "mine-3"}
+    environ = {**remote.to_environment(), "MY_TOKEN": "mine-3", "MODE": "production"}
     assert secrets_of(environ) == {
         "https://mcp.test/s3cret", "Bearer token-1", "token-1", "key-2", "mine-3"
     }  # fmt: skip

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from carpool_protocol.carrier.attach_line import WorkspaceChanged
 from carpool_protocol.carrier.streams import (
     CONTROL,
+    ClientAbsent,
     CloseStream,
     ControlMessage,
     ExchangeClientGone,
@@ -39,6 +40,8 @@ WORDS: list[ControlMessage] = [
     ExchangeClientGone(3),
     CloseStream(),
     OpenCallsRaised(9),
+    ClientAbsent(True),
+    ClientAbsent(False),
     ExchangeEnded(10**17),
     StreamClosed("it is over"),
     OpenStream(workspace="shop"),

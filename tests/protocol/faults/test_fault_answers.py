@@ -37,11 +37,11 @@ PROMISED = {
     "attach_refused",
     "unavailable": "unavailable waiting_line_full waited_too_long too_many_calls starting_failed "
     "backing_off given_up stopped paused operator_cancelled_unsent disabled draining closing supervisor_away "
-    "breaker_open cannot_start node_away not_offered "
+    "breaker_open cannot_start node_away not_offered offline "
     "state_lost arguments_too_many too_many_a_minute hook_failed not_running",
     "lost": "lost instance_died node_lost timed_out ran_too_long cut_off operator_cancelled link_broken "
-    "answer_overdue bad_answer answer_too_large needs_url url_declined unread_answers answer_denied "
-    "answer_hook_failed",
+    "agent_away answer_overdue bad_answer answer_too_large needs_url url_declined unread_answers "
+    "answer_denied answer_hook_failed",
 }
 
 

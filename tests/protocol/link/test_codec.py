@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import msgpack
 
 from carpool_protocol.ids import AskId, CallId, Epoch, RawJson, SessionId
 from carpool_protocol.link.codec import (
@@ -11,6 +12,8 @@ from carpool_protocol.link.codec import (
     AnyFrame,
     BadFrame,
     Frame,
+    FrameData,
+    SplitFrame,
     decode_frame,
     encode_frames,
     paid_size,
@@ -32,7 +35,7 @@ from tests.behaviours import behaviour
 from tests.kit.link_messages import call
 
 
-def decoded(data: bytes) -> AnyFrame:
+def decoded(data: FrameData) -> AnyFrame:
     frame = decode_frame(data)
     assert isinstance(frame, Frame)
     return frame
@@ -52,6 +55,30 @@ def test_a_message_with_more_than_a_frame_of_payload_travels_alone() -> None:
     messages = [call(1, 10), call(2, FRAME_BYTES + 1), call(3, 10), call(4, 10)]
     frames = [decoded(data) for data in encode_frames("b1", "s1", messages, cargo_bytes=FRAME_BYTES + 400)]
     assert [[m.call for m in f.messages if isinstance(m, Call)] for f in frames] == [[1], [2], [3, 4]]
+
+
+def test_the_body_of_a_long_answer_stands_beside_its_frame_and_is_not_copied() -> None:
+    body = RawJson(b'"' + b"x" * FRAME_BYTES + b'"')
+    answer = CallAnswered(CallId(2), True, body, ttl_ms=5, urls=(RawJson(b"{}"),))
+    small = CallAnswered(CallId(1), False, RawJson(b"{}"))
+    first, split, last = encode_frames("s1", "b1", [small, answer, small], cargo_bytes=len(body))
+    assert isinstance(split, SplitFrame)
+    assert split.body is body
+    assert len(split.head) < 100
+    assert len(split) == len(split.head) + len(body)
+    back = decode_frame(split, "broker")
+    assert back == Frame(sender="s1", receiver="b1", messages=[answer])
+    assert isinstance(back, Frame)
+    assert back.messages[0].body is body  # type: ignore[union-attr]  # an answer, as seen above
+    assert decoded(first).messages == decoded(last).messages == [small]
+
+
+@pytest.mark.parametrize(
+    "messages", [[], [CallAnswered(CallId(1), False, RawJson(b"{}"))] * 2, [Heartbeat()], [call(1, 5)]]
+)
+def test_a_body_beside_anything_but_one_answer_is_no_frame(messages: list[AnyMessage]) -> None:
+    head = msgpack.encode(("s1", "b1", messages))
+    assert isinstance(decode_frame(SplitFrame(head, b"{}")), BadFrame)
 
 
 sizes = st.one_of(st.integers(0, 200), st.integers(FRAME_BYTES - 300, FRAME_BYTES + 300), st.just(100_000))
@@ -117,9 +144,10 @@ def test_no_bytes_can_make_the_decoder_raise(data: bytes) -> None:
 @given(st.data())
 def test_a_damaged_frame_is_a_value(data: st.DataObject) -> None:
     (whole,) = encode_frames("b1", "s1", [call(1, 30), CancelCall(call=CallId(2), reason="no")])
+    assert isinstance(whole, bytes)
     at = data.draw(st.integers(0, len(whole) - 1))
     damaged = whole[:at] + bytes([data.draw(st.integers(0, 255))]) + whole[at + 1 :]
-    for piece in (damaged, whole[:at]):
+    for piece in (damaged, whole[:at], SplitFrame(damaged, b"body")):
         assert isinstance(decode_frame(piece), (Frame, BadFrame))
 
 

@@ -28,16 +28,18 @@ def test_the_login_shell_comes_first_whatever_the_daemon_was_started_with() -> N
     assert merged_path(None, "/usr/bin:/bin", everything) == ["/usr/bin", "/bin"]
 
 
+@behaviour("path:clones")
 @behaviour("path:login")
 @given(ENTRIES | st.none(), ENTRIES)
-def test_every_entry_is_absolute_and_stands_once_and_none_is_of_a_project(
+def test_every_entry_is_absolute_and_stands_once_and_only_the_login_shell_names_one_of_a_project(
     login: list[str] | None, own: list[str]
 ) -> None:
     said = merged_path(
         None if login is None else joined(login), joined(own), lambda each: not each.startswith("/p/")
     )
-    usable = {"/a", "/b", "/c d"}
-    assert set(said) == usable & {*(login or ()), *own}
+    anywhere = {"/a", "/b", "/c d"}
+    usable = {*anywhere, "/p/bin"}
+    assert set(said) == usable & {*(login or ())} | anywhere & {*own}
     assert len(said) == len(set(said))
     first = [each for each in dict.fromkeys(login or ()) if each in usable]
     assert said[: len(first)] == first

@@ -1,9 +1,11 @@
 """The clock that stands still, on clocks that a test moves."""
 
+import pytest
 import trio
 from trio.testing import MockClock
 
-from carpool_protocol.runtime.steady_clock import LONGEST_GAP_S, TICK_S, SteadyClock
+from carpool_protocol.runtime.pace import IDLE_S, LATE_S, Pace
+from carpool_protocol.runtime.steady_clock import JUMP_S, TICK_S, SteadyClock
 from tests.behaviours import behaviour
 
 
@@ -49,6 +51,21 @@ async def test_time_in_which_the_process_was_frozen_is_left_out_and_told_once(
     assert machine.clock() - before < 20
 
 
+@pytest.mark.parametrize(("late_s", "jumps"), [(LATE_S - 0.5, 0), (LATE_S + IDLE_S, 1)])
+async def test_an_idle_process_that_wakes_late_on_a_loaded_machine_was_not_stopped(
+    late_s: float, jumps: int, autojump_clock: MockClock
+) -> None:
+    machine = FakeClocks()
+    pace = Pace(lambda: 0, machine.monotonic)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(machine.clock.watch, machine.jump, pace)
+        await trio.sleep(10 * IDLE_S)  # idle by now
+        machine.frozen_s += late_s
+        await trio.sleep(3 * IDLE_S)
+        nursery.cancel_scope.cancel()
+    assert machine.jumped == jumps
+
+
 @behaviour("silence:clock-jump")
 async def test_a_machine_that_slept_is_seen_by_its_wall_clock_and_no_time_is_left_out(
     autojump_clock: MockClock,
@@ -61,5 +78,5 @@ async def test_a_machine_that_slept_is_seen_by_its_wall_clock_and_no_time_is_lef
 
 async def test_a_wall_clock_that_is_adjusted_a_little_is_no_jump(autojump_clock: MockClock) -> None:
     machine = FakeClocks()
-    little = LONGEST_GAP_S / 2
+    little = JUMP_S / 2
     assert await watched(machine, *[("slept_s", little)] * 4) == [0, 0, 0, 0]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from carpool_protocol.ids import RawJson
 from carpool_protocol.link.messages import Feature
 from carpool_protocol.wire.capabilities import ALL_FEATURES, FEATURES, capabilities_of, features_of
+from carpool_protocol.wire.json_scan import MAX_PARTS
 from tests.behaviours import behaviour
 
 
@@ -44,6 +45,7 @@ def test_features_are_read_from_what_a_server_announces() -> None:
         (b"null", []),
         (b"", []),
         (b"[" * 100_000, []),
+        (b'{"tools":{},"logging":{%b}}' % b",".join(b'"%d":0' % n for n in range(MAX_PARTS)), []),
     ],
 )
 def test_odd_capabilities_are_read_leniently_and_never_raise(raw: bytes, expected: list[Feature]) -> None:

@@ -1,6 +1,7 @@
 """Content blocks and URIs in messages: cut out and replaced, everything else byte for byte."""
 
 import json
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.content import (
     MAX_COMMAS,
+    TooManyPartsError,
     change_blocks,
     change_members,
     elements,
@@ -17,6 +19,8 @@ from carpool_protocol.wire.content import (
     value_of,
     with_uri,
 )
+from carpool_protocol.wire.json_scan import MAX_MEMBERS, MAX_PARTS
+from tests.behaviours import behaviour
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4),
@@ -121,8 +125,67 @@ def test_a_body_in_which_nothing_is_to_be_changed_comes_back_as_the_same_object(
 
 @given(st.binary(max_size=30))
 @settings(deadline=None)
-def test_no_bytes_raise(raw: bytes) -> None:
+def test_bytes_raise_nothing_but_that_they_cannot_be_changed(raw: bytes) -> None:
     for text in (raw, b'{"content":' + raw + b"}", b'{"content":[{"uri":' + raw + b"}]}"):
-        rewrite_uris("tools/call", RawJson(text), shout)
-        change_blocks("tools/call", RawJson(text), lambda _: b"0")
+        with suppress(TooManyPartsError):
+            rewrite_uris("tools/call", RawJson(text), shout)
+        with suppress(TooManyPartsError):
+            change_blocks("tools/call", RawJson(text), lambda _: b"0")
         value_of(text, "content")
+
+
+def crowded(text: bytes) -> bytes:
+    """The object with so many more members that it is not cut."""
+    return text[:-1] + b"".join(b',"m%d":0' % n for n in range(MAX_MEMBERS + 1)) + b"}"
+
+
+LINK = b'{"type":"resource_link","uri":"x:a"}'
+
+
+@behaviour("answers:bounded-rewrite")
+@pytest.mark.parametrize(
+    ("method", "body"),
+    [
+        ("tools/call", crowded(b'{"content":[%b]}' % LINK)),
+        ("tools/call", b'{"content":[%b]}' % crowded(LINK)),
+        ("tools/call", b'{"content":[{"type":"resource","resource":%b}]}' % crowded(b'{"uri":"x:a"}')),
+        ("prompts/get", b'{"messages":[%b]}' % crowded(b'{"content":%b}' % LINK)),
+        ("resources/read", b'{"contents":[%b]}' % crowded(b'{"uri":"x:a"}')),
+        ("tasks/get", crowded(b'{"result":{"content":[%b]}}' % LINK)),
+        ("notifications/resources/updated", crowded(b'{"uri":"x:a"}')),
+    ],
+)
+def test_an_object_with_more_members_than_are_cut_is_refused_and_never_passed_as_it_is(
+    method: str, body: bytes
+) -> None:
+    with pytest.raises(TooManyPartsError):
+        rewrite_uris(method, RawJson(body), shout)
+
+
+@behaviour("answers:bounded-rewrite")
+@pytest.mark.parametrize(
+    ("method", "begin", "element", "end"),
+    [
+        ("tools/call", b'{"content":[', b'{"type":"resource_link","uri":"x:a"}', b"]}"),
+        ("prompts/get", b'{"messages":[', b'{"content":{"type":"resource_link","uri":"x:a"}}', b"]}"),
+        ("resources/read", b'{"contents":[', b'{"uri":"x:a"}', b"]}"),
+        ("tasks/get", b'{"result":{"content":[', b'{"type":"resource_link","uri":"x:a"}', b"]}}"),
+    ],
+)
+def test_an_array_that_takes_too_long_to_change_is_refused_and_never_passed_as_it_is(
+    method: str, begin: bytes, element: bytes, end: bytes
+) -> None:
+    def result(count: int) -> RawJson:
+        return RawJson(begin + b",".join([element] * count) + end)
+
+    assert rewrite_uris(method, result(100), shout).count(b"x:a") == 0
+    with pytest.raises(TooManyPartsError):
+        rewrite_uris(method, result(MAX_PARTS), shout)
+
+
+def test_what_is_not_looked_at_does_not_count() -> None:
+    other = b",".join([b'{"uri":"x:a"}'] * MAX_PARTS)
+    text = b"1,2," * MAX_PARTS
+    body = b'{"structuredContent":{"a":[%b]},"content":[{"type":"text","text":"%b"}]}' % (other, text)
+    raw = RawJson(body)
+    assert rewrite_uris("tools/call", raw, shout) is raw

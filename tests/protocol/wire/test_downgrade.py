@@ -1,6 +1,7 @@
 """What agents of older versions are given instead of what they cannot know."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -9,13 +10,17 @@ from hypothesis import strategies as st
 from mcp_types import CallToolResult, Tool
 
 from carpool_protocol.ids import RawJson
+from carpool_protocol.wire import content, downgrade, json_scan
+from carpool_protocol.wire.content import TooManyPartsError
 from carpool_protocol.wire.downgrade import (
+    MAX_MIRRORED_BYTES,
     CannotDowngrade,
     downgrade_ask,
     downgrade_result,
     downgrade_tool,
     tool_edit,
 )
+from carpool_protocol.wire.json_scan import MAX_PARTS
 from tests.behaviours import behaviour
 
 VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"]
@@ -47,6 +52,14 @@ def kinds(version: str) -> list[str]:
 
 
 # --- results -----------------------------------------------------------------------------------------------
+
+
+def test_a_result_or_block_with_too_many_members_to_be_read_does_not_pass_as_it_is() -> None:
+    more = {f"m{n}": 0 for n in range(1001)}
+    for value in ({"content": [LINK | more]}, {"content": [LINK]} | more):
+        with pytest.raises(TooManyPartsError):
+            result("2024-11-05", value)
+        assert result("2025-11-25", value) == value
 
 
 @behaviour("downgrade:content")
@@ -310,7 +323,7 @@ def test_elicitation_by_url_and_elicitation_before_its_time_are_refused() -> Non
 
 @given(st.binary(max_size=20), st.sampled_from(VERSIONS))
 @settings(deadline=None)
-def test_no_bytes_raise(junk: bytes, version: str) -> None:
+def test_bytes_raise_nothing_but_that_they_cannot_be_changed(junk: bytes, version: str) -> None:
     for text in (
         junk,
         b'{"content":' + junk + b"}",
@@ -321,8 +334,65 @@ def test_no_bytes_raise(junk: bytes, version: str) -> None:
         b'{"requestedSchema":{"properties":{"oneOf":' + junk + b'},"required":' + junk + b"}}",
     ):
         raw_text = RawJson(text)
-        downgrade_result("tools/call", version, raw_text)
-        downgrade_result("prompts/get", version, raw_text)
+        for method in ("tools/call", "prompts/get"):
+            with suppress(TooManyPartsError):
+                downgrade_result(method, version, raw_text)
         downgrade_tool(version, raw_text)
         downgrade_ask(version, "sampling/createMessage", raw_text)
         downgrade_ask(version, "elicitation/create", raw_text)
+
+
+# --- bounds ----------------------------------------------------------------------------------------------
+
+
+@behaviour("answers:bounded-rewrite")
+@pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
+def test_a_result_that_takes_too_long_to_downgrade_is_refused(method: str) -> None:
+    block = b'{"type":"audio"}' if method == "tools/call" else b'{"content":{"type":"audio"}}'
+    many = RawJson(b'{"content":[%b]}' % b",".join([block] * MAX_PARTS))
+    many = RawJson(many.replace(b'"content":[', b'"messages":[')) if method == "prompts/get" else many
+    with pytest.raises(TooManyPartsError):
+        downgrade_result(method, "2024-11-05", many)
+    assert downgrade_result(method, "2025-11-25", many) is many, "its agents know all of it"
+
+
+def test_an_odd_structure_of_many_megabytes_is_refused() -> None:
+    long = RawJson(b'{"structuredContent":"%b"}' % (b"a" * MAX_MIRRORED_BYTES))
+    with pytest.raises(TooManyPartsError):
+        downgrade_result("tools/call", "2025-11-25", long)
+
+
+@behaviour("answers:bounded-rewrite")
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("sampling/createMessage", {"messages": [{"content": TEXT}] * MAX_PARTS}),
+        ("sampling/createMessage", {"messages": [{"content": [TEXT] * MAX_PARTS}]}),
+        ("sampling/createMessage", {"messages": [{"x": "x" * 100_000, "content": [TEXT] * 100}]}),
+        ("elicitation/create", form(["a"] * MAX_PARTS, m=MULTI)),
+        ("elicitation/create", form(m={"type": "string", "oneOf": [{"const": "a"}] * MAX_PARTS})),
+    ],
+)
+def test_an_ask_that_takes_too_long_to_downgrade_is_answered_with_an_error(
+    method: str, params: object
+) -> None:
+    refusal = ask("2025-06-18", method, params)
+    assert isinstance(refusal, CannotDowngrade)
+    assert refusal.code == -32602
+    assert "too long" in refusal.text
+
+
+def test_a_message_is_cut_once_and_not_again_for_each_of_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_bytes = 0
+
+    def counted(raw: bytes) -> list[json_scan.Member] | None:
+        nonlocal cut_bytes
+        cut_bytes += len(raw)
+        return members(raw)
+
+    members = json_scan.members
+    for module in (json_scan, content, downgrade):
+        monkeypatch.setattr(module, "members", counted)
+    asked = raw(sampling([TEXT] * 1000))
+    downgrade_ask("2025-06-18", "sampling/createMessage", asked)
+    assert cut_bytes < 20 * len(asked)

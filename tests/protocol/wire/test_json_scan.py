@@ -8,8 +8,22 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from carpool_protocol.wire import json_scan
-from carpool_protocol.wire.json_scan import TopLevelScanner, fields, legal_id, members, without_half_pairs
+from carpool_protocol.wire import json_scan, jsonrpc
+from carpool_protocol.wire.json_scan import (
+    ENDS_BYTES,
+    MAX_PARTS,
+    TopLevelScanner,
+    fields,
+    has_too_many_parts,
+    legal_id,
+    members,
+    replace_half_pairs,
+    scan_ends,
+    without_half_pairs,
+)
+from tests.behaviours import behaviour
+from tests.kit.bytecodes import count_bytecodes
+from tests.kit.costly_values import COSTLY
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=12)
 json_values = st.recursive(
@@ -93,9 +107,9 @@ def test_the_kind_of_message_follows_from_its_keys() -> None:
     [
         b"[" * 1_000_000 + b"]" * 1_000_000,
         b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
-        b"[[],[" * 20_000 + b"]]" * 20_000,
+        b"[[],[" * 2_000 + b"]]" * 2_000,
         b'"' + b'\\"' * 500_000 + b'"',
-        b"[" + b"[[[[[[[[1]]]]]]]]," * 50_000 + b"0]",
+        b"[" + b"[[[[[[[[1]]]]]]]]," * 3_000 + b"0]",
     ],
     ids=["bomb", "objects", "sawtooth", "escapes", "eight deep"],
 )
@@ -170,11 +184,64 @@ def test_mending_makes_nothing_legal_that_was_not() -> None:
             msgspec.json.decode(without_half_pairs(broken))
 
 
+@pytest.mark.parametrize("broken", [b'"\0\0"', b'"\0\0n"', b'"\\ud83d\0"'])
+def test_replaced_half_pairs_make_nothing_legal_that_was_not(broken: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.json.decode(replace_half_pairs(broken))
+
+
+def test_replacing_very_many_half_pairs_takes_no_step_of_python_for_each() -> None:
+    raw = b'"\\\\%b"' % (rb"\ud83d" * 10_000)
+    assert count_bytecodes(lambda: replace_half_pairs(raw)) < 5_000
+    assert replace_half_pairs(raw) == raw.replace(rb"\ud83d", rb"\ufffd")
+
+
 def test_a_text_built_to_cost_is_given_up_with_what_was_found() -> None:
     tower = b"[[],[" * 200_000 + b"]]" * 200_000
     assert scanned(b'{"id":7,"result":%b}' % tower, 65536).id == b"7"
     assert scanned(b'{"result":%b,"id":7}' % tower, 65536).id is None
     assert members(b'{"result":%b,"id":7}' % tower) is None
+
+
+@behaviour("lines:bounded-scan")
+@pytest.mark.parametrize("end", [b"", rb',"b":"\ud83d"'], ids=["legal", "half a pair"])
+@pytest.mark.parametrize("value", COSTLY.values(), ids=COSTLY)
+def test_to_cut_a_long_object_costs_steps_for_its_members_only(value: bytes, end: bytes) -> None:
+    line = b'{"jsonrpc":"2.0","a":%b%b,"id":7}' % (value, end)
+    found: list[dict[str, bytes] | None] = []
+    assert count_bytecodes(lambda: found.append(fields(line))) < 5_000
+    [cut] = found
+    assert cut is not None
+    assert (cut["a"], cut["id"]) == (value, b"7")
+
+
+@behaviour("lines:bounded-scan")
+@pytest.mark.parametrize("value", COSTLY.values(), ids=COSTLY)
+def test_the_scan_of_a_line_costs_a_bounded_number_of_steps(value: bytes) -> None:
+    line = b'{"result":%b,"id":7' % value
+    scanner = TopLevelScanner()
+    assert count_bytecodes(lambda: scanner.feed(line)) < 1_000_000
+    assert scan_ends(line + b"}")[0] == b"7"
+
+
+@pytest.mark.parametrize("end", ["", ' \n,"a":"\\ud83d"'], ids=["legal", "half a pair"])
+@pytest.mark.parametrize("long", [False, True])
+@quick
+@given(json_objects, indents, json_objects)
+def test_a_long_object_is_cut_as_a_short_one(
+    long: bool, end: str, value: dict[str, Any], indent: int | None, more: dict[str, Any]
+) -> None:
+    """Doubles, escaped keys and blanks included."""
+    pad = "x" * json_scan.LONG_BYTES if long else ""
+    first, second = (json.dumps(each, indent=indent).strip()[1:-1].strip() for each in (value, more))
+    members_text = [each for each in (first, second, f'"\\u0061" : "{pad}"', '"a":[1,{}]', first) if each]
+    raw = (" { " + " , ".join(members_text) + end + "\t} ").encode()
+    cuts = members(raw)
+    assert cuts is not None
+    pairs = [(json.loads(raw[cut.key : cut.key_end]), raw[cut.value : cut.value_end]) for cut in cuts]
+    expected: list[tuple[str, Any]] = json.JSONDecoder(object_pairs_hook=list).decode(raw.decode().strip())
+    assert [key for key, _ in pairs] == [key for key, _ in expected]
+    assert [json.loads(text, object_pairs_hook=list) for _, text in pairs] == [it for _, it in expected]
 
 
 def test_a_long_line_in_tiny_chunks_is_not_given_up() -> None:
@@ -188,3 +255,116 @@ def test_an_object_with_too_many_members_is_not_cut() -> None:
 
     assert len(members(wide(json_scan.MAX_MEMBERS)) or []) == json_scan.MAX_MEMBERS
     assert members(wide(json_scan.MAX_MEMBERS + 1)) is None
+
+
+@pytest.mark.parametrize("half", ["", rb'"\ud83d"'.decode()])
+def test_no_more_members_of_a_long_object_are_read_than_are_cut(half: str) -> None:
+    keys = [f'"{n}"' for n in range(500_000)]
+    raw = ("{" + f'"a":{half or 0},' + ":0,".join(keys) + ":0}").encode()
+    assert count_bytecodes(lambda: members(raw)) < 30_000
+    assert members(raw) is None
+
+
+@behaviour("lines:bounded-scan")
+@pytest.mark.parametrize("deep", [False, True], ids=["flat", "too deep for msgspec"])
+@pytest.mark.parametrize(
+    "name", [b"x", b"\\n", "ΐ".encode(), rb"\ud83d"], ids=["plain", "escaped", "long", "half"]
+)
+def test_an_object_with_names_of_too_many_bytes_is_not_cut(name: bytes, deep: bool) -> None:
+    value = b"[" * 5_000 + b"]" * 5_000 if deep else b"1"
+    most = json_scan.MAX_NAMES_BYTES - len(b'"""v"') - 10
+    fits = b'{"%b":1,"v":%b}' % (name * (most // len(name)), value)
+    assert [name.value_end - name.value for name in members(fits) or ()] == [1, len(value)]
+    assert members(b'{"%b":1,"v":%b}' % (name * json_scan.MAX_NAMES_BYTES, value)) is None
+    many = b",".join(b'"%b%d":1' % (name * (most // len(name) // 2), n) for n in range(3))
+    assert members(b'{%b,"v":%b}' % (many, value)) is None, "all names together"
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text(st.sampled_from(["\\", "a", '"', "\ud83d", "\ude00", "\n", "u", "d"]), max_size=12))
+def test_a_text_without_half_pairs_reads_as_before_with_replacement_characters(text: str) -> None:
+    raw = json.dumps({"t": text}).encode()
+    joined: str = json.loads(raw)["t"]  # two halves that stand beside each other
+    expected = "".join("\ufffd" if "\ud800" <= each <= "\udfff" else each for each in joined)
+    assert msgspec.json.decode(replace_half_pairs(raw))["t"] == expected
+
+
+@pytest.mark.parametrize(
+    ("begin", "part", "end"),
+    [
+        (b"[0", b",0", b"]"),
+        (b"[0", b',"[,{"', b"]"),
+        (b"[{", b',"a":0', b"}]"),
+        (b'{"a":[{', b',"":{}', b"}]}"),
+    ],
+)
+def test_parts_are_counted_at_any_depth(begin: bytes, part: bytes, end: bytes) -> None:
+    def value(parts: int) -> bytes:
+        return begin + part * parts + end
+
+    each = part.count(b",", 0, 1) + part.count(b"{}")
+    fitting = (MAX_PARTS - begin.count(b"[") - begin.count(b"{") - 1) // each
+    assert not has_too_many_parts(value(fitting))
+    assert has_too_many_parts(value(fitting + 1))
+
+
+def test_a_text_is_one_part_whatever_it_holds() -> None:
+    text = rb"1,2,{\"a\":[3,\\," * MAX_PARTS
+    assert not has_too_many_parts(b'[{"type":"text","text":"' + text + b'"}]')
+    assert has_too_many_parts(b'["' + text + b'"' + b",0" * MAX_PARTS + b"]")
+
+
+@pytest.mark.parametrize("part", [b"[],", b'"x",'])
+def test_the_limit_of_parts_may_be_another_one(part: bytes) -> None:
+    most = 50 * MAX_PARTS
+    assert not has_too_many_parts(b"[" + b'"x",' * (most - 2) + b"0]", most)
+    assert has_too_many_parts(b"[" + part * most + b"0]", most)
+
+
+LONG = b"x" * 3 * ENDS_BYTES
+
+
+@behaviour("lines:bounded-scan")
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (b'{"id":7,"result":"%b"' % LONG, (b"7", True)),
+        (b'{"result":"%b","id":7}' % LONG, (b"7", True)),
+        (b'{"result":"%b","id" : "a b" , "jsonrpc":"2.0"} ' % LONG, (b'"a b"', True)),
+        (b'{"method":"%b","id":7}' % LONG, (b"7", False)),
+        (b'{"result":{"a":"%b","id":7}}' % LONG, (None, True)),
+        (b'{"result":["%b",{"id":7}' % LONG, (None, True)),
+        (b'{"result":"%b\\","id":7}' % LONG, (b"7", True)),
+        (b'{"a":"%b,\\"id":7}' % LONG, (None, None)),
+        (b'{"result":"%b","id":7,"b":{}}' % LONG, (None, True)),
+        (b'{"result":"%b","id":7,"b":"%b"}' % (LONG, LONG), (None, True)),
+        (b'{"result":1} %b,"id":7}' % LONG, (None, True)),
+        (b'[{"result":"%b","id":7}' % LONG, (None, None)),
+        (b'{"id":8,"result":"%b","id":7}' % LONG, (b"8", True)),
+    ],
+)
+def test_the_id_of_a_long_line_is_found_near_its_ends_and_nowhere_else(line: bytes, found: object) -> None:
+    assert scan_ends(line) == found
+
+
+@behaviour("lines:bounded-scan")
+def test_of_a_long_line_a_bounded_part_is_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
+    scanned_bytes: list[int] = []
+
+    class Scanner(TopLevelScanner):
+        def feed(self, chunk: bytes) -> None:
+            scanned_bytes.append(len(chunk))
+            super().feed(chunk)
+
+    monkeypatch.setattr(json_scan, "TopLevelScanner", Scanner)
+    line = b'{"x":' + b'[1,"a",{"b":["x"]}],' * 200_000
+    assert isinstance(jsonrpc.decode(line), jsonrpc.InvalidLine)
+    assert sum(scanned_bytes) == ENDS_BYTES < len(line)
+
+
+@quick
+@given(json_values, st.integers(0, 3))
+def test_the_last_id_of_legal_json_is_the_one_at_the_top_level(value: object, kind: int) -> None:
+    head = b'{"pad":"%b","result":%b' % (b"x" * ENDS_BYTES, json.dumps(value).encode())
+    line = head + (b"}", b',"id":5}', b',"id":"five" , "jsonrpc":"2.0"}', b',"a":{"id":6}}')[kind]
+    assert scan_ends(line)[0] == (None, b"5", b'"five"', None)[kind]

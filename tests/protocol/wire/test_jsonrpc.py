@@ -9,13 +9,16 @@ from hypothesis import strategies as st
 
 from carpool_protocol.ids import ABSENT, RawJson
 from carpool_protocol.wire import json_scan, jsonrpc
+from carpool_protocol.wire.json_scan import fields
 from carpool_protocol.wire.jsonrpc import (
+    MAX_UNUSUAL_BYTES,
     ErrorAnswer,
     InvalidLine,
     Notification,
     Request,
     ResultAnswer,
     decode,
+    quote_name,
 )
 from tests.behaviours import behaviour
 
@@ -116,6 +119,7 @@ def test_a_request_with_null_result_and_error_is_a_request() -> None:
 
 GARBAGE = [
     (b"", "not_json", None, "unknown"),
+    (b" \t ", "blank", None, "unknown"),
     (b"Server listening on port 3000", "not_json", None, "unknown"),
     (b'INFO {"jsonrpc":"2.0","id":1,"result":{}}', "not_json", None, "unknown"),
     (b'{"jsonrpc":"2.0","id":5,"result":{"a":[1,2', "not_json", b"5", "answer"),
@@ -142,6 +146,13 @@ GARBAGE = [
     (b'{"jsonrpc":"2.0","id":true,"method":"m"}', "bad_id", None, "request"),
     (b'{"jsonrpc":"2.0","id":[1],"method":"m"}', "bad_id", None, "request"),
     (b'{"jsonrpc":"2.0","id":{"a":1},"method":"m"}', "bad_id", None, "request"),
+    (
+        b'{"jsonrpc":"2.0","id":"%b","method":"m"}' % (b"i" * 1023),
+        "long_id",
+        b'"%b"' % (b"i" * 1023),
+        "request",
+    ),
+    (b'{"jsonrpc":"2.0","id":%b,"method":"m"}' % (b"1" * 1025), "long_id", b"1" * 1025, "request"),
     (b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}', "bad_id", b"null", "answer"),
     (b'{"jsonrpc":"2.0","id":9,"result":{},"error":{"code":1,"message":"x"}}', "bad_answer", b"9", "answer"),
     (b'{"jsonrpc":"2.0","id":9,"error":null}', "bad_answer", b"9", "answer"),
@@ -297,6 +308,11 @@ def test_any_text_makes_one_line_that_reads_back(method: str, message: str) -> N
     assert decode(jsonrpc.notification_line(method, ABSENT)) == Notification(expected, ABSENT)
 
 
+def test_a_byte_order_mark_before_a_message_is_skipped() -> None:
+    line = b'{"jsonrpc":"2.0","id":1,"result":{"a":"\xc3\xa4"}}'
+    assert decode(b"\xef\xbb\xbf" + line) == decode(line)
+
+
 # --- any input -------------------------------------------------------------------------------------------
 
 
@@ -375,3 +391,26 @@ def test_a_damaged_line_is_a_value_and_never_an_exception(body: dict[str, Any], 
     broken = line[:cut] + data.draw(st.binary(max_size=3)) + line[cut + data.draw(st.integers(0, 3)) :]
     message = decode(broken)
     assert all(not any(byte < 0x20 for byte in part) for part in fields_of(message))
+
+
+@behaviour("lines:lone-surrogates")
+@pytest.mark.parametrize("over", [False, True])
+def test_a_line_that_a_strict_reader_refuses_is_read_up_to_a_bound(over: bool) -> None:
+    head, tail = b'{"jsonrpc":"2.0","id":7,"result":{"t":"\\ud83d', b'"}}'
+    line = head + b"x" * (MAX_UNUSUAL_BYTES - len(head) - len(tail) + over) + tail
+    message = decode(line)
+    if over:
+        assert isinstance(message, InvalidLine)
+        assert (message.why, message.id, message.kind) == ("too_long", b"7", "answer")
+    else:
+        assert isinstance(message, ResultAnswer)
+
+
+@quick
+@given(st.text(st.characters(exclude_categories=())))
+def test_a_name_that_is_written_again_is_the_same_and_no_longer(name: str) -> None:
+    raw = json.dumps(name, ensure_ascii=False).encode(errors="backslashreplace")
+    [read] = fields(b"{%b:1}" % raw) or {}
+    written = quote_name(read)
+    assert len(written) <= len(raw)
+    assert list(fields(b"{%b:1}" % written) or {}) == [read]

@@ -122,3 +122,39 @@ def test_every_byte_comes_out_or_is_counted(stream: bytes, cap_bytes: int) -> No
         else:
             assert got == sent.removesuffix(b"\r")
             assert len(sent) <= cap_bytes
+
+
+def fed_by_kind(chunks: list[bytes]) -> list[bytes | OverlongLine]:
+    buffer = LineBuffer(1000, 64)
+    found = [line for chunk in chunks for line in buffer.feed(chunk)]
+    assert buffer.pending_bytes == 0
+    return found
+
+
+@behaviour("lines:no-result-no-room")
+def test_a_line_that_holds_no_result_has_a_cap_of_its_own() -> None:
+    text = b"x" * 100
+    result = b'{"id":1,"result":"%b"}' % text
+    notice = b'{"method":"n","params":{"result":"%b"}}' % text
+    error = b'{"error":"%b","id":"z"}' % text
+    lines = [b"before", result, notice, error, b'{"id":2,"result":0}', text, result]
+    expected: list[bytes | OverlongLine] = [
+        b"before",
+        result,
+        OverlongLine(None, False, len(notice), crc32(notice)),
+        OverlongLine(RawJson(b'"z"'), True, len(error), crc32(error)),
+        b'{"id":2,"result":0}',
+        OverlongLine(None, None, len(text), crc32(text)),
+        result,
+    ]
+    whole = b"\n".join(lines) + b"\n"
+    for size in (1, 7, 50, 1000):
+        assert fed_by_kind([whole[at : at + size] for at in range(0, len(whole), size)]) == expected
+
+
+@behaviour("lines:no-result-no-room")
+def test_a_result_may_have_the_cap_of_all_lines_and_no_more() -> None:
+    result = b'{"result":"' + b"x" * 1000 + b'"}'
+    assert fed_by_kind([result[:500], result[500:], b"\n"]) == [
+        OverlongLine(None, True, len(result), crc32(result))
+    ]

@@ -7,7 +7,7 @@ import pytest
 from mcp.types import ListPromptsResult, ListResourcesResult, ListResourceTemplatesResult, ListToolsResult
 
 from carpool_protocol.ids import RawJson
-from carpool_protocol.wire.list_repair import Family, repair_entry
+from carpool_protocol.wire.list_repair import Family, lost_members, repair_entry
 from tests.behaviours import behaviour
 
 RESULTS: dict[Family, tuple[Any, str]] = {
@@ -42,7 +42,7 @@ DEEP = 50_000
         (b'{"inputSchema":%b,"description":"\\ud83d","title":null}' % FULL, "tools"),
         (b'{"inputSchema":{"properties":%b1%b}}' % (b'{"a":' * DEEP, b"}" * DEEP), "tools"),
         (b'{"name":"a","arguments":[{"name":"x"}]}', "prompts"),
-        (b'{"uri":"a:b","name":"b","size":1.5,"annotations":{"audience":["user"]}}', "resources"),
+        (b'{"uri":"a:b","name":"b","size":15,"annotations":{"audience":["user"]}}', "resources"),
         (b'{"uriTemplate":"a:{b}","name":"b","mimeType":"text/plain"}', "templates"),
     ],
     ids=["own", "result", "hints", "half-pair", "deep", "prompt", "resource", "template"],
@@ -87,6 +87,44 @@ def test_members_of_another_kind_are_left_out_and_all_others_stay() -> None:
     assert mended({**good, "outputSchema": result})["outputSchema"] == {"type": "array"}
 
 
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+@behaviour("lists:readable")
+@pytest.mark.parametrize(
+    ("member", "odd"),
+    [
+        (
+            "outputSchema",
+            {"type": "object", "properties": {"a": {"type": "string", "pattern": r"^[\w-.]+$"}}},
+        ),
+        ("outputSchema", {"type": "object", "properties": {"a": {"$ref": "#/definitions/X"}}}),
+        ("outputSchema", nested(400)),
+        ("execution", {"taskSupport": "maybe"}),
+        ("icons", [{"src": "a:b", "theme": "blue"}]),
+    ],
+    ids=["pattern", "reference", "deep", "task", "theme"],
+)
+def test_members_that_typed_agents_refuse_are_left_out(member: str, odd: object) -> None:
+    good = {"name": "a", "inputSchema": OPEN}
+    assert mended({**good, member: odd}) == good
+
+
+@behaviour("lists:readable")
+@pytest.mark.parametrize(
+    ("schema", "wanted"),
+    [(nested(400), {"type": "object"}), ({**OPEN, "$schema": 7}, OPEN), (nested(50), nested(50))],
+)
+def test_a_schema_of_arguments_that_typed_agents_cannot_read_says_less(
+    schema: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    assert mended({"name": "a", "inputSchema": schema}) == {"name": "a", "inputSchema": wanted}
+
+
 @behaviour("lists:readable")
 @pytest.mark.parametrize(
     ("family", "entry", "wanted"),
@@ -94,6 +132,9 @@ def test_members_of_another_kind_are_left_out_and_all_others_stay() -> None:
         ("prompts", {"name": "a", "arguments": None}, {"name": "a"}),
         ("prompts", {"name": "a", "arguments": [{"name": "x", "required": None}]}, {"name": "a"}),
         ("resources", {"uri": "a:b", "size": "big"}, {"uri": "a:b", "name": "a:b"}),
+        ("resources", {"uri": "a:b", "size": 1.5}, {"uri": "a:b", "name": "a:b"}),
+        ("resources", {"uri": "a:b", "annotations": {"priority": 5}}, {"uri": "a:b", "name": "a:b"}),
+        ("resources", {"uri": "a:b", "annotations": {"lastModified": "May"}}, {"uri": "a:b", "name": "a:b"}),
         ("resources", {"uri": "a:b", "name": None}, {"uri": "a:b", "name": "a:b"}),
         ("templates", {"uriTemplate": "a:{b}"}, {"uriTemplate": "a:{b}", "name": "a:{b}"}),
     ],
@@ -102,3 +143,27 @@ def test_prompts_and_resources_are_mended_likewise(
     family: Family, entry: dict[str, Any], wanted: dict[str, Any]
 ) -> None:
     assert mended(entry, family) == wanted
+
+
+@behaviour("doctor:lists")
+@pytest.mark.parametrize(
+    ("entry", "lost"),
+    [
+        ({"name": "a", "inputSchema": OPEN, "title": None, "outputSchema": None}, []),
+        ({"name": "a", "inputSchema": OPEN, "outputSchema": True}, ["outputSchema"]),
+        (
+            {"name": "a", "inputSchema": OPEN, "execution": {"taskSupport": 1}},
+            ["execution"],
+        ),
+        ({"name": "a", "inputSchema": nested(400)}, ["inputSchema"]),
+        ({"name": "a", "inputSchema": 5}, ["inputSchema"]),
+        ({"name": "a", "inputSchema": {}}, []),
+        ({"name": "a", "inputSchema": {"properties": {}}}, []),
+        ({"name": "a"}, []),
+    ],
+)
+def test_what_a_repair_leaves_out_is_named_and_null_is_nothing(
+    entry: dict[str, Any], lost: list[str]
+) -> None:
+    given = RawJson(json.dumps(entry).encode())
+    assert lost_members(given, repair_entry(given, "tools")) == lost

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson
 from carpool_protocol.wire import params as cut
 from carpool_protocol.wire.jsonrpc import Request, decode
-from carpool_protocol.wire.params import CallParams, ParamsError, call_params, split_call, split_call_line
+from carpool_protocol.wire.params import (
+    CallParams,
+    ParamsError,
+    call_params,
+    capitalized_sentence,
+    split_call,
+    split_call_line,
+)
 from tests.behaviours import behaviour
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=10)
@@ -72,7 +79,17 @@ def test_a_call_that_wants_to_be_a_task_is_an_ordinary_call(more: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    "token", [b"7", b"-1", b"123456789012345678901234567890", b'"7"', b'""', b'"\\ud83d"']
+    "token",
+    [
+        b"7",
+        b"-1",
+        b"123456789012345678901234567890",
+        b'"7"',
+        b'""',
+        b'"\\ud83d"',
+        b"1" * 1024,
+        b'"%b"' % (b"1" * 1022),
+    ],
 )
 def test_a_token_keeps_its_type_and_its_bytes(token: bytes) -> None:
     for template in (
@@ -104,6 +121,9 @@ def test_a_token_keeps_its_type_and_its_bytes(token: bytes) -> None:
         b'{"name":"a","_meta":{"progressToken":true}}',
         b'{"name":"a","_meta":{"progressToken":{}}}',
         b'{"name":"a","_meta":{"progressToken":[1],"x":1}}',
+        b'{"name":"a","_meta":{"progressToken":%b}}' % (b"1" * 1025),
+        b'{"name":"a","_meta":{"progressToken":"%b"}}' % (b"1" * 1023),
+        b'{"name":"a","_meta":{"progressToken":"%b","x":1}}' % (b"1" * 1023),
     ],
 )
 def test_params_that_are_no_call_are_refused(params: bytes) -> None:
@@ -451,3 +471,17 @@ def test_a_call_line_read_at_once_says_what_the_long_way_says(pieces_of_line: li
         assert type(message) is Request
         assert message.method == "tools/call"
         assert at_once == (message.id, split_call(message.params))
+
+
+@pytest.mark.parametrize(
+    ("clause", "said"),
+    [
+        ("a ref has a name", "A ref has a name."),
+        ("prompts/get needs a string name.", "prompts/get needs a string name."),
+        ("a ref/prompt has a name", "A ref/prompt has a name."),
+    ],
+)
+def test_a_clause_becomes_a_sentence_and_the_name_of_a_method_keeps_its_small_letter(
+    clause: str, said: str
+) -> None:
+    assert (capitalized_sentence(clause), ParamsError(clause).sentence) == (said, said)

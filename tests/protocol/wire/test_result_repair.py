@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.ids import ABSENT, RawJson
-from carpool_protocol.wire.result_repair import is_failed_result, repair_error, repair_tool_result
+from carpool_protocol.wire.json_scan import MAX_MEMBERS
+from carpool_protocol.wire.result_repair import (
+    MAX_TEXT_BYTES,
+    is_failed_result,
+    repair_error,
+    repair_tool_result,
+)
 from tests.behaviours import behaviour
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=10)
@@ -76,11 +82,28 @@ def test_what_a_server_says_in_carpools_name_stands_under_another(result: bytes)
 
 
 @behaviour("answers:own-mark")
-@pytest.mark.parametrize("result", [b'{"content":7%b}', b'{"x":1%b}'])
+@pytest.mark.parametrize("result", [b'{"content":7%b}'])
 def test_what_a_server_says_in_carpools_name_makes_no_result_readable(result: bytes) -> None:
     plain, why = repair_tool_result(RawJson(result % b""))
     claimed, note = repair_tool_result(RawJson(result % b',"_meta":{"carpool/error":{}}'))
     assert (why is None, plain) == (False, claimed)
+    assert note is not None
+
+
+@behaviour("answers:own-mark")
+@pytest.mark.parametrize("half", [b"", b',"h":"\\ud83d"'], ids=["legal", "half a pair"])
+@pytest.mark.parametrize("where", ["result", "meta", "data"])
+def test_too_many_members_hide_no_mark_of_carpools(where: str, half: bytes) -> None:
+    many = b",".join(b'"m%d":0' % number for number in range(MAX_MEMBERS)) + half
+    if where == "data":
+        error = b'{"code":-5,"message":"no","data":{"code":"lost","delivered":"maybe",%b}}' % many
+        repaired, note = repair_error(RawJson(error))
+        assert list(json.loads(repaired)["data"]) == ["carpool/of_server"]
+    else:
+        inner, outer = (b"," + many, b"") if where == "meta" else (b"", b"," + many)
+        result = b'{"content":[],"_meta":{"carpool/error":%b%b}%b}' % (CLAIM, inner, outer)
+        repaired, note = repair_tool_result(RawJson(result))
+        assert repaired == ABSENT
     assert note is not None
 
 
@@ -135,11 +158,7 @@ def test_a_bare_text_becomes_text_content(result: bytes, text: str, failed: bool
         (b"17", "a number"),
         (b"-1", "a number"),
         (b"true", "true"),
-        (b"{}", "neither content nor structuredContent"),
-        (b'{"resultType":"complete"}', "neither content nor structuredContent"),
-        (b'{"text":5}', "neither content nor structuredContent"),
         (b'{"content":"secret"}', "not an array"),
-        (b'{"content":null,"structuredContent":{}}', "not an array"),
     ],
 )
 def test_of_anything_else_nothing_is_passed_on_and_it_is_said_what_was_wrong(
@@ -150,6 +169,26 @@ def test_of_anything_else_nothing_is_passed_on_and_it_is_said_what_was_wrong(
     assert note is not None
     assert what in note
     assert "secret" not in note
+
+
+@behaviour("answers:repaired")
+@pytest.mark.parametrize(
+    "result",
+    [
+        b"{}",
+        b'{"content":null}',
+        b'{"resultType":"complete"}',
+        b'{"text":5}',
+        b'{"content":null,"structuredContent":{"a":1.0}}',
+        b'{"structuredContent":{"a":1.0},"content": null,"isError":true}',
+        b'{"isError":true,"_meta":{"x":"\\ud83d"}}',
+    ],
+)
+def test_an_object_without_content_gets_an_empty_array_and_keeps_the_rest(result: bytes) -> None:
+    repaired, note = repair_tool_result(RawJson(result))
+    assert json.loads(repaired) == {**json.loads(result), "content": []}
+    assert (repaired.find(b"1.0") < 0) == (result.find(b"1.0") < 0), "numbers stay as they were written"
+    assert note is not None
 
 
 def test_a_sound_error_comes_back_as_the_same_object() -> None:
@@ -222,3 +261,20 @@ def test_no_bytes_raise(value: bytes) -> None:
 )
 def test_a_result_has_failed_if_its_own_member_says_so(result: bytes, failed: bool) -> None:
     assert is_failed_result(RawJson(result)) is failed
+    filler = b'{"text":"%b"},' % (b"x" * 70_000)
+    for long in (
+        result.replace(b"[{", b"[" + filler + b"{").replace(b"[]", b"[" + filler[:-1] + b"]"),
+        result[:-1] + b',"_meta":' + filler[:-1] + b"}",
+        result[:-1] + b',"_meta":{"half":"\\ud800"},"more":' + filler[:-1] + b"}",
+    ):
+        assert len(long) > 65536
+        assert is_failed_result(RawJson(long)) is failed
+
+
+@behaviour("answers:repaired")
+def test_a_value_that_is_too_long_as_text_is_no_result() -> None:
+    quotes = b'\\"' * (MAX_TEXT_BYTES // 4 + 1)
+    assert len(quotes) < MAX_TEXT_BYTES
+    repaired, note = repair_tool_result(RawJson(b'{"result":["%b"]}' % quotes))
+    assert repaired == ABSENT
+    assert note is not None

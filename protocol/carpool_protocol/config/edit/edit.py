@@ -35,15 +35,16 @@ class MemberSwap(NamedTuple):
 _NOWHERE = Span(0, 0, 0)
 
 
-def set_member(text: str, path: tuple[str, ...], value: JsonValue) -> str:
-    """Set the member at `path` of a file with an object. Missing objects on the way are made.
+def set_member(text: str, path: KeyPath, value: JsonValue) -> str:
+    """Set the member at `path` of a file with an object. Missing objects on the way are made; elements of
+    lists must be there.
 
     Raises `CannotEditError`.
     """
-    return set_members(text, path[:-1], {path[-1]: value})
+    return set_members(text, path[:-1], {str(path[-1]): value})
 
 
-def set_members(text: str, path: tuple[str, ...], members: Mapping[str, JsonValue]) -> str:
+def set_members(text: str, path: KeyPath, members: Mapping[str, JsonValue]) -> str:
     """Set several members of the object at `path`, as `set_member` does.
 
     The file is read once before and once after, for any number of members.
@@ -52,7 +53,12 @@ def set_members(text: str, path: tuple[str, ...], members: Mapping[str, JsonValu
     expected = copy.deepcopy(parsed.value)
     holder = expected
     for key in path:
-        holder = holder.setdefault(key, {}) if isinstance(holder, dict) else None
+        if isinstance(holder, dict):
+            holder = holder.setdefault(str(key), {})
+        elif isinstance(holder, list) and isinstance(key, int) and key < len(holder):
+            holder = holder[key]
+        else:
+            holder = None
     if not isinstance(holder, dict):
         raise CannotEditError("what is there already is not an object")
     holder.update(members)
@@ -63,7 +69,7 @@ def set_members(text: str, path: tuple[str, ...], members: Mapping[str, JsonValu
     if new := {key: value for key, value in members.items() if key not in known}:
         made = max(length for length in range(len(path) + 1) if path[:length] in parsed.spans)
         for key in reversed(path[made:]):
-            new = {key: new}
+            new = {str(key): new}
         changed = _with_members(text, parsed, path[:made], new, step=step)
     for at, key in sorted(existing, reverse=True):  # existing members first, then the new ones
         value = _written(members[key], _indent_at(text, at.start), step)
@@ -182,7 +188,7 @@ def _members(parsed: ParsedJson, path: KeyPath) -> list[Span]:
 def _with_members(
     text: str,
     parsed: ParsedJson,
-    path: tuple[str, ...],
+    path: KeyPath,
     new: Mapping[str, JsonValue] | list[JsonValue],
     *,
     step: str,

@@ -9,22 +9,31 @@ Pure. Knows nothing of: files, the caller, how a text is edited (`edit`).
 from carpool_protocol.config.edit.edit import CannotEditError, remove_member, set_member
 from carpool_protocol.config.foreign.formats import MCP_SERVERS, OPENCODE, program_of, shape_of
 from carpool_protocol.config.text.jsonc import JsonValue, parse
+from carpool_protocol.config.text.problems import KeyPath
 
 _KEY = "disabled"
 
 
-def set_enabled(text: str, file: str, path: tuple[str, ...], *, on: bool) -> str:
+def set_enabled(text: str, file: str, path: KeyPath, *, on: bool, name: str = "") -> str:
     """The text with the server at `path` enabled or disabled; unchanged if it already is.
 
-    `file`: its path, which shows the program it belongs to. Raises `CannotEditError`.
+    `file`: its path, which shows the program it belongs to. `name`: the server's name, by which it is found
+    in a list, since another edit may have moved it. Raises `CannotEditError`.
     """
     whole = parse(text, "").value
     entry: JsonValue = whole
+    found: list[str | int] = []
     for key in path:
-        entry = entry.get(key) if isinstance(entry, dict) else None
+        at = _index_of(entry, name) if isinstance(entry, list) else key
+        found.append(at)
+        if isinstance(entry, list) and isinstance(at, int):
+            entry = entry[at] if 0 <= at < len(entry) else None
+        else:
+            entry = entry.get(str(at)) if isinstance(entry, dict) else None
+    path = tuple(found)
     shape = shape_of(whole) or MCP_SERVERS
     if not isinstance(entry, dict):
-        raise CannotEditError("the server is not written there as a member of an object")
+        raise CannotEditError("the server is not written there as an object")
     ours = program_of(file) is None and shape is MCP_SERVERS
     keys_written = {_KEY: shape.mappings[_KEY]} if ours else shape.mappings
     written = [key for key in entry if key in keys_written and keys_written[key].key == _KEY]
@@ -47,3 +56,9 @@ def set_enabled(text: str, file: str, path: tuple[str, ...], *, on: bool) -> str
         elif entry[key] is not expected:
             text = set_member(text, (*path, key), expected)
     return text
+
+
+def _index_of(servers: list[JsonValue], name: str) -> int:
+    """Return the place of a server in a list; -1: it is not there."""
+    found = (at for at, each in enumerate(servers) if isinstance(each, dict) and each.get("name") == name)
+    return next(found, -1)

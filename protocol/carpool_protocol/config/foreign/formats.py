@@ -184,6 +184,7 @@ PROGRAMS: Final[tuple[ForeignProgram, ...]] = (
     ForeignProgram("opencode", "opencode.jsonc", "ms", holds_more=True),
     ForeignProgram("another program", "mcp_servers.json", "s"),
     ForeignProgram("another program", "mcp/servers.json", "s"),
+    ForeignProgram("another program", ".dispatch/mcp.json", "s"),
 )
 """Files of other programs, by path. Any other file is carpool's own and read strictly."""
 

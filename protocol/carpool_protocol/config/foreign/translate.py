@@ -215,7 +215,8 @@ class _ServerTranslation:
         self.name = name
         self.base: KeyPath = (SERVERS, name)
         self.at = at
-        self.entry = entry
+        # Programs that write their models whole put `null` for what is not set.
+        self.entry: dict[str, JsonValue] = {key: value for key, value in entry.items() if value is not None}
         self.found: dict[str, JsonValue] = {}
 
     def run(self) -> dict[str, JsonValue]:

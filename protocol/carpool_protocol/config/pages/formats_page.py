@@ -28,6 +28,10 @@ program's file an unknown key gets one warning, carpool's own keys ([settings.md
 the program's, and a server that cannot be read or run is `misconfigured` while the others run. A server
 with an illegal name gets the nearest legal name (`my.server` becomes `my-server`), with a warning. If
 several servers of the file get the same name, each also gets a hash of its own name.
+
+In every file that is not called `carpool.json`, also one that `CARPOOL_CONFIG`, `--config` or `include`
+names, `null` means that the key is not set: a key of a server, a whole server, `mcpServers` itself. Of a key
+that is written twice the last one counts, with a warning. In `carpool.json` both are errors.
 """
 
 _AFTER = """\

@@ -38,7 +38,8 @@ _SWITCHED_OFF: Schema = {
 def schema() -> Schema:
     """The schema of a `carpool.json`."""
     server = _object(SERVER_SETTINGS, late=True)
-    server["oneOf"] = [{"required": [kind]} for kind in SERVER_KINDS]
+    alone = {"required": ["tools_file"], "not": {"anyOf": [{"required": [kind]} for kind in SERVER_KINDS]}}
+    server["oneOf"] = [*({"required": [kind]} for kind in SERVER_KINDS), alone]
     whole = _object(FILE_SETTINGS, late=False)
     workspace = _object(WORKSPACE_SETTINGS, late=False)
     workspace["properties"]["mcpServers"] = _servers(
@@ -147,12 +148,14 @@ def _kind(setting: Setting) -> Schema:
                 "profile": {"type": "string", "minLength": 1},
                 "operator": {"enum": [True, False, "read"]},
                 "expires": {"type": "string"},
+                "workspaces": {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}},
             }
             token = {"type": "object", "properties": keys, "required": ["hash"]}
-            return {
+            tokens = {
                 "type": "object",
                 "additionalProperties": {"anyOf": [digest, {**token, "additionalProperties": False}]},
             }
+            return {"anyOf": [{"const": False}, tokens]}
         case "seconds map":
             return {"type": "object", "additionalProperties": _seconds(setting)}
 

@@ -30,7 +30,7 @@ _KINDS = {
     "templates": "list of texts with `${VAR}`",
     "template map": "object of texts with `${VAR}`",
     "seconds map": "object of seconds",
-    "token map": "object of hashes, or of `{hash, profile, operator, expires}`",
+    "token map": "object of hashes, or of `{hash, profile, operator, expires, workspaces}`; or false",
     "url": "URL with `${VAR}`",
     "secret": "text with `${VAR}`",
     "header map": "object of texts with `${VAR}`",
@@ -123,15 +123,16 @@ A configured server gets its `env` and these variables of the environment in whi
 
 _SEARCH_PATH = """\
 `PATH` begins with the directories of your login shell, in its order, followed by those of the `PATH` that
-carpool was started with. Directories that are not absolute or lie in a project
-([files.md](files.md#variables-and-projects)) are left out.
+carpool was started with. Directories that are not absolute are left out, and of those that carpool was
+started with also the ones in a project ([files.md](files.md#variables-and-projects)). What the login shell
+says is your own, also in a git clone: `~/.nvm`, `~/.pyenv`, `~/.rbenv`, `~/.asdf`, `/opt/homebrew`.
 
 carpool runs the login shell once, beside its own start: `SHELL`, else that of the account, as
 `SHELL -i -l -c …`, in your home directory, with only `HOME`, `USER`, `LOGNAME` and `LANG` of its own
 environment and `TERM=dumb`, for 5 s at most. Only the first start of a server waits for it. Carpool asks
 again when it starts, and at `carpool start SERVER` and `carpool restart SERVER`. If the shell does not
-answer, a line in `carpool logs --daemon` and in `carpool status` says so. `carpool status` also shows the
-directories.
+answer, a line in `carpool logs --daemon` and in `carpool status` says so; an answer within a minute counts
+from then on. `carpool status` also shows the directories.
 
 An `"env": {"PATH": …}` of a server replaces all of this. With `"login_shell": false` carpool does not run the
 shell.

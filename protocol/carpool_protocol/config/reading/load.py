@@ -19,8 +19,8 @@ from typing import Final, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from carpool_protocol.bootstrap.paths import project_around
-from carpool_protocol.bootstrap.trusted_places import CONFIG_VARIABLE
+from carpool_protocol.bootstrap import paths
+from carpool_protocol.bootstrap.paths import CONFIG_VARIABLE
 from carpool_protocol.config.reading.flagged_variables import all_flagged
 from carpool_protocol.config.reading.includes import find_included
 from carpool_protocol.config.reading.node_servers import with_node_servers
@@ -67,14 +67,9 @@ def find_config_file(environ: Mapping[str, str], option: str | None = None) -> C
 
     Processes that people and agents start call `trusted_places` first, for all CARPOOL_… variables.
     """
-    named = option or environ.get(CONFIG_VARIABLE)
-    if named:
-        return ConfigFile(os.path.abspath(from_home(named, home_of(environ))), asked_for=True)
-    base, home = environ.get("XDG_CONFIG_HOME", ""), home_of(environ)
-    # The XDG specification says to ignore relative paths. A path inside a project is ignored too.
-    if not os.path.isabs(base) or project_around(base, home):
-        base = os.path.join(home, ".config")
-    return ConfigFile(os.path.join(base, "carpool", "carpool.json"), asked_for=False)
+    if option:
+        return ConfigFile(os.path.abspath(from_home(option, home_of(environ))), asked_for=True)
+    return ConfigFile(paths.config_file(environ), asked_for=bool(environ.get(CONFIG_VARIABLE)))
 
 
 class LayerTexts(Struct, frozen=True):
@@ -193,7 +188,7 @@ class _LayerReader:
         if self.earlier is not None and not secret:
             found = self.earlier.by_path.get(path)
         else:
-            found = _read(path) if self.left_bytes > 0 else _too_much(path)
+            found = read_config_text(path) if self.left_bytes > 0 else _too_much(path)
         if isinstance(found, str) and not secret:
             self.texts[path] = found
         self.files.append(path)
@@ -337,7 +332,7 @@ def home_of(environ: Mapping[str, str]) -> str:
     return environ.get("HOME") or os.path.expanduser("~")
 
 
-def _read(path: str) -> str | ConfigProblem | None:
+def read_config_text(path: str) -> str | ConfigProblem | None:
     """The text of a file; None if there is none."""
     try:
         # An untrusted project can name any path, and opening a device can have effects.

@@ -8,6 +8,7 @@ is judged server by server: one that carpool cannot run is `unusable`, and the o
 Knows nothing of: the origin of the text, environments, the conversion of other shapes (`translate`).
 """
 
+import posixpath
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -24,7 +25,11 @@ from carpool_protocol.config.foreign.translate import SERVERS, Translated, trans
 from carpool_protocol.config.reading.hooks import HOOKS, read_hooks
 from carpool_protocol.config.reading.merge import least_instances
 from carpool_protocol.config.reading.profiles import PROFILES, check_profile_names, read_profiles
-from carpool_protocol.config.reading.workspaces import WORKSPACES, read_workspaces
+from carpool_protocol.config.reading.workspaces import (
+    WORKSPACES,
+    check_token_workspaces,
+    read_workspaces,
+)
 from carpool_protocol.config.schema.expand import BadTemplate, read_template
 from carpool_protocol.config.schema.model import (
     AuditConfig,
@@ -46,7 +51,7 @@ from carpool_protocol.config.schema.value_types import (
     kind_of,
     read_value,
 )
-from carpool_protocol.config.text.jsonc import JsonValue, ParsedJson, ValueBudget, parse
+from carpool_protocol.config.text.jsonc import JsonValue, ParsedJson, ValueBudget, parse, without_nulls
 from carpool_protocol.config.text.problems import (
     SIMILAR_KEY,
     ConfigProblem,
@@ -76,6 +81,8 @@ _PROJECT_KEYS: Final = frozenset({"env_file", "include"})
 _USERS_OWN: Final = (
     frozenset({WORKSPACES, PROFILES, HOOKS, *(key.split(".")[0] for key in _FILE_KEYS)}) - _PROJECT_KEYS
 )
+OWN_NAME: Final = "carpool.json"
+"""The name of a file that no other program writes: there a `null` and a key written twice are mistakes."""
 _OURS: Final = frozenset({key.split(".")[0] for key in (*_SERVER_KEYS, *SERVER_LATER)})
 
 
@@ -106,14 +113,22 @@ def read_config(
     parsed = parse(text, file, allowance=allowance)
     if not parsed.complete:
         return LoadedConfig(None, parsed.problems)
-    program = program_of(file)
+    program, is_own = program_of(file), posixpath.basename(file) == OWN_NAME
+    parsed = parsed if is_own else without_nulls(parsed)
     ours = _in_our_form(parsed, file, program)
     reading = _ConfigReader(file, ours, lenient=program is not None, project=project)
     config = reading.file_shape(ours.value if isinstance(parsed.value, dict | list) else parsed.value)
-    problems = sorted([*parsed.problems, *ours.problems, *reading.problems], key=lambda problem: problem.line)
+    # In a file that another program may have written, a double key costs nothing: every reader of JSON takes
+    # the last one.
+    doubles = [] if is_own else parsed.doubles
+    unreadable = [each for each in parsed.problems if each not in doubles]
+    problems = sorted([*unreadable, *ours.problems, *reading.problems], key=lambda problem: problem.line)
     if problems:
         return LoadedConfig(None, _bounded_problems(problems, "problems"))
-    warnings = _bounded_problems([*ours.warnings, *reading.unread.values()], "warnings")
+    last = [
+        ConfigProblem(each.file, each.line, each.where, f"{each.text}; this one counts") for each in doubles
+    ]
+    warnings = _bounded_problems([*last, *ours.warnings, *reading.unread.values()], "warnings")
     return LoadedConfig(config, [], warnings, reading.written)
 
 
@@ -220,6 +235,7 @@ class _ConfigReader:
         http = HttpConfig(**_under("http", fields))
         cluster = ClusterConfig(**_under("cluster", fields))
         check_profile_names(self, http, cluster, profiles)
+        check_token_workspaces(self, http, workspaces)
         # Hooks of other programs have another meaning and are not run.
         hooks = read_hooks(self, [] if self.project or self.lenient else value.get(HOOKS, []), profiles)
         if self.problems:

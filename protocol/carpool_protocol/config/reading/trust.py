@@ -12,7 +12,7 @@ Knows nothing of: the question to the user, the content of project files.
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Literal
 
@@ -101,6 +101,13 @@ def trust_state(known: str | None, digest: str) -> Trust:
     if known is None:
         return "untrusted"
     return "trusted" if known == digest else "changed"
+
+
+def waits_for_trust(file: str, root: str, trust: Trust, servers: Sequence[str]) -> str:
+    """Return the sentence that a project's servers wait for its user. `trust`: not `trusted`."""
+    why = "has changed since it was trusted" if trust == "changed" else "is not trusted"
+    wait = "waits" if len(servers) == 1 else "wait"
+    return f"{file} {why}: {', '.join(servers)} {wait} for `carpool trust {root}`"
 
 
 def grant_trust(store: str, workspace: FoundWorkspace, digest: str, listed: Iterable[str] = ()) -> None:

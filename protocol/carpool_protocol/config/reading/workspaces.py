@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from carpool_protocol.config.reading.merge import least_instances
-from carpool_protocol.config.schema.model import Config, NamedWorkspace, ServerConfig
+from carpool_protocol.config.schema.model import Config, HttpConfig, NamedWorkspace, ServerConfig
 from carpool_protocol.config.schema.setting import Setting
 from carpool_protocol.config.schema.settings import WORKSPACE_SETTINGS
 from carpool_protocol.config.schema.value_types import kind_of
 from carpool_protocol.config.text.jsonc import JsonValue
-from carpool_protocol.config.text.problems import KeyPath
+from carpool_protocol.config.text.problems import KeyPath, did_you_mean
 from carpool_protocol.ids import ServerName
 from carpool_protocol.wire.tool_name_resolver import check_server_name
 
@@ -49,6 +49,18 @@ class SectionReader(Protocol):
         self, value: JsonValue, path: KeyPath, workspace: str = "", root: str = ""
     ) -> dict[ServerName, ServerConfig]:
         """The servers of an object of servers."""
+
+
+def check_token_workspaces(
+    reading: SectionReader, http: HttpConfig, workspaces: Mapping[str, NamedWorkspace]
+) -> None:
+    """Check that the workspaces of tokens exist; otherwise their agents could work nowhere."""
+    for name, token in http.tokens.items():
+        for workspace in token.workspaces:
+            if workspace not in workspaces:
+                meant = did_you_mean(workspace, workspaces)
+                why = f"there is no workspace {workspace}" + (f"; did you mean {meant}?" if meant else "")
+                reading.add_problem(("http", "tokens", name, "workspaces"), why)
 
 
 def roots_of(config: Config, home: str) -> dict[str, str]:

@@ -66,6 +66,8 @@ class HttpToken(Struct, frozen=True):
     """Not empty: the token is an operator's, and no agent's."""
     expires: float = 0.0
     """The time from which it is refused, in seconds since 1970; 0: never."""
+    workspaces: tuple[str, ...] = ()
+    """The named workspaces that its agents may work in; empty: any."""
 
     def is_expired(self, now: float) -> bool:
         """True if it is refused by now."""
@@ -80,8 +82,8 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
     path: str
     stateless: bool
     json_response: bool
-    tokens: dict[str, HttpToken]
-    """Tokens by the name of the principal."""
+    given_tokens: dict[str, HttpToken] | None
+    """Tokens by the name of the principal; empty: the door makes one. None: it needs none (`false`)."""
     hosts: tuple[str, ...]
     origins: tuple[str, ...]
     max_body_bytes: int
@@ -89,6 +91,16 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
     max_open: int
     max_connections: int
     session_idle_s: float
+
+    @property
+    def tokens(self) -> dict[str, HttpToken]:
+        """The tokens that the file names."""
+        return self.given_tokens or {}
+
+    @property
+    def needs_token(self) -> bool:
+        """True if nobody comes in without a token."""
+        return self.given_tokens is not None
 
 
 class ClusterConfig(Struct, frozen=True, kw_only=True):
@@ -103,6 +115,8 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
     profile: str
     drain_by: tuple[str, ...]
     """Names of nodes, or `*`."""
+    max_servers: int
+    """The most servers of one other node that are used here."""
     credentials: str
     ca: str
     certificate: str
@@ -189,6 +203,12 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     def written_in(self) -> str:
         """The place of the server for people: the file, and the workspace that it belongs to."""
         return f"{self.file} (workspace {self.workspace})" if self.workspace else self.file
+
+    @property
+    def is_offline(self) -> bool:
+        """True if its `tools_file` lists tools and there is nothing to run."""
+        kinds = (self.command, self.url, self.python, self.node)
+        return self.tools_file is not None and kinds == (None,) * len(kinds)
 
     def templates(self) -> list[tuple[KeyPath, str]]:
         """Every text in which `${VAR}` is expanded, with its path below the server."""

@@ -1,5 +1,5 @@
 """The kinds of server: a command, a URL, a Python module, or a server of another node. A server is exactly
-one of them.
+one of them, or none with a `tools_file`: then its tools are listed and nothing runs.
 
 Owns which keys belong to which kind, and which names a Python module may have (checked after variables are
 filled in).
@@ -50,7 +50,8 @@ def kind_problems(server: Mapping[str, JsonValue]) -> list[tuple[KeyPath, str]]:
     if not kinds and transport is not None and transport[1] != _PIPES:
         return [((), 'has no url: write "url": "https://…", where the server is')]
     if not kinds and "tools_file" in server:
-        return [((), _FILE_ALONE)]
+        ours = {"args", "cwd", "env", "headers", "interpreter", "oauth", "on", "roots", "server", "strict"}
+        return [((key,), _FILE_ALONE) for key in sorted(ours & server.keys())]
     if not kinds:
         return [((), 'has no command: write "command": "…", the program to run')]
     if len(kinds) > 1:
@@ -72,8 +73,8 @@ def kind_problems(server: Mapping[str, JsonValue]) -> list[tuple[KeyPath, str]]:
 
 
 _FILE_ALONE: Final = (
-    'has a `tools_file` and nothing to run: write "command", "url" or "python", too. With "command": "false" '
-    "its tools are listed and `carpool call --dry-run` checks arguments, and every real call fails"
+    "has no meaning where only a `tools_file` lists tools and nothing runs; remove it, or write "
+    '"command", "url" or "python", too'
 )
 _PIPES: Final = "stdio"
 _OVER_URL: Final = frozenset({"http", "streamable-http", "streamableHttp", "streamable_http", "sse", "url"})

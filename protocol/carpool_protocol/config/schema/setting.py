@@ -31,8 +31,8 @@ Kind = Literal[
 """`template`: text in which `${VAR}` is expanded. `count`: a whole number. `seconds`: a positive number.
 `fraction`: a number from 0 to 1.
 
-`token map`: names, each with `sha256:` and 64 hex digits, or an object of that and a profile. `url`, `secret`
-and the values of a `header map` are templates too, and their secret parts are never shown.
+`token map`: names, each with `sha256:` and 64 hex digits, or an object of that and its limits; or false.
+`url`, `secret` and the values of a `header map` are templates too, and their secret parts are never shown.
 """
 
 Default = None | bool | int | float | str | tuple[str, ...]

@@ -27,6 +27,7 @@ from carpool_protocol.config.schema.settings_http import HTTP_SETTINGS
 from carpool_protocol.config.schema.settings_profile import PROFILE_SETTINGS
 from carpool_protocol.config.schema.settings_server import SERVER_SETTINGS
 from carpool_protocol.config.schema.settings_trace import TRACE_SETTINGS
+from carpool_protocol.ids import MAX_SUPERVISORS
 from carpool_protocol.wire.tool_name_resolver import (
     MAX_NAME_CHARS,
     MIN_NAME_CHARS,
@@ -133,7 +134,7 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         "helps where that process needs a whole core. A changed number applies after "
         "`carpool restart --all`.",
         low=1,
-        high=16,
+        high=MAX_SUPERVISORS,
     ),
     seconds(
         "list_wait_s",
@@ -168,7 +169,8 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         "unread_budget_bytes",
         256 * MiB,
         "Maximum memory for output that agents have not read. One agent may use as much as it leaves free "
-        "for all others; in place of further large answers it gets an error.",
+        "for all others; in place of further large answers it gets an error. All agents with one token for "
+        "HTTP count as one.",
     ),
     count(
         "session.max_open_calls",
@@ -197,7 +199,8 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         "session.park_s",
         300.0,
         "How long a call of a stateless agent waits for the agent's answer to the server (sampling, "
-        "elicitation); then it is cancelled.",
+        "elicitation); then it is cancelled. It may end sooner while other agents wait for the instance that "
+        "it holds.",
     ),
     seconds(
         "session.return_s",

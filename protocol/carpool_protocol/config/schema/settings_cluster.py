@@ -6,7 +6,7 @@ Knows nothing of: links, keys, what a node offers.
 import re
 from typing import Final
 
-from carpool_protocol.config.schema.setting import Setting
+from carpool_protocol.config.schema.setting import Setting, count
 
 NODE_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 """A name of a node or of a cluster: part of subjects of NATS, and of names of servers."""
@@ -122,6 +122,14 @@ CLUSTER_SETTINGS: Final[tuple[Setting, ...]] = (
         check=check_node,
         text="The nodes that may make this one drain (`carpool cluster drain`), by name; `*`: any node of "
         "the cluster. Empty: only a command on this machine may.",
+    ),
+    count(
+        "cluster.max_servers_per_node",
+        "cluster.max_servers",
+        100,
+        "servers",
+        "The most servers that agents here get of one other node; of an offer with more, the first ones.",
+        high=1000,
     ),
     Setting(
         key="cluster.credentials",

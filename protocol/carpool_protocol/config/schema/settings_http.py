@@ -36,7 +36,7 @@ HTTP_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="text",
         default="127.0.0.1",
         check=_check_host,
-        text="Name or address on which the HTTP door listens. Any other than loopback needs `http.tokens`.",
+        text='Name or address on which the HTTP door listens. Only loopback goes with `"tokens": false`.',
     ),
     Setting(
         key="http.port",
@@ -76,14 +76,17 @@ HTTP_SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         key="http.tokens",
-        field="http.tokens",
+        field="http.given_tokens",
         kind="token map",
         text="Bearer tokens that are accepted: a name and the hash of the token. `carpool token add NAME` "
-        'writes both. With `{"hash": …, "profile": NAME}` in place of the hash, agents with that token have '
-        'that profile. With `{"hash": …, "operator": true}` the token is an operator\'s and no agent\'s; '
+        "writes both. Where there is none, the HTTP door makes one and keeps it in the state directory "
+        "(`carpool token show`); `false`: no token is needed, and every process of this user comes in "
+        '([http.md](http.md)). With `{"hash": …, "profile": NAME}` in place of the hash, '
+        'agents with that token have that profile. With `{"hash": …, "operator": true}` the token is an '
+        "operator's and no agent's; "
         'with `"read"` for `true` it only reads ([operating.md](operating.md)). With `"expires": '
-        '"2027-01-31T00:00:00Z"` it is refused from then on. If there is at least one token, requests '
-        "without one are refused.",
+        '"2027-01-31T00:00:00Z"` it is refused from then on. With `"workspaces": [NAME, …]` its agents work '
+        "in those workspaces only ([workspaces.md](workspaces.md)).",
     ),
     Setting(
         key="http.hosts",
@@ -100,14 +103,19 @@ HTTP_SETTINGS: Final[tuple[Setting, ...]] = (
         text="Origins of web pages that may send requests, besides those of loopback, such as "
         "`https://app.example.org`. `*`: any.",
     ),
-    size("http.max_body_bytes", "http.max_body_bytes", 4 * MiB, "Largest body of a request."),
+    size(
+        "http.max_body_bytes",
+        "http.max_body_bytes",
+        4 * MiB,
+        "Largest body of a request; at most 8387584.",
+    ),
     count(
         "http.max_sessions",
         "http.max_sessions",
         10_000,
         "sessions",
-        "Maximum number of sessions of the handshake era, divided evenly among the tokens; more are answered "
-        "503.",
+        "Maximum number of sessions, divided evenly among the tokens; more are answered 503. Requests of the "
+        "stateless era have one session for each token and URL; if it is idle it gives way to another one.",
     ),
     count(
         "http.max_open",
@@ -128,7 +136,7 @@ HTTP_SETTINGS: Final[tuple[Setting, ...]] = (
         "http.session_idle_s",
         "http.session_idle_s",
         3600.0,
-        "A session ends after this long without a request.",
+        "A session ends after this long without a request, also that of stateless requests.",
     ),
 )
 """Settings of the door, in the file's `http`."""

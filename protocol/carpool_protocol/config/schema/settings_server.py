@@ -170,7 +170,8 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         kind="text",
         text="File with the server's tools, as `tools/list` or `carpool tools --json` give them, relative to "
         "the file with this setting; `~/` is the home directory. They are listed until the server has given "
-        "its own list since carpool started, and while it is stopped or has failed.",
+        "its own list since carpool started, and while it is stopped or has failed. Without a program: the "
+        "server is `offline`, and calls to it are refused.",
     ),
     Setting(
         key="auto_connect",
@@ -239,7 +240,8 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "pool.idle_s",
         "policy.idle_s",
         _P.idle_s,
-        "An instance unused this long is ended, down to `pool.min`.",
+        "An instance unused this long is ended, down to `pool.min`. Servers of a project, a workspace or an "
+        "agent's variables stay this long after their last agent.",
     ),
     seconds("timeout_s", "policy.timeout_s", _P.timeout_s, "A call ends after this long without progress."),
     Setting(
@@ -289,7 +291,8 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "policy.max_in_flight",
         _P.max_in_flight,
         "calls",
-        "Maximum number of unanswered calls on one instance; further calls wait, or another instance starts.",
+        "Maximum number of unanswered calls on one instance; further calls wait, or another instance starts. "
+        "The last eighth is for agents and tokens that hold few.",
     ),
     seconds(
         "start_s",
@@ -335,8 +338,10 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         "policy.open_s",
         _P.open_s,
         "How long carpool does not start a server that failed `restart.give_up_after` times in a row; calls "
-        "to it are refused at once. Afterwards the next call starts it as a test, and one call at a time is "
-        "let through. 0: only `carpool start SERVER` starts it again.",
+        "to it are refused at once. Afterwards carpool starts it once as a test: by itself if somebody "
+        "called it or listed tools meanwhile, or if `auto_connect` or `pool.min` keep it, else with the next "
+        "call or list. Until a call has returned, one call at a time is let through; a failure begins the "
+        "time anew. 0: only `carpool start SERVER` starts it again.",
         zero=True,
     ),
     count(

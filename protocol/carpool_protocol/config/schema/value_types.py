@@ -10,7 +10,7 @@ Knows nothing of: files, lines, existing settings.
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from msgspec import Struct
 
@@ -47,7 +47,7 @@ IGNORED_KEYS: Final = frozenset({"$schema"})
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_NAME: Final = 64
-_TOKEN_KEYS: Final = frozenset({"expires", "hash", "operator", "profile"})
+_TOKEN_KEYS: Final = frozenset({"expires", "hash", "operator", "profile", "workspaces"})
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Legal names. Shells read other names as functions to define: `BASH_FUNC_echo%%` replaces `echo`."""
 
@@ -81,7 +81,7 @@ def read_value(setting: Setting, value: JsonValue, refuse: Callable[[ValueProble
         case "header map":
             return _header_map(setting, value, refuse)
         case "token map":
-            return _token_map(value, refuse)
+            return read_tokens(value, refuse)
 
 
 def _switch(value: JsonValue, refuse: Callable[[ValueProblem], None]) -> bool:
@@ -204,9 +204,13 @@ def _seconds_map(
     return {name: _seconds(setting, item, (name,), refuse) for name, item in value.items()}
 
 
-def _token_map(value: JsonValue, refuse: Callable[[ValueProblem], None]) -> dict[str, HttpToken]:
+def read_tokens(value: JsonValue, refuse: Callable[[ValueProblem], None]) -> dict[str, HttpToken] | None:
+    """The tokens by name, without those that are refused. None: no token is needed (`false`)."""
+    if value is False:
+        return None
     if not isinstance(value, dict):
-        refuse(ValueProblem((), f"must be an object of names and hashes, found {kind_of(value)}"))
+        wanted = "must be an object of names and hashes, or false"
+        refuse(ValueProblem((), f"{wanted}, found {kind_of(value)}"))
         return {}
     found: dict[str, HttpToken] = {}
     for name, item in value.items():
@@ -225,6 +229,7 @@ def _token(name: str, item: JsonValue, refuse: Callable[[ValueProblem], None]) -
         meant = did_you_mean(key, _TOKEN_KEYS)
         refuse(ValueProblem((name, key), "unknown key" + (f"; did you mean `{meant}`?" if meant else "")))
     digest, profile, operator = written.get("hash"), written.get("profile", ""), written.get("operator")
+    workspaces = written.get("workspaces", ["any"])
     if not isinstance(digest, str) or not _HASH.fullmatch(digest):
         at = (name, "hash") if "hash" in written and written is item else (name,)
         refuse(ValueProblem(at, "must be `sha256:` and 64 hex digits; `carpool token add NAME` writes one"))
@@ -234,12 +239,23 @@ def _token(name: str, item: JsonValue, refuse: Callable[[ValueProblem], None]) -
         refuse(ValueProblem((name, "operator"), 'must be true, false or "read"'))
     elif operator and profile:
         refuse(ValueProblem((name, "operator"), "has no effect together with `profile`, which is for agents"))
+    elif not _are_names(workspaces):
+        refuse(ValueProblem((name, "workspaces"), "must be a list of names of workspaces, at least one"))
+    elif operator and "workspaces" in written:
+        why = "has no effect together with `workspaces`, which is for agents"
+        refuse(ValueProblem((name, "operator"), why))
     elif (expires := _expiry(written.get("expires"))) is None:
         refuse(ValueProblem((name, "expires"), "must be a date or time in UTC, such as 2027-01-31T00:00:00Z"))
     else:
         right: OperatorRight = "read" if operator == "read" else "full" if operator else ""
-        return HttpToken(digest, profile, right, expires)
+        bound_to = tuple(map(str, workspaces)) if "workspaces" in written else ()
+        return HttpToken(digest, profile, right, expires, bound_to)
     return None
+
+
+def _are_names(value: JsonValue) -> TypeGuard[list[str]]:
+    """True if the value is a list of texts that are not empty, with at least one of them."""
+    return isinstance(value, list) and bool(value) and all(isinstance(each, str) and each for each in value)
 
 
 def _expiry(value: JsonValue) -> float | None:

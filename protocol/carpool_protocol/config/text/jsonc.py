@@ -17,6 +17,7 @@ from bisect import bisect_right
 from typing import Final, NamedTuple, NoReturn
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from carpool_protocol.config.text.problems import ConfigProblem, KeyPath, render_path, shorten
 
@@ -53,8 +54,27 @@ class ParsedJson(Struct, frozen=True):
     problems: list[ConfigProblem]
     spans: dict[KeyPath, Span]
     """Positions of each member of an object, and of the root `()`."""
+    doubles: list[ConfigProblem]
+    """Those of the problems that are a key written twice. The last one counts in `value`."""
     complete: bool
     """True: the text was read to its end. False: its grammar broke, and `value` is meaningless."""
+
+
+def without_nulls(parsed: ParsedJson) -> ParsedJson:
+    """Return the same text without the members of objects whose value is `null`, at all depths."""
+    dropped: set[KeyPath] = set()
+
+    def kept(value: JsonValue, path: KeyPath) -> JsonValue:
+        if isinstance(value, list):
+            return [kept(each, (*path, at)) for at, each in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        dropped.update((*path, key) for key, each in value.items() if each is None)
+        return {key: kept(each, (*path, key)) for key, each in value.items() if each is not None}
+
+    value = kept(parsed.value, ())
+    lines = {path: line for path, line in parsed.lines.items() if path not in dropped}
+    return replace(parsed, value=value, lines=lines)
 
 
 def skip_blank(text: str, at: int) -> int:
@@ -87,9 +107,11 @@ def parse(
     """
     reader = _Reader(text, file, least, allowance or ValueBudget())
     try:
-        return ParsedJson(reader.document(), reader.lines, reader.problems, reader.spans, complete=True)
+        return ParsedJson(
+            reader.document(), reader.lines, reader.problems, reader.spans, reader.doubles, complete=True
+        )
     except _Stop as stop:
-        return ParsedJson(None, reader.lines, [*reader.problems, stop.problem], {}, complete=False)
+        return ParsedJson(None, reader.lines, [*reader.problems, stop.problem], {}, [], complete=False)
     finally:
         reader.allowance.left -= len(reader.lines)
 
@@ -106,6 +128,7 @@ class _Reader:
         self.lines: dict[KeyPath, int] = {}
         self.problems: list[ConfigProblem] = []
         self.spans: dict[KeyPath, Span] = {}
+        self.doubles: list[ConfigProblem] = []
         self._line_ends = [found.start() for found in re.finditer("\n", text)]
 
     def line(self, position: int) -> int:
@@ -181,9 +204,9 @@ class _Reader:
             self.skip(inner)
             if key in value:
                 twice = f"written twice, also on line {self.lines[inner]}; keep one"
-                self.problems.append(ConfigProblem(self.file, line, render_path(inner), twice))
-            else:
-                self.lines[inner] = line
+                self.doubles.append(ConfigProblem(self.file, line, render_path(inner), twice))
+                self.problems.append(self.doubles[-1])
+            self.lines[inner] = line
             begin = self.at
             value[key] = self.read(inner)
             self.spans[inner] = Span(start, begin, self.at)

@@ -18,6 +18,8 @@ KeyPath = tuple[str | int, ...]
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_$@/+-]{1,64}")
 _SHOWN_CHARACTERS = 64
 _SIMILAR = 0.6
+MAX_NAMES_LISTED = 20
+"""Maximum number of known names in the error for an unknown one."""
 SIMILAR_KEY = 0.7
 """Similarity that a key needs: keys share their endings (`_s`, `_mb`), so they must be closer than names."""
 
@@ -90,7 +92,10 @@ def no_such_server(name: str, known: Iterable[str], where: str = "in the configu
     """
     names = sorted(known)
     meant = did_you_mean(name, names)
-    hint = f"did you mean {meant!r}?" if meant else f"there are: {', '.join(names) or 'none'}"
+    listed = ", ".join(names[:MAX_NAMES_LISTED]) or "none"
+    rest = len(names) - MAX_NAMES_LISTED
+    more = f" and {rest} more" if rest > 0 else ""
+    hint = f"did you mean {meant!r}?" if meant else f"there are: {listed}{more}"
     return f"there is no server {name[:_SHOWN_CHARACTERS]!r} {where}; {hint}"
 
 

@@ -37,6 +37,26 @@ def test_in_our_file_one_member_comes_and_goes_and_every_other_byte_stays() -> N
     assert set_enabled(off, "/c.json", AT_A, on=True) == OURS
 
 
+LISTED = """[
+  {"name": "other", "command": "o"},
+  // mine
+  {"name": "a", "command": "x", "args": ["1"]} // last
+]
+"""
+
+
+@behaviour("switch:saved")
+@pytest.mark.parametrize("within", ["%s", '{"servers": %s, "x": 1}'], ids=["list", "servers"])
+def test_a_server_in_a_list_is_found_by_its_name_and_every_other_byte_stays(within: str) -> None:
+    text = within % LISTED
+    path = ("servers", 0) if within != "%s" else (0,)  # another edit has moved it since it was read
+    off = set_enabled(text, "/p/mcp/servers.json", path, on=False, name="a")
+    assert off == text.replace('["1"]}', '["1"], "disabled": true}')
+    assert set_enabled(off, "/p/mcp/servers.json", path, on=True, name="a") == text
+    with pytest.raises(CannotEditError):
+        set_enabled(text, "/p/mcp/servers.json", path, on=False, name="gone")
+
+
 @pytest.mark.parametrize("way", [True, False])
 def test_what_is_so_already_is_left_alone(way: bool) -> None:
     text = '{"mcpServers": {"a": {"command": "x", "disabled": true}}}' if not way else OURS

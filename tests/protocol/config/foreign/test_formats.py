@@ -237,9 +237,9 @@ def test_a_file_of_opencode_is_read_with_commands_as_lists_and_as_lines() -> Non
             "mcp_servers.json:2: [1]: the name is used twice, also on line 1; give one another name",
         ),
         (
-            ".mcp.json",
+            "carpool.json",
             '{"mcpServers": {"a": {"command": "x"},\n "a": {"command": "y"}}}',
-            ".mcp.json:2: mcpServers.a: written twice, also on line 1; keep one",
+            "carpool.json:2: mcpServers.a: written twice, also on line 1; keep one",
         ),
     ],
 )
@@ -545,3 +545,61 @@ def test_carpool_itself_is_no_server_of_another_program_s_file(entry: dict[str, 
 )
 def test_what_only_looks_like_carpool_is_a_server(entry: Any) -> None:
     assert not is_own_entry(entry)
+
+
+@behaviour("config:shapes")
+@pytest.mark.parametrize("file", [each.path for each in PROGRAMS if not each.path.startswith("opencode")])
+def test_null_means_that_a_key_is_not_set(file: str) -> None:
+    unset = dict.fromkeys(
+        ("url", "headers", "cwd", "env", "type", "timeout", "disabled", "args", "oauth", "tags")
+    )
+    if "mcp.json" in file and ".vscode" in file:
+        text: object = {"servers": {"s": {**unset, "command": "x"}}}
+    else:
+        text = {"mcpServers": {"s": {**unset, "command": "x"}}}
+    loaded = load(text, file)
+    assert loaded.config is not None, loaded.problems
+    assert told(only(loaded.config)) == ("x", (), {})
+    assert loaded.warnings == []
+    assert loaded.config.unusable == {}
+
+
+@behaviour("config:shapes")
+@pytest.mark.parametrize("file", [".mcp.json", "mcp.json", "settings.json", "servers.d/x.json"])
+@pytest.mark.parametrize("key", ["mcpServers", "servers"])
+def test_null_is_a_key_that_is_not_set_in_every_file_but_our_own(file: str, key: str) -> None:
+    server = {"command": "x", "url": None, "env": {"A": None}, "pool": {"max": None}}
+    text = {key: {"s": server, "gone": None}, "inputs": None, "$schema": None}
+    loaded = load(text, file)
+    assert loaded.config is not None, loaded.problems
+    assert told(only(loaded.config)) == ("x", (), {})
+    assert (loaded.warnings, loaded.config.unusable) == ([], {})
+    nothing = load({key: None}, file).config
+    assert (nothing is not None, nothing and nothing.servers) == (True, {})
+    strict = load({"mcpServers": {"s": server}}, "carpool.json")
+    assert [each.where for each in strict.problems][:1] == ["mcpServers.s.url"]
+    assert load({"mcpServers": None}, "carpool.json").config is None
+    unknown = {"mcpServers": {"s": {"command": "x", "comand": "y"}}}
+    assert load(unknown, "settings.json").config is None, "a key that nobody knows is a mistake"
+
+
+@behaviour("config:shapes")
+@pytest.mark.parametrize("file", [".mcp.json", "servers.json"])
+def test_of_a_key_written_twice_the_last_one_counts_as_in_every_json_reader(file: str) -> None:
+    text = """{"mcpServers": {
+  "a": {"command": "first", "args": ["1"]},
+  "b": {"command": "b",
+        "command": "c"},
+  "a": {"command": "last"}
+}}"""
+    loaded = load(text, file)
+    assert loaded.config is not None, loaded.problems
+    assert {name: told(each) for name, each in loaded.config.servers.items()} == {
+        "a": ("last", (), {}),
+        "b": ("c", (), {}),
+    }
+    assert [each.render() for each in loaded.warnings] == [
+        f"{file}:4: mcpServers.b.command: written twice, also on line 3; keep one; this one counts",
+        f"{file}:5: mcpServers.a: written twice, also on line 2; keep one; this one counts",
+    ]
+    assert load(text, "carpool.json").config is None

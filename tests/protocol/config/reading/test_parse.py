@@ -31,7 +31,7 @@ def good(text: str) -> Config:
 
 
 def bad(text: str) -> list[str]:
-    loaded = read_config(text, "f")
+    loaded = read_config(text, "carpool.json")
     assert loaded.config is None
     assert loaded.problems
     return [problem.render() for problem in loaded.problems]
@@ -48,7 +48,7 @@ NO_TEMPLATE = (
 
 
 def bad_server(**keys: Any) -> list[str]:
-    return [line.removeprefix("f:1: mcpServers.git.") for line in bad(server(**keys))]
+    return [line.removeprefix("carpool.json:1: mcpServers.git.") for line in bad(server(**keys))]
 
 
 # --- what is accepted ------------------------------------------------------------------------------------
@@ -139,11 +139,11 @@ def test_an_unknown_key_is_an_error_with_path_line_and_a_guess() -> None:
           "disabledd": true } },
       "seperator": "_" }"""
     assert bad(text) == [
-        "f:6: mcpServers.git.pool.maxx: unknown key; did you mean `max`?",
-        "f:7: mcpServers.git.stop_s: unknown key; `carpool schema` has every key",
-        "f:8: mcpServers.git.idle_s: unknown key; did you mean `pool.idle_s`?",
-        "f:9: mcpServers.git.disabledd: unknown key; did you mean `disabled`?",
-        "f:10: seperator: unknown key; did you mean `separator`?",
+        "carpool.json:6: mcpServers.git.pool.maxx: unknown key; did you mean `max`?",
+        "carpool.json:7: mcpServers.git.stop_s: unknown key; `carpool schema` has every key",
+        "carpool.json:8: mcpServers.git.idle_s: unknown key; did you mean `pool.idle_s`?",
+        "carpool.json:9: mcpServers.git.disabledd: unknown key; did you mean `disabled`?",
+        "carpool.json:10: seperator: unknown key; did you mean `separator`?",
     ]
 
 
@@ -175,13 +175,14 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_lines() -> None
       "max_instances": 0
     }"""
     assert [line.rstrip(".") for line in bad(text)] == [
-        "f:3: mcpServers.a__b: " + str(check_server_name("a__b")).rstrip("."),
-        "f:4: mcpServers.git.command: must be text, found a number (write it in double quotes)",
-        "f:4: mcpServers.git.args: must be a list of texts, found text (write it in [ ])",
-        "f:4: mcpServers.git.timeout_s: must be a number of seconds, found text (write it without quotes)",
-        "f:6: mcpServers.time: written twice, also on line 5; keep one",
-        'f:7: mcpServers.none: has no command: write "command": "…", the program to run',
-        "f:8: max_instances: must be from 1 to 4096 instances",
+        "carpool.json:3: mcpServers.a__b: " + str(check_server_name("a__b")).rstrip("."),
+        "carpool.json:4: mcpServers.git.command: must be text, found a number (write it in double quotes)",
+        "carpool.json:4: mcpServers.git.args: must be a list of texts, found text (write it in [ ])",
+        "carpool.json:4: mcpServers.git.timeout_s: must be a number of seconds, found text (write it "
+        "without quotes)",
+        "carpool.json:6: mcpServers.time: written twice, also on line 5; keep one",
+        'carpool.json:7: mcpServers.none: has no command: write "command": "…", the program to run',
+        "carpool.json:8: max_instances: must be from 1 to 4096 instances",
     ]
 
 
@@ -257,7 +258,9 @@ def test_a_pool_that_grows_as_its_mode_needs_may_have_any_least_size() -> None:
 
 def test_a_transport_without_a_url_is_refused_with_one_sentence_and_not_asked_for_a_command() -> None:
     problems = bad('{"mcpServers": {"s": {"type": "http"}}}')
-    assert problems == ['f:1: mcpServers.s: has no url: write "url": "https://…", where the server is']
+    assert problems == [
+        'carpool.json:1: mcpServers.s: has no url: write "url": "https://…", where the server is'
+    ]
 
 
 def test_values_never_appear_in_problems() -> None:
@@ -278,7 +281,7 @@ def test_the_process_cap_must_hold_what_always_runs() -> None:
       "max_instances": 3 }"""
     (problem,) = bad(text % "")
     assert problem.startswith(
-        "f:4: max_instances: the servers' pool.min add up to 4 instances, but max_instances is 3;"
+        "carpool.json:4: max_instances: the servers' pool.min add up to 4 instances, but max_instances is 3;"
     )
     assert good(text % ', "disabled": true').max_instances == 3
 

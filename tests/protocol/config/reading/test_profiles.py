@@ -157,8 +157,8 @@ def test_a_token_may_be_an_operators(token: Any, right: str) -> None:
 @behaviour("operate:http")
 def test_another_value_for_an_operators_right_is_refused(token: Any, said: str) -> None:
     text = json.dumps({"http": {"tokens": {"ann": token}}, "profiles": {"reader": {}}})
-    (problem,) = read_config(text, "f").problems
-    assert problem.render().startswith(f"f:1: http.tokens.ann.operator: {said}"), problem.render()
+    (problem,) = read_config(text, "carpool.json").problems
+    assert problem.render().startswith(f"carpool.json:1: http.tokens.ann.operator: {said}"), problem.render()
 
 
 @behaviour("profiles:written")

@@ -34,6 +34,7 @@ def problems(server: dict[str, Any]) -> list[str]:
         {"url": "${URL}", "transport": "http", "headers": {"X-Key": "${KEY}"}, "env": {"A": "b"}},
         {"url": "https://x", "type": "streamableHttp", "oauth": {}},
         {"url": "https://x", "oauth": {"client_id": "a", "scopes": ["b"], "redirect_port": 8123}},
+        {"tools_file": "tools.json"},
     ],
 )
 def test_the_keys_of_one_kind_go_together(server: dict[str, Any]) -> None:
@@ -45,10 +46,9 @@ def test_the_keys_of_one_kind_go_together(server: dict[str, Any]) -> None:
     [
         ({}, ': has no command: write "command": "…", the program to run'),
         (
-            {"tools_file": "tools.json"},
-            ': has a `tools_file` and nothing to run: write "command", "url" or "python", too. With '
-            '"command": "false" its tools are listed and `carpool call --dry-run` checks arguments, and '
-            "every real call fails",
+            {"tools_file": "tools.json", "args": ["x"]},
+            ".args: has no meaning where only a `tools_file` lists tools and nothing runs; remove it, or "
+            'write "command", "url" or "python", too',
         ),
         (
             {"command": "x", "python": "tools"},

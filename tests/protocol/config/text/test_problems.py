@@ -21,3 +21,8 @@ def test_a_name_of_no_server_is_answered_with_the_names_that_exist(
 
 def test_a_name_of_any_length_is_cut() -> None:
     assert len(no_such_server("x" * 100_000, ["git"])) < 300
+
+
+def test_of_many_known_names_only_some_are_listed() -> None:
+    said = no_such_server("nope", [f"server-{number:03}" for number in range(200)])
+    assert said.endswith("server-018, server-019 and 180 more")

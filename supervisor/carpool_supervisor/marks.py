@@ -11,7 +11,7 @@ a process whose environment has no mark of any carpool.
 
 Standard library only and few modules: the spawner and the launcher's sweep import this. Reads `/proc`; on
 systems without it (macOS) these functions find nothing, and `process_stats.find_marked` is used. Knows
-nothing of: starting and ending processes.
+nothing of: starting, finding and ending processes.
 """
 
 import _signal  # type: ignore[import-not-found]  # no stub; `signal` drags in enum, 0.7 MB
@@ -23,6 +23,7 @@ from _collections_abc import Callable  # `collections.abc` and `typing` would co
 RUNTIME = "CARPOOL_RUNTIME"
 INSTANCE = "CARPOOL_INSTANCE"
 _DAEMON = "CARPOOL_DAEMON"
+_MARKS = tuple(os.fsencode(name) for name in (RUNTIME, INSTANCE, _DAEMON))
 _RTTIME = getattr(resource, "RLIMIT_RTTIME", -1)
 """Linux only."""
 _BASE = 1 << 62
@@ -66,15 +67,31 @@ def set_limit(limit: int) -> None:
             return
 
 
-def escaped_limit(pid: int) -> int:
-    """The mark by limit of a process whose environment has no mark of any carpool; 0: it has none."""
+def instance_of(pid: int) -> tuple[str, int]:
+    """The instance that `pid` is marked with by environment and by limit; empty and 0: not so."""
+    found = _marks_in_environment(pid)
+    return found.get(INSTANCE, ""), 0 if found else _limit(pid)
+
+
+def _marks_in_environment(pid: int) -> dict[str, str]:
+    """The marks of any carpool in its environment. Read once for all: it is empty for a moment while the
+    process starts another program, and two looks at it could miss the process by one mark and by the other.
+    """
+    found: dict[str, str] = {}
+    for entry in _read_file(f"/proc/{pid}/environ").split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        if name in _MARKS and value:  # an empty one names no carpool
+            found.setdefault(os.fsdecode(name), os.fsdecode(value))
+    return found
+
+
+def _limit(pid: int) -> int:
+    """The limit that marks this process; 0: none of any carpool does."""
     for line in _read_file(f"/proc/{pid}/limits").splitlines():
         if line.startswith(b"Max realtime timeout"):
             hard = line.split()[-2]
             limit = int(hard) if hard.isdigit() else 0
-            if limit < _BASE or any(value_of(pid, name) is not None for name in (INSTANCE, RUNTIME, _DAEMON)):
-                return 0
-            return limit
+            return limit if limit >= _BASE else 0
     return 0
 
 
@@ -120,9 +137,20 @@ def parent_of(pid: int) -> int:
     return int(fields[1]) if len(fields) > 1 else 0
 
 
-def children_of_this_thread() -> list[int]:
-    """Children of the calling thread, adopted ones included."""
-    return [int(pid) for pid in _read_file("/proc/thread-self/children").split()]
+def open_children() -> int:
+    """A descriptor for `children_of_this_thread`, which then needs none when none is free. -1: no /proc."""
+    try:
+        return os.open("/proc/thread-self/children", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return -1
+
+
+def children_of_this_thread(children_fd: int) -> list[int]:
+    """Children of the thread that has opened this descriptor, adopted ones included."""
+    parts: list[bytes] = []
+    while children_fd >= 0 and (part := os.pread(children_fd, 1 << 16, sum(map(len, parts)))):
+        parts.append(part)
+    return [int(pid) for pid in b"".join(parts).split()]
 
 
 def is_running(pid: int) -> bool:
@@ -130,32 +158,12 @@ def is_running(pid: int) -> bool:
     return state_and_group(pid)[0] not in {"", "Z", "X"}
 
 
-def find(name: str, is_wanted: Callable[[str], bool], limits: range = NO_LIMITS) -> list[int]:
-    """Other running processes of this user whose variable `name` has one of the wanted values, or whose mark
-    by limit is one of `limits`.
-    """
-    mine, me = os.getuid(), os.getpid()
-    found: list[int] = []
-    try:
-        pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-    except OSError:
-        return found
-    for pid in pids:
-        try:
-            if pid == me or os.stat(f"/proc/{pid}").st_uid != mine:
-                continue
-        except OSError:
-            continue
-        if _is_marked(pid, name, is_wanted, limits) and is_running(pid):
-            found.append(pid)
-    return found
-
-
-def _is_marked(pid: int, name: str, is_wanted: Callable[[str], bool], limits: range) -> bool:
-    value = value_of(pid, name)
-    if value is not None:
-        return is_wanted(value)
-    return bool(limits) and escaped_limit(pid) in limits
+def is_marked(pid: int, name: str, is_wanted: Callable[[str], bool], limits: range = NO_LIMITS) -> bool:
+    """True if its variable `name` has one of the wanted values, or its mark by limit is one of `limits`."""
+    found = _marks_in_environment(pid)
+    if name in found:
+        return is_wanted(found[name])
+    return bool(limits) and not found and _limit(pid) in limits
 
 
 def signal_marked(
@@ -169,7 +177,7 @@ def signal_marked(
     try:
         if hasattr(os, "pidfd_open"):
             fd = os.pidfd_open(pid)
-        if not _is_marked(pid, name, is_wanted, limits):
+        if not is_marked(pid, name, is_wanted, limits):
             return False
         if fd >= 0:
             _signal.pidfd_send_signal(fd, number)

@@ -23,6 +23,7 @@ from carpool_protocol.ids import (
     InstanceId,
     PoolKey,
     RawJson,
+    ServerName,
     SupervisorName,
     supervisor_number,
 )
@@ -35,6 +36,7 @@ from carpool_protocol.link.messages import (
     CallsLocated,
     CancelCall,
     CancelTask,
+    ChangeResourceSubscriptions,
     Credit,
     DiscoverCatalog,
     EndCall,
@@ -49,6 +51,8 @@ from carpool_protocol.link.messages import (
     ReadJournal,
     ReportProbe,
     ResumeCall,
+    SearchPathTold,
+    SessionAbsent,
     SessionEnded,
     SessionNotResumable,
     SessionPoolChanged,
@@ -65,11 +69,13 @@ from carpool_protocol.link.peer import BROKER, LinkEvent, PeerDown, PeerRefused,
 from carpool_protocol.link.transport import Link
 from carpool_protocol.link.zmq import ZmqLink
 from carpool_protocol.runtime.lifeline import Lifeline
+from carpool_protocol.runtime.pace import Pace
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_protocol.runtime.process import bound_log
 from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH, CorePump
 from carpool_protocol.runtime.steady_clock import SteadyClock
 from carpool_supervisor.core.model import effects, events
+from carpool_supervisor.core.model.events import KnowledgeChanged, PoolKnowledge
 from carpool_supervisor.core.model.sharing import EvidenceKind
 from carpool_supervisor.core.model.trace_context import LIFE_BYTES
 from carpool_supervisor.core.supervisor import SupervisorCore
@@ -124,7 +130,12 @@ class SupervisorShell:
             search_path=lambda: os.pathsep.join(self._server_path.directories),
         )
         self._server_path = ServerPath(
-            os.environ, paths.runtime_id(runtime_dir), epoch, self._processes.hold, self._processes.release
+            os.environ,
+            paths.runtime_id(runtime_dir),
+            epoch,
+            self._processes.hold,
+            self._processes.release,
+            tell=lambda directories: self._link.send(BROKER, SearchPathTold(directories)),
         )
         self._clock = SteadyClock()
         dump_to = self._logs / f"journal-supervisor-{name}.jsonl"
@@ -160,10 +171,11 @@ class SupervisorShell:
             await self._processes.start()
             await self._knowledge.load()
             nursery.start_soon(self._knowledge.run)
+            nursery.start_soon(self._instance_ios.slow_readers.run)
             nursery.start_soon(self._ready.run, self._flush_burst)
             nursery.start_soon(self._pump.run_timers, self._flush_burst)
             nursery.start_soon(self._pump.run_dumps)
-            nursery.start_soon(self._clock.watch, self._clock_jumped)
+            nursery.start_soon(self._clock.watch, self._clock_jumped, Pace(lambda: self._ready.rounds))
             nursery.start_soon(bound_log, paths.daemon_log(str(self._logs), f"supervisor-{self._name}"))
             nursery.start_soon(self._processes.run, self._flush_burst)
             nursery.start_soon(self._server_path.run, self._flush_burst)
@@ -289,9 +301,11 @@ class SupervisorShell:
                 | Operate()
                 | SetLevel()
                 | SetResourceSubscriptions()
+                | ChangeResourceSubscriptions()
                 | AnswerAsk()
                 | ForwardAskProgress()
                 | SessionEnded()
+                | SessionAbsent()
                 | SessionNotResumable()
                 | SessionPoolChanged()
                 | OpenSessions()
@@ -315,9 +329,17 @@ class SupervisorShell:
         self._specs = specs if set_pools.complete else {**known, **specs}
         self._pump.feed(set_pools)
         # Before any call is placed, because the mode holds from the first call on.
-        self._feed(
-            [self._knowledge.pool_knowledge(spec) for key, spec in self._specs.items() if key not in known]
-        )
+        fresh = [spec for spec in set_pools.pools if spec.key not in known]
+        self._learn([self._knowledge.pool_knowledge(spec) for spec in fresh])
+
+    def _learn(self, known: Sequence[PoolKnowledge]) -> None:
+        if known:
+            self._feed((KnowledgeChanged(tuple(known)),))
+
+    def _versions(self, server: ServerName) -> list[PoolSpec]:
+        """The specs of all pools of this server."""
+        pools = self.core.pools.of_server(server)
+        return [self._specs[pool.key] for pool in pools if pool.key in self._specs]
 
     def _spec_of(self, key: PoolKey) -> PoolSpec | None:
         return self._specs.get(key)
@@ -349,12 +371,14 @@ class SupervisorShell:
     def _record_evidence(self, effect: effects.RecordEvidence) -> None:
         spec = self._specs.get(effect.key)
         if spec is not None:
-            self._feed(self._knowledge.observe(spec, effect.kind, effect.detail, self._specs.values()))
+            self._learn(
+                self._knowledge.observe(spec, effect.kind, effect.detail, self._versions(spec.server))
+            )
 
     def _record_era(self, effect: effects.RecordEra) -> None:
         spec = self._specs.get(effect.key)
         if spec is not None:
-            self._feed(self._knowledge.observe_era(spec, effect, self._specs.values()))
+            self._learn(self._knowledge.observe_era(spec, effect, self._versions(spec.server)))
 
     def _survey(self, asked: Survey) -> None:
         assert self._nursery is not None

@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from carpool_protocol.ids import Epoch, InstanceId, PoolKey
+from carpool_protocol.ids import Epoch, InstanceId, PoolKey, WireId
 from carpool_protocol.link.messages import PoolSpec
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor.core.model import effects, events
@@ -125,10 +125,10 @@ class Processes:
             pipes = self._start(instance, spec)
         except SpawnRefusedError as error:
             why = self._instance_ios.masked(instance, str(error), spec)
-            passing = isinstance(error, AtLimitError) or spec.target is not None
-            self._report_spawn_failure(instance, why, passing)
+            is_short, is_remote = isinstance(error, AtLimitError), spec.target is not None
+            self._report_spawn_failure(instance, why, passing=is_remote, shortage=is_short)
             return
-        self._instance_ios.open(instance, spec, effect.era, pipes)
+        self._instance_ios.open(instance, spec, effect.era, pipes, effect.version)
         text = f"{effect.server} #{instance} starts (generation {effect.generation})"
         log.info("%s", text, extra={"server": effect.server, "instance": instance})
         self._instance_ios.log_line(effect.server, instance, text)
@@ -157,24 +157,35 @@ class Processes:
         how = f"lost its session: {text}" if text else "ended with its session"
         self._ended(instance, how, is_final=is_final)
 
-    def _spawn_failed(self, instance: InstanceId, text: str, passing: bool) -> None:
+    def _spawn_failed(self, instance: InstanceId, text: str, shortage: bool) -> None:
         text = self._instance_ios.masked(instance, text)
         if self._is_spawner_away:  # not the command's fault: a retry may help
             self._feed((events.InstanceExited(instance, text, (), "", random.random()),))  # noqa: S311
             return
-        self._report_spawn_failure(instance, text, passing)
+        self._report_spawn_failure(instance, text, shortage=shortage)
 
-    def _report_spawn_failure(self, instance: InstanceId, text: str, passing: bool) -> None:
+    def _report_spawn_failure(
+        self, instance: InstanceId, text: str, *, passing: bool = False, shortage: bool = False
+    ) -> None:
         text = f"could not be started: {text}"
-        self._feed((events.SpawnFailed(instance, text, random.random(), passing),))  # noqa: S311
+        self._feed((events.SpawnFailed(instance, text, random.random(), passing, shortage),))  # noqa: S311
 
     def _exited(self, instance: InstanceId, status: int) -> None:
         how = exit_text(status)
-        self._ended(instance, f"was {how}" if status < 0 else f"ended with {how}")
+        unread = self._instance_ios.has_unread_stdin(instance)
+        text = f"was {how}" if status < 0 else f"ended with {how}"
+        self._ended(instance, text, refused_nothing=unread or status < 0)
 
-    def _ended(self, instance: InstanceId, how: str, *, is_final: bool = False) -> None:
-        unwritten, words = self._instance_ios.process_exited(instance)
-        self._feed((events.InstanceExited(instance, how, unwritten, words, random.random(), is_final),))  # noqa: S311
+    def _ended(
+        self, instance: InstanceId, how: str, *, is_final: bool = False, refused_nothing: bool = False
+    ) -> None:
+        def report(unwritten: tuple[WireId, ...], words: str) -> None:
+            jitter = random.random()  # noqa: S311
+            self._feed(
+                (events.InstanceExited(instance, how, unwritten, words, jitter, is_final, refused_nothing),)
+            )
+
+        self._instance_ios.process_exited(instance, report)
 
     def _close_stdin(self, effect: effects.CloseStdin) -> None:
         if not self._cancel_held_start(effect.instance):

@@ -159,7 +159,8 @@ SUPERVISOR_CALLS: Final = (
     LifeRow(
         "asked: in flight, and its agent is asked; its idle timeout is paused",
         "carpool_supervisor.core.calls.server_requests.ServerAsks._open",
-        "the agent's answer (`ServerAsks.agent_answered`), the ask's timeout, or the end of the call",
+        "the agent's answer (`ServerAsks.agent_answered`), the ask's timeout, or the end of the call "
+        "(a parked one may give way: `ParkedCallWatch.due`)",
         "in flight; in the stateless era sent again or waiting for a slot",
     ),
     LifeRow(
@@ -183,7 +184,8 @@ SUPERVISOR_CALLS: Final = (
     LifeRow(
         "answer kept: ended, and a later broker may ask for the answer",
         "carpool_supervisor.core.calls.call_record.CallRecord._ended",
-        "the broker reports it as written (`CallRecord.forget_calls`), or kept answers take too many bytes",
+        "the broker reports it as written (`CallRecord.forget_calls`), kept answers take too many bytes, "
+        "or two brokers did not pass a long one on",
         "gone or answer dropped",
     ),
     LifeRow(
@@ -214,7 +216,7 @@ SESSIONS: Final = (
     ),
     LifeRow(
         "attaching, on a multiplexed connection: lines of the stream are held",
-        "carpool_broker.transport.multiplexed.PendingStreams._held",
+        "carpool_broker.transport.multiplexed.PendingStreams._streams",
         "the scan ends or takes too long (`MultiplexedConnection._scanned`)",
         "admitted, resuming or refused",
     ),

@@ -1,6 +1,7 @@
 """What a server asks and what it is told, through a whole supervisor and a real process."""
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from carpool_protocol.link.messages import (
     PoolSpec,
     SetPools,
 )
+from carpool_protocol.link.peer import BROKER, PeerRefused
+from carpool_protocol.runtime.lifeline import Lifeline
 from tests.behaviours import behaviour
 from tests.kit.in_process_supervisor import FakeBrokerLink, supervised
 from tests.kit.spawner_rig import server_argv
@@ -63,3 +66,18 @@ async def test_a_server_that_was_told_of_no_agents_is_refused(tmp_path: Path) ->
         broker.say(SetPools([spec]), call(1, "ask", text="who"))
         assert (await text_of(broker, 1))["error"]["code"] == -32601
         assert broker.those(AskOpened) == []
+
+
+@behaviour("restart:one-half-newer")
+@pytest.mark.parametrize("superseded", [True, False])
+async def test_a_supervisor_ends_when_its_broker_comes_back_in_another_version(
+    tmp_path: Path, superseded: bool
+) -> None:
+    """The launcher starts the new version then. A stranger of another version is ignored."""
+    launcher, ours = socket.socketpair()
+    with launcher:
+        async with supervised(tmp_path) as (shell, _):
+            lifeline = shell._lifeline = Lifeline(ours.detach())
+            shell._deliver(BROKER, [PeerRefused("another version of the link", superseded)])
+            assert shell._stop_wanted.is_set() is superseded
+        lifeline.close()

@@ -17,7 +17,7 @@ from carpool_supervisor.core.calls.leases import Leases
 from carpool_supervisor.core.calls.server_requests import ServerAsks
 from carpool_supervisor.core.calls.task_holds import TaskHolds
 from carpool_supervisor.core.model.effects import AnyEffect
-from carpool_supervisor.core.model.pool import Pools
+from carpool_supervisor.core.model.pool_table import Pools
 from carpool_supervisor.core.pools.targets import PoolTargets
 
 

@@ -15,7 +15,7 @@ from carpool_protocol.link.messages import Call
 from carpool_supervisor.core.calls.dispatcher import Dispatcher
 from carpool_supervisor.core.calls.leases import Leases
 from carpool_supervisor.core.calls.placement import check_head
-from carpool_supervisor.core.model.pool import Pools
+from carpool_supervisor.core.model.pool_table import Pools
 from carpool_supervisor.core.pools.instances import Instances
 
 
@@ -44,4 +44,4 @@ def check_touched(
             instances.check_instance(instance)
             keys.add(instance.pool.key)
     for key in keys & pools.keys():
-        check_head(pools[key])
+        check_head(pools[key], dispatcher.calls)

@@ -4,7 +4,7 @@ Owns the pause before lists that keep changing are read again: a server that ann
 reading would otherwise keep both sides busy for ever. A few changes are followed at once
 (`era/list_reader.py`). Owns also the longest time for the answer to a list request, and the pauses after an
 unreadable or missing answer, which grow for `MAX_LOST` times in a row. While an instance greets, its start
-limit covers list requests too.
+limit covers `tools/list`; it serves without any other list that takes longer than `GREETING_ANSWER_S`.
 
 Invariant: each instance with a timer here is alive. Knows nothing of: the content of lists, which list has
 changed.
@@ -19,6 +19,7 @@ from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance
 from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
+TOOLS_LIST: Final = "tools/list"
 PAUSE_S: Final = 1.0
 MAX_LOST: Final = 5
 """After this many losses in a row lists are read again only when the server announces a change, or a session
@@ -26,6 +27,11 @@ asks for them.
 """
 ANSWER_S: Final = 60.0
 """The longest time for the answer to a list request, or `timeout_s` if that is longer."""
+
+GREETING_ANSWER_S: Final = 3.0
+"""The longest time for the answer to a list request while the server greets, except `tools/list`. Agents wait
+meanwhile for its tools (`list_wait_s`).
+"""
 
 
 class ListThrottle:
@@ -41,13 +47,13 @@ class ListThrottle:
         self._emit = out
         self._rereads = timers.of("list_reread")
         self._answers = timers.of("list_answer")
-        """Serving instances with an open list request."""
+        """Instances with an open list request whose answer is waited for so long and no longer."""
 
     def list_requested(self, instance: Instance, method: str, now: float) -> None:
         """This list request was sent; empty: none is open."""
-        instance.list_request = method
-        if method and instance.state in (InstanceState.SERVING, InstanceState.DRAINING):
-            self._answers.arm(instance.id, now, _answer_s(instance))
+        instance.list_request, instance.list_requested_at = method, now
+        if method and (limit_s := _answer_s(instance)) is not None:
+            self._answers.arm(instance.id, now, limit_s)
         else:
             self._answers.disarm(instance.id)
 
@@ -70,10 +76,13 @@ class ListThrottle:
         """Give up the list requests of these instances; keep waiting for those that are not read."""
         for instance_id in instances:
             instance = self._instances[instance_id]
+            limit_s = _answer_s(instance)
+            if limit_s is None:
+                continue
             if instance.unread_since is None:
-                self._emit(GiveUpListRequest(instance_id, _answer_s(instance)))
+                self._emit(GiveUpListRequest(instance_id, limit_s))
             else:  # the answer may lie unread in the pipe
-                self._answers.arm(instance_id, now, _answer_s(instance))
+                self._answers.arm(instance_id, now, limit_s)
 
     def reread(self, instances: Iterable[InstanceId]) -> None:
         """Read the lists of these instances again."""
@@ -88,5 +97,12 @@ class ListThrottle:
             assert waiting == len(waits), "an instance that is gone waits"
 
 
-def _answer_s(instance: Instance) -> float:
-    return max(ANSWER_S, instance.pool.policy.timeout_s)
+def _answer_s(instance: Instance) -> float | None:
+    """The longest time for the answer to the open list request; None: another limit ends the instance."""
+    match instance.state:
+        case InstanceState.SERVING | InstanceState.DRAINING:
+            return max(ANSWER_S, instance.pool.policy.timeout_s)
+        case InstanceState.GREETING if instance.list_request != TOOLS_LIST:
+            return GREETING_ANSWER_S
+        case _:
+            return None

@@ -11,7 +11,7 @@ from typing import Any, assert_never
 
 from msgspec import Struct
 
-from carpool_protocol.ids import CallId, InstanceId
+from carpool_protocol.ids import CallId, InstanceId, PoolKey
 from carpool_protocol.link.messages import (
     AnswerAsk,
     AnswersWritten,
@@ -21,6 +21,7 @@ from carpool_protocol.link.messages import (
     CallPlace,
     CancelCall,
     CancelTask,
+    ChangeResourceSubscriptions,
     DiscoverCatalog,
     EndCall,
     ForwardAskProgress,
@@ -28,6 +29,7 @@ from carpool_protocol.link.messages import (
     Operate,
     PoolReport,
     ResumeCall,
+    SessionAbsent,
     SessionEnded,
     SessionNotResumable,
     SessionPoolChanged,
@@ -39,6 +41,7 @@ from carpool_protocol.link.messages import (
 )
 from carpool_supervisor.core import invariants, subscriptions
 from carpool_supervisor.core.broker_failover import BrokerFailover
+from carpool_supervisor.core.calls import stopped_calls
 from carpool_supervisor.core.calls.between_rounds import PendingRetries
 from carpool_supervisor.core.calls.call_record import CallRecord
 from carpool_supervisor.core.calls.call_timeouts import CallTimeouts, PausedTimeouts
@@ -63,11 +66,11 @@ from carpool_supervisor.core.model.events import (
     InstanceExited,
     InstanceGreeted,
     InstanceSpawned,
+    KnowledgeChanged,
     ListAnswerLost,
     ListRequestChanged,
     ListsChanged,
     MemoryMeasured,
-    PoolKnowledgeChanged,
     ProbeAnswered,
     ResourceUpdated,
     ServerAnswered,
@@ -87,10 +90,12 @@ from carpool_supervisor.core.model.events import (
     TaskChanged,
     TaskCreated,
     UrlElicitationRequired,
+    VersionRefused,
 )
 from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.loss_causes import LOSS_CAUSES, LossCause
-from carpool_supervisor.core.model.pool import Instance, Pool, Pools
+from carpool_supervisor.core.model.pool import Instance, Pool
+from carpool_supervisor.core.model.pool_table import Pools
 from carpool_supervisor.core.model.timer_kinds import TimerKind, supervisor_timers
 from carpool_supervisor.core.pools.instances import Instances
 from carpool_supervisor.core.pools.liveness import leave_out_pause
@@ -106,7 +111,8 @@ class SupervisorCore:
         """`life`: `trace_context.LIFE_BYTES` random bytes, drawn once per supervisor process. `number`: that
         of this supervisor in its carpool, counted from 0.
         """
-        self.pools: Pools = {}
+        self.pools = Pools()
+        self._touched = self.pools.touched
         self._effects: list[AnyEffect] = []
         timers = self.timers = supervisor_timers()
         self.leases = Leases(timers)
@@ -120,6 +126,7 @@ class SupervisorCore:
         self.instances = Instances(
             self.pools, self.dispatcher, self.leases, timers=timers, out=self._emit, supervisor=number
         )
+        self._start_queue = self.instances.start_queue
         self.targets = PoolTargets(
             self.pools, self.dispatcher, self.instances, self.leases, timers=timers, out=self._emit
         )
@@ -158,7 +165,7 @@ class SupervisorCore:
             pool = self.dispatcher.admit(event, now) if self.record.add_call(event) else None
             if pool is not None:
                 self.targets.grow(pool, now)
-                self.announcer.announce_all(now)
+                pool.touch()
         elif type(event) is AnswersWritten:
             self.record.forget_calls(event.calls)
             if self.leases.told_losses:
@@ -167,8 +174,10 @@ class SupervisorCore:
         elif isinstance(event, NOTIFICATIONS):
             self._handle_notification(event, now)
         else:
+            self._touch_named_pool(event)
             self._handle_rare(event, now)
-            self.announcer.announce_all(now)
+        if self._touched:
+            self.announcer.announce_touched(now)
         return effects
 
     def tick(self, now: float) -> list[AnyEffect]:
@@ -179,8 +188,15 @@ class SupervisorCore:
         for kind, keys in self.timers.due(now):
             self._time_out(kind, keys, now)
         self.instances.start_queue.start_queued(now)
-        self.announcer.announce_all(now)
+        self.announcer.announce_touched(now)
         return effects
+
+    def _touch_named_pool(self, event: AnyEvent) -> None:
+        """The pool that a rare event is about may have changed."""
+        instance = self.instances.by_id.get(getattr(event, "instance", InstanceId(0)))
+        pool = self.pools.get(getattr(event, "key", PoolKey(""))) if instance is None else instance.pool
+        if pool is not None:
+            pool.touch()
 
     def _time_out(self, kind: TimerKind, keys: list[Any], now: float) -> None:  # noqa: C901 - an arm per kind
         match kind:
@@ -194,6 +210,10 @@ class SupervisorCore:
             case "running_call":
                 for pool in self.dispatcher.end_running(keys, "ran_too_long", now):
                     self._recheck_draining(pool, now)
+            case "parked_calls":
+                over = self.dispatcher.parked_calls.due(keys, self.dispatcher.calls, now)
+                for pool in self.dispatcher.end_running(over, "agent_away", now):
+                    self._recheck_draining(pool, now)
             case "ask":
                 self.asks.time_out(keys, now)
             case "retry_pause":
@@ -206,12 +226,17 @@ class SupervisorCore:
                 self.list_throttle.reread(keys)
             case "idle_lease":
                 self.targets.end_idle_leases(keys, now)
-            case "tainted_instance":
-                self.targets.adjust_pools(keys, now)
+            case "tainted_instance" | "lease_share":
+                for key in keys:
+                    self.pools[key].touch()
             case "start_backoff":
-                self.instances.start_queue.end_backoffs(keys)
+                self.instances.start_queue.end_backoffs(keys, now)
+            case "shortage":
+                self.instances.start_queue.end_shortage()
             case "greeting_turn":
-                pass  # `start_queued` runs after each tick, and counts the turns that are left
+                self.instances.start_queue.turns_used_up(keys)  # `start_queued` runs after each tick
+            case "silent_greeting":
+                self.instances.tell_silence(keys, now)
             case "era_silence":
                 self.instances.era_greetings.end_silence(keys)
             case "instance_phase":
@@ -230,6 +255,8 @@ class SupervisorCore:
     def check(self) -> None:
         """Assert every invariant of every part."""
         self.timers.check()
+        self.pools.check()
+        self.announcer.check(self.now)
         self.dispatcher.check()
         self.asks.check(self.dispatcher.calls.values())
         self.instances.check()
@@ -273,12 +300,13 @@ class SupervisorCore:
             was_suspended = instance.suspended
             self._handle_instance(instance, event, now)
             if was_suspended:  # it is alive: waiting calls may have been placed
-                self.announcer.announce_all(now)
+                instance.pool.touch()
 
     def _handle_rare(self, event: AnyEvent, now: float) -> None:  # noqa: C901 - an arm per event
         match event:
             case SetPools():
                 self.targets.set_pools(event, now)
+                self.recycling.watch(now)
                 if event.complete:
                     subscriptions.drop_stale(self.pools.values(), self._emit)
             case DiscoverCatalog():
@@ -286,7 +314,7 @@ class SupervisorCore:
             case EndCall():
                 pool = self.dispatcher.end_by_operator(event.call, now)
                 if pool is not None:
-                    self._recheck_draining(pool, now)
+                    self._call_ended(pool, now)
             case CancelCall():
                 if event.answered:
                     self.record.broker_ended_call(event.call)
@@ -295,7 +323,7 @@ class SupervisorCore:
                     self.targets.call_cancelled(event.call)
                 pool = self.dispatcher.cancel_call(event.call, event.reason, now)
                 if pool is not None:
-                    self._recheck_draining(pool, now)
+                    self._call_ended(pool, now)
             case ResumeCall():
                 self.broker_failover.resume_call(event.call)
             case Operate():
@@ -306,6 +334,9 @@ class SupervisorCore:
             case SetResourceSubscriptions():
                 if event.key in self.pools:
                     subscriptions.set_resources(self.pools[event.key], event, self._emit)
+            case ChangeResourceSubscriptions():
+                if event.key in self.pools:
+                    subscriptions.change_resources(self.pools[event.key], event, self._emit)
             case AnswerAsk():
                 self.asks.agent_answered(event, now)
             case ForwardAskProgress():
@@ -317,6 +348,8 @@ class SupervisorCore:
             case OpenSessions():
                 self.record.unresumable = {note.session for note in event.live if note.fleeting}
                 self.targets.sessions_listed(event, now)
+            case SessionAbsent():
+                self.targets.session_absent(event)
             case SessionNotResumable():
                 self.record.unresumable.add(event.session)
             case SessionStateLost():
@@ -325,12 +358,13 @@ class SupervisorCore:
                 self.targets.session_pool_changed(event, now)
             case SessionEnded():
                 self.broker_failover.session_closed(event.session, now)
-            case PoolKnowledgeChanged():
+            case KnowledgeChanged():
                 self.targets.set_knowledge(event, now)
             case BrokerConnected():
                 self.broker_failover.broker_connected(now, same=event.same)
                 for pool in self.pools.values():
                     self._recheck_draining(pool, now)
+                self.pools.touch_all()
             case MemoryMeasured():
                 self.recycling.memory_measured(event, now)
             case ClockJumped():
@@ -338,6 +372,7 @@ class SupervisorCore:
                     self.instances.suspend_until_probed(each, now)
             case StopRequested():
                 self.instances.close(now)
+                self.pools.touch_all()
             case Call() | AnswersWritten():  # pragma: no cover
                 pass  # handled in `handle`
             case _:
@@ -368,22 +403,27 @@ class SupervisorCore:
                 self.instances.start_queue.start_queued(now)  # it has given back its greeting turn
             case EraRefused():
                 self.instances.era_greetings.era_refused(instance, event)
+            case VersionRefused():
+                self.instances.era_greetings.version_refused(instance, event)
             case CatalogRead():
+                pool.relisting = None if pool.relisting is instance else pool.relisting
                 self.instances.update_catalog(pool, event.catalog, now)
             case ListsChanged():
                 self.list_throttle.lists_changed(instance, now)
             case ListAnswerLost():
+                pool.relisting = None if pool.relisting is instance else pool.relisting
                 if event.text:
                     pool.record_error(event.text)
                 self.list_throttle.list_answer_lost(instance, event.times, now)
             case ListRequestChanged():
                 self.list_throttle.list_requested(instance, event.method, now)
+                self.instances.list_requested(instance, now)
             case ServerAnswered():
                 self._call_answered(event, now)
             case AnswerUnreadable():
                 pool.record_error(event.text)
                 self.dispatcher.answer_unreadable(instance, event.wire, event.fault, event.text, now)
-                self._recheck_draining(pool, now)
+                self._call_ended(pool, now)
             case ServerProgressed():
                 self.dispatcher.call_progressed(instance, event.wire, event.params, now)
             case ServerLogged():
@@ -394,6 +434,7 @@ class SupervisorCore:
                     self._replace_instance(instance, now)
                 elif event.facts.wire is not None:  # the server does not run its call meanwhile
                     self.dispatcher.instance_freed(instance, now)
+                self.dispatcher.parked_calls.watch(pool, now)
             case ServerCancelledAsk():
                 self.asks.server_cancelled_ask(instance, event, now)
             case UrlElicitationRequired():
@@ -409,13 +450,19 @@ class SupervisorCore:
                 self.dispatcher.instance_freed(instance, now)
             case ResourceUpdated():
                 subscriptions.resource_updated(instance, event, self._emit)
-            case StdoutReceived() | ProbeAnswered():
+            case StdoutReceived():
                 pass
+            case ProbeAnswered():
+                is_stopped = stopped_calls.ping_answered(instance, event.number, now, self._emit)
+                if is_stopped and not pool.plain:
+                    self.targets.adjust_pool(pool, now)
             case ServerLineRejected():
                 pool.record_error(event.text)
             case StdinBlocked():
                 instance.blocked = event.blocked or instance.is_stdin_closed
-                self.dispatcher.place_waiting(pool, now)
+                if not instance.blocked:
+                    subscriptions.stdin_read(instance, self._emit)
+                self.dispatcher.instance_freed(instance, now)
             case StdinBroken():
                 self.instances.stdin_broken(instance, event, now)
             case StdoutPaused():
@@ -441,7 +488,7 @@ class SupervisorCore:
     def _replace_instance(self, instance: Instance, now: float, cause: LossCause = "restart") -> None:
         """Replace an instance whose ended calls spoil it for others. Its holder is told this cause."""
         self.instances.drain(instance, now, cause)
-        self.instances.start_queue.enqueue(instance.pool)
+        self.instances.start_queue.enqueue(instance.pool, now)
         self.instances.start_queue.start_queued(now)
 
     def _call_answered(self, event: ServerAnswered, now: float) -> None:
@@ -463,12 +510,14 @@ class SupervisorCore:
         if not instance.in_flight and (instance.state is InstanceState.DRAINING or instance.is_stdin_closed):
             self.instances.recheck_draining(instance, now)
         if not pool.wanted:
-            self.announcer.announce_all(now)
+            pool.touch()
         elif not pool.plain and not instance.in_flight:
             is_still_held = pool.mode == "session" and self.leases.is_used(instance.id)
             if pool.queue or not is_still_held:  # otherwise the demand is as it was
                 self.targets.adjust_pool(pool, now)
             self.announcer.announce(pool, now)
+        if self._start_queue.waits_for_room and not instance.in_flight:
+            self._start_queue.start_queued(now)  # it is idle now, perhaps for a moment only
 
     def _review_instance(self, instance: Instance, now: float) -> None:
         """An answer that matters: of an instance on trial, or of one that has reached a limit."""
@@ -476,11 +525,17 @@ class SupervisorCore:
             self.instances.breakers.close(instance.pool, now)
         else:
             self.recycling.recheck(instance, now)
-        self.announcer.announce_all(now)
+        instance.pool.touch()
 
     def _recheck_draining(self, pool: Pool, now: float) -> None:
         for instance in list(pool.instances.values()):
             self.instances.recheck_draining(instance, now)
+
+    def _call_ended(self, pool: Pool, now: float) -> None:
+        """A call has ended without an answer: what drains may end, and what is idle now make room."""
+        self._recheck_draining(pool, now)
+        if self._start_queue.waits_for_room:
+            self._start_queue.start_queued(now)
 
     def _instance(self, instance: InstanceId) -> Instance | None:
         """The instance; None if it is gone, because late events of a dead process are normal."""

@@ -73,8 +73,8 @@ class EraAdapter(Protocol):
     def cancel_task_line(self, task: str) -> bytes:
         """The line that cancels a task whose agent will not return for it."""
 
-    def probe_line(self) -> bytes:
-        """The line of a probe; a living server answers it."""
+    def probe_line(self, number: int) -> bytes:
+        """The line of a probe; a living server answers it, and `ProbeAnswered` has its number."""
 
     @property
     def open_list_request(self) -> tuple[RawJson, str]:
@@ -87,8 +87,8 @@ class EraAdapter(Protocol):
     def read_on(self) -> tuple[list[OwnEvent], list[bytes]]:
         """Read the next slice of that answer. Returns the same as `feed`."""
 
-    def list_timed_out(self, after_s: float) -> Sequence[OwnEvent]:
-        """Give up the open list request after this time. Returns the events that follow; writes nothing."""
+    def list_timed_out(self, after_s: float) -> tuple[list[OwnEvent], list[bytes]]:
+        """Give up the open list request after this time. Returns the same as `feed`."""
 
     def relist_line(self) -> bytes:
         """The line that begins to read the server's lists again."""

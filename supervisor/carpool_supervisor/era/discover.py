@@ -16,13 +16,15 @@ from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJ
 from carpool_protocol.link.messages import Catalog, Feature
 from carpool_protocol.wire.capabilities import features_of
 from carpool_protocol.wire.content import change_members, text_of, value_of
+from carpool_protocol.wire.json_scan import has_too_many_parts
 from carpool_protocol.wire.jsonrpc import ErrorAnswer, ResultAnswer
 from carpool_protocol.wire.list_repair import Family
 from carpool_protocol.wire.stateless import SERVER_INFO, TASKS, VERSION
-from carpool_supervisor.core.model.events import GreetingFailed, OwnEvent
+from carpool_supervisor.core.model.events import GreetingFailed
+from carpool_supervisor.core.model.version_offers import VERSIONS
 from carpool_supervisor.era.adapter import Decoded
 from carpool_supervisor.era.envelope import RequestEnvelope
-from carpool_supervisor.era.greeting import VERSIONS, RpcError, read_error, refusal
+from carpool_supervisor.era.greeting import MAX_GREETING_BYTES, RpcError, read_error, refusal
 from carpool_supervisor.era.initialize import UNSUPPORTED_VERSION
 from carpool_supervisor.era.list_reader import ListReader
 from carpool_supervisor.era.self_description import SelfDescription
@@ -86,9 +88,9 @@ class DiscoverGreeting:
         """See `EraAdapter`."""
         self._lists.read_on()
 
-    def list_timed_out(self, after_s: float) -> list[OwnEvent]:
+    def list_timed_out(self, after_s: float) -> None:
         """See `EraAdapter`."""
-        return self._lists.list_timed_out(after_s)
+        self._lists.list_timed_out(after_s)
 
     def relist_line(self) -> bytes:
         """The line that begins to read all lists again."""
@@ -105,6 +107,8 @@ class DiscoverGreeting:
         self._request = ABSENT
         if isinstance(message, ErrorAnswer):
             self._refused(read_error(message.error))
+        elif len(message.result) > MAX_GREETING_BYTES:
+            self._fail(f"answered {DISCOVER} with more than {MAX_GREETING_BYTES // 1024**2} MiB", older=False)
         elif VERSION not in _supported(message.result):
             self._fail(f"does not speak MCP {VERSION}", older=True)
         else:
@@ -172,10 +176,11 @@ def _described(answer: RawJson, capabilities: RawJson) -> SelfDescription:
 
 
 def _supported(answer: RawJson) -> list[str]:
-    """The versions that a result, or the data of an error, lists as supported."""
+    """The versions that a result, or the data of an error, lists as supported. A list with too many parts to
+    be read in one step names none.
+    """
+    listed = value_of(answer, "supportedVersions") or value_of(answer, "supported") or b"[]"
     try:
-        return _versions.decode(
-            value_of(answer, "supportedVersions") or value_of(answer, "supported") or b"[]"
-        )
+        return [] if has_too_many_parts(listed) else _versions.decode(listed)
     except _UNREADABLE:
         return []

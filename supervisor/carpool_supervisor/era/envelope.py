@@ -37,6 +37,7 @@ server's task ids.
 """
 _STATE: Final = frozenset({"requeststate"})
 _RESUMES: Final = _STATE | {"inputresponses"}
+_INFO: Final = SERVER_INFO.encode()
 _ONLY_HERE: Final = frozenset({"resultType", "ttlMs", "cacheScope", "inputRequests", "requestState"})
 
 _INTERNAL: Final = b"-32603"
@@ -131,7 +132,8 @@ def read_result(result: RawJson) -> tuple[Kind, RawJson]:
     if kind != "complete":
         return "unknown", ABSENT
     meta = RawJson(found.get("_meta", b""))
-    left = without(meta, SERVER_INFO) if meta[:1] == b"{" and value_of(meta, SERVER_INFO) else meta
+    may_hold_info = meta[:1] == b"{" and (meta.find(_INFO) >= 0 or meta.find(b"\\") >= 0)
+    left = without(meta, SERVER_INFO) if may_hold_info and value_of(meta, SERVER_INFO) else meta
     if left is meta and found.keys().isdisjoint(_ONLY_HERE):
         return "complete", result
     changes = {**dict.fromkeys(_ONLY_HERE), "_meta": (lambda _: left) if left else None}

@@ -8,9 +8,9 @@ to the first era once at most: a late `server/discover` may have locked the proc
 which then refuses `initialize`. Source: MCP 2026-07-28, basic/lifecycle ("Backward compatibility"); behaviour
 of SDKs: docs/decisions/0013.
 
-Invariants: after `MAX_TURNS` the last refusal stands; events of a refused adapter are dropped; the adapter
-that is current when a line is read reads it. Knows nothing of: the messages of either era, clocks, the era
-cache.
+Invariants: after `MAX_TURNS` the last refusal stands; events of a refused adapter are dropped, except
+`VersionRefused`; the adapter that is current when a line is read reads it. Knows nothing of: the messages of
+either era, clocks, the era cache.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,13 @@ from typing import Final
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.link.messages import Era
 from carpool_protocol.wire.lines import OverlongLine
-from carpool_supervisor.core.model.events import EraRefused, GreetingFailed, InstanceGreeted, OwnEvent
+from carpool_supervisor.core.model.events import (
+    EraRefused,
+    GreetingFailed,
+    InstanceGreeted,
+    OwnEvent,
+    VersionRefused,
+)
 from carpool_supervisor.era.adapter import EraAdapter
 
 MAX_TURNS: Final = 2
@@ -50,6 +56,7 @@ class EraDetection:
             found, answers = self._late_greeting(line) or self.adapter.feed([line])
             failed = next((each for each in found if isinstance(each, GreetingFailed)), None)
             if failed is not None and failed.refused:
+                events += [each for each in found if isinstance(each, VersionRefused)]
                 self._refused(failed, events, out)
                 continue
             events += found
@@ -62,6 +69,12 @@ class EraDetection:
     def read_on(self) -> tuple[list[OwnEvent], list[bytes]]:
         """Read the next slice of a long list. Returns the same as `feed`."""
         events, answers = self.adapter.read_on()
+        self._check_greeted(events)
+        return events, answers
+
+    def list_timed_out(self, after_s: float) -> tuple[list[OwnEvent], list[bytes]]:
+        """Give up the open list request. Returns the same as `feed`."""
+        events, answers = self.adapter.list_timed_out(after_s)
         self._check_greeted(events)
         return events, answers
 

@@ -1,12 +1,13 @@
 """Read the answer of a server to a greeting.
 
-Owns the versions that carpool speaks, the fields of the InitializeResult that it uses, and the meaning of a
-refusal. Source: MCP 2025-11-25, basic/lifecycle "Version Negotiation".
+Owns the fields of the InitializeResult that carpool uses, and the meaning of a refusal. Source: MCP
+2025-11-25, basic/lifecycle "Version Negotiation".
 
 Knows nothing of: when a server is greeted, its catalog (`list_pages`).
 """
 
 import json
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -14,12 +15,15 @@ from msgspec import Struct
 
 from carpool_protocol.carrier.remote import UNFIT_CODE
 from carpool_protocol.ids import RawJson
-from carpool_supervisor.era.list_pages import legible
+from carpool_protocol.wire.json_scan import has_too_many_parts, replace_half_pairs
+from carpool_supervisor.core.model.version_offers import VERSIONS
 
-VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""The versions that carpool offers and understands, newest first."""
 INVALID_PARAMS: Final = -32602
 MAX_MESSAGE_CHARS: Final = 200
+MAX_GREETING_BYTES: Final = 8 * 1024 * 1024
+"""The limit for the answer to a greeting. All that carpool keeps of it has less than 100 KiB."""
+MAX_SEARCHED: Final = 4096
+"""So many characters of the text of a refusal, and bytes of its data, are searched for versions."""
 MAX_BRIDGE_CHARS: Final = 400
 """The limit for errors of carpool's own bridge. It is higher because their last sentence says what to do."""
 _UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
@@ -34,10 +38,6 @@ class Initialized(Struct):
     instructions: str | None = None
 
 
-class _Supported(Struct):
-    supported: list[str] = []
-
-
 class RpcError(Struct):
     """The fields of a JSON-RPC error that we use."""
 
@@ -47,12 +47,15 @@ class RpcError(Struct):
 
 
 _initialized = msgspec.json.Decoder(Initialized)
-_supported = msgspec.json.Decoder(_Supported)
 _rpc_error = msgspec.json.Decoder(RpcError)
 
 
 def read_initialized(result: RawJson) -> Initialized | None:
-    """Read an InitializeResult; None if it is not one."""
+    """Read an InitializeResult; None if it is not one, is too long or has too many parts to be read in one
+    step.
+    """
+    if len(result) > MAX_GREETING_BYTES or has_too_many_parts(result):
+        return None
     try:
         return _initialized.decode(result)
     except _UNREADABLE:
@@ -67,30 +70,37 @@ def read_error(error: RawJson) -> RpcError:
         return RpcError(message="an error that is no JSON-RPC error")
 
 
-def common_version(error: RpcError, tried: str) -> str | None:
-    """The newest version shared with a server that refuses with -32602 and lists its versions."""
-    if error.code != INVALID_PARAMS:
+def next_version(error: RpcError, tried: Sequence[str]) -> str | None:
+    """The version to offer next to a server that has refused those `tried`: the newest that its error names
+    in `data` or in its text; if it names none, the next older one. None: all were refused, or the version is
+    not the reason.
+    """
+    said = error.message[:MAX_SEARCHED] + bytes(error.data)[:MAX_SEARCHED].decode("utf-8", "replace")
+    if error.code != INVALID_PARAMS and "version" not in said.lower():
         return None
-    try:
-        supported = _supported.decode(error.data).supported
-    except _UNREADABLE:
-        return None
-    return next((version for version in VERSIONS if version in supported and version != tried), None)
+    named = [version for version in VERSIONS if version in said and version not in tried]
+    older = [version for version in VERSIONS if version < min(tried)]
+    return next(iter(named or older), None)
+
+
+def is_of_bridge(error: RpcError, *, bridge: bool) -> bool:
+    """True for an error of carpool's own bridge: the server has refused nothing, it could not be reached."""
+    return bridge and error.code == UNFIT_CODE
 
 
 def refusal(method: str, error: RpcError, *, bridge: bool) -> str:
-    """The text for a greeting that was answered with an error. Errors of carpool's own bridge are used whole:
-    there the server has refused nothing, it could not be reached.
-    """
-    if bridge and error.code == UNFIT_CODE:
+    """The text for a greeting that was answered with an error. An error `is_of_bridge` is used whole."""
+    if is_of_bridge(error, bridge=bridge):
         return error.message[:MAX_BRIDGE_CHARS]
     return f"refused {method}: {error.message[:MAX_MESSAGE_CHARS]} ({error.code})"
 
 
 def _read_leniently(result: RawJson) -> Initialized | None:
-    """Read a result that msgspec refuses (lone surrogates, rule 16) with the standard library."""
+    """Read a result that msgspec refuses with the standard library: one with half of a surrogate pair (rule
+    16), which becomes U+FFFD wherever it stands, also in a name, or with a member of another type.
+    """
     try:
-        fields = json.loads(result)
+        fields = json.loads(replace_half_pairs(result))
     except (ValueError, RecursionError):
         return None
     if not isinstance(fields, dict) or not isinstance(fields.get("protocolVersion"), str):
@@ -104,5 +114,5 @@ def _read_leniently(result: RawJson) -> Initialized | None:
             for name, value in (capabilities if isinstance(capabilities, dict) else {}).items()
         },
         serverInfo=msgspec.Raw(json.dumps(fields.get("serverInfo", {})).encode()),
-        instructions=legible(instructions) if isinstance(instructions, str) else None,
+        instructions=instructions if isinstance(instructions, str) else None,
     )

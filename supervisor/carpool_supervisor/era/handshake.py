@@ -8,10 +8,10 @@ Knows nothing of: agents, deadlines, processes, which session a call belongs to.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, Literal
 
-from carpool_protocol.faults.fault_answers import TOOLS_CALL, slug_in
-from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson, WireId
+from carpool_protocol.faults.fault_answers import TOOLS_CALL
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, MAX_WIRE_DIGITS, InstanceId, PoolKey, RawJson, WireId
 from carpool_protocol.link.messages import Call
 from carpool_protocol.wire.content import text_of
 from carpool_protocol.wire.jsonrpc import (
@@ -30,7 +30,7 @@ from carpool_protocol.wire.jsonrpc import (
 from carpool_protocol.wire.lines import OverlongLine
 from carpool_protocol.wire.params import ParamsError, call_params, meta_params, split_progress
 from carpool_protocol.wire.request_targets import with_target
-from carpool_protocol.wire.result_repair import repair_error, repair_tool_result
+from carpool_protocol.wire.result_repair import repair_error, repair_tool_result, slug_in
 from carpool_supervisor.core.model.events import (
     AnswerUnreadable,
     OwnEvent,
@@ -41,15 +41,28 @@ from carpool_supervisor.core.model.events import (
     ServerLogged,
     ServerProgressed,
 )
+from carpool_supervisor.core.model.version_offers import VERSIONS
 from carpool_supervisor.era.adapter import Decoded
 from carpool_supervisor.era.greeting import read_error
 from carpool_supervisor.era.initialize import InitializeGreeting
+from carpool_supervisor.era.line_sizes import overlong
 from carpool_supervisor.era.list_pages import CHANGED
+from carpool_supervisor.era.odd_lines import (
+    ANSWERED_TWICE,
+    NO_OBJECT,
+    READ_ANYWAY,
+    answered_ids,
+    batch_error,
+    id_to_repeat,
+    is_log_line,
+    made_readable,
+    messages_of,
+)
+from carpool_supervisor.era.ping_ids import ping_id, ping_number
+from carpool_supervisor.era.progress_tokens import ProgressTokens
 from carpool_supervisor.era.server_requests import NOTHING, Declared, ServerRequests, without_agents_task
 from carpool_supervisor.era.tasks import TaskCalls, wire_of
 
-MAX_WIRE_DIGITS: Final = 18
-"""A longer number is no wire id of ours; Python refuses to parse one of more than 4,300 digits."""
 _SETTINGS: Final = (b'"carpool-level-', b'"carpool-watch-')
 _LATE: Final = b'"carpool-discover-'
 """Answers with this id are late: the server was greeted in the stateless era first and then in this one."""
@@ -69,10 +82,15 @@ class HandshakeAdapter:
         *,
         max_total_s: float = 0.0,
         bridge: bool = False,
+        secret: str = "",
+        version: str = VERSIONS[0],
     ) -> None:
         """`declared`: the capabilities that the server is told. `max_total_s`: the longest a call may take.
-        `bridge`: the process is carpool's own, so errors in carpool's name are believed.
+        `bridge`: the process is carpool's own, so errors in carpool's name are believed. `secret`: as of
+        `ProgressTokens`. `version`: the one that the server is offered first.
         """
+        self._progress_tokens = ProgressTokens(secret)
+        self._token = self._progress_tokens.form
         self._bridge = bridge
         self._instance = instance
         self._own = 0
@@ -85,7 +103,7 @@ class HandshakeAdapter:
         self._events: list[OwnEvent] = self._decoded.events
         capabilities = declared.capabilities()
         self._greeting = InitializeGreeting(
-            instance, key, release, capabilities, self._decoded, bridge=bridge
+            instance, key, release, capabilities, self._decoded, bridge=bridge, version=version
         )
         self._server_requests = ServerRequests(instance, declared, self._decoded)
         self._tasks = TaskCalls(
@@ -104,8 +122,8 @@ class HandshakeAdapter:
         return self._greeting.greeting_line()
 
     def call_line(self, wire_id: WireId, call: Call) -> bytes:
-        """The line of a call. Its wire id is also its progress token."""
-        token = RawJson(b"%d" % wire_id) if call.wants_progress else ABSENT
+        """The line of a call."""
+        token = RawJson(self._token % wire_id)
         if call.method == TOOLS_CALL:
             task_tools = self._greeting.task_tools
             if task_tools and call.target in task_tools:
@@ -159,9 +177,9 @@ class HandshakeAdapter:
         """Always empty, as in `task_subscriptions_line`."""
         return b""
 
-    def probe_line(self) -> bytes:
+    def probe_line(self, number: int) -> bytes:
         """`ping`. Any answer, even an error, shows that the server is alive."""
-        return request_line(self._next_id("ping"), "ping", ABSENT)
+        return request_line(ping_id(number), "ping", ABSENT)
 
     @property
     def open_list_request(self) -> tuple[RawJson, str]:
@@ -173,9 +191,11 @@ class HandshakeAdapter:
         """See `EraAdapter`."""
         return self._greeting.is_reading
 
-    def list_timed_out(self, after_s: float) -> Sequence[OwnEvent]:
+    def list_timed_out(self, after_s: float) -> tuple[list[OwnEvent], list[bytes]]:
         """See `EraAdapter`."""
-        return self._greeting.list_timed_out(after_s)
+        events, out = self._begin()
+        self._greeting.list_timed_out(after_s)
+        return events, out
 
     def relist_line(self) -> bytes:
         """The request for the first page of the first list."""
@@ -212,9 +232,22 @@ class HandshakeAdapter:
                     self._call_answered(WireId(int(message.id)), message.result)
                 else:
                     self._own_request_answered(message.id, message)
+            elif isinstance(message, InvalidLine):
+                self._invalid_line(line, message)
+            elif too_long := overlong(line, message):
+                self._overlong(too_long)
             else:
                 self._message_received(message)
         return events, out
+
+    def _feed_again(self, lines: Sequence[bytes]) -> None:
+        """Read the lines that were found in an odd one."""
+        events, out = self._events, self._decoded.lines
+        more_events, more_out = self.feed(lines)
+        events += more_events
+        out += more_out
+        self._events = self._decoded.events = events
+        self._decoded.lines = out
 
     def read_on(self) -> tuple[list[OwnEvent], list[bytes]]:
         """See `EraAdapter`."""
@@ -231,7 +264,9 @@ class HandshakeAdapter:
 
     def _call_answered(self, wire_id: WireId, result: RawJson) -> None:
         if self._tasks and wire_id in self._tasks:
-            if not self._tasks.call_answered(wire_id, result):
+            if self._tasks.has_begun(wire_id):
+                self._reject_line(ANSWERED_TWICE)
+            elif not self._tasks.call_answered(wire_id, result):
                 self._call_answered(wire_id, result)
             return
         if self._others and wire_id in self._others:
@@ -249,12 +284,15 @@ class HandshakeAdapter:
         self._events.append(self._answer(wire_id, result, is_error=False))
 
     def _call_failed(self, wire_id: WireId, error: RawJson) -> None:
+        if self._tasks.has_begun(wire_id):
+            self._reject_line(ANSWERED_TWICE)
+            return
         self._call_ended(wire_id)
         error, note = repair_error(error, "child" if self._bridge else "server")
         if note is not None:
             self._reject_line(f"answered against the protocol: {note}")
-        self._server_requests.call_failed(wire_id, error)
-        self._events.append(self._answer(wire_id, error, is_error=True))
+        if self._server_requests.call_failed(wire_id, error):
+            self._events.append(self._answer(wire_id, error, is_error=True))
 
     def _answer(self, wire_id: WireId, body: RawJson, *, is_error: bool) -> ServerAnswered:
         if not self._bridge:
@@ -266,9 +304,7 @@ class HandshakeAdapter:
         self._others.discard(wire_id)
         self._tasks.call_failed(wire_id)
 
-    def _message_received(
-        self, message: ResultAnswer | ErrorAnswer | Request | Notification | InvalidLine
-    ) -> None:
+    def _message_received(self, message: ResultAnswer | ErrorAnswer | Request | Notification) -> None:
         match message:
             case ErrorAnswer():
                 if message.id.isdigit() and len(message.id) <= MAX_WIRE_DIGITS:
@@ -279,9 +315,7 @@ class HandshakeAdapter:
                 self._server_requests.request_received(message)
             case Notification():
                 self._notification_received(message)
-            case InvalidLine():
-                self._invalid_line(message)
-            case ResultAnswer():  # pragma: no cover - taken in `take`
+            case ResultAnswer():  # pragma: no cover - taken in `feed`
                 self._own_request_answered(message.id, message)
 
     def _notification_received(self, message: Notification) -> None:
@@ -290,10 +324,11 @@ class HandshakeAdapter:
             parts = split_progress(message.params)
             if not isinstance(parts, ParamsError):
                 token, rest = parts
-                if token.isdigit() and len(token) <= MAX_WIRE_DIGITS:
-                    wire = WireId(int(token))
-                    if wire not in self._tasks or self._tasks.may_pass_progress(wire, rest):
-                        self._events.append(ServerProgressed(self._instance, wire, rest))
+                wire = self._progress_tokens.wire_of(token)
+                if wire is None:
+                    return
+                if wire not in self._tasks or self._tasks.may_pass_progress(wire, rest):
+                    self._events.append(ServerProgressed(self._instance, wire, rest))
         elif message.method in CHANGED:
             self._greeting.lists_changed(CHANGED[message.method])
         elif message.method == "notifications/message":
@@ -307,22 +342,54 @@ class HandshakeAdapter:
         else:
             self._server_requests.notification_received(message)
 
-    def _invalid_line(self, garbage: InvalidLine) -> None:
+    def _invalid_line(self, line: bytes, garbage: InvalidLine) -> None:
+        if garbage.why == "blank":
+            return
+        wire = _wire(garbage.id) or wire_of(garbage.id)
+        answers_call = wire is not None and garbage.kind == "answer"
+        if not answers_call and (readable := made_readable(line, garbage)):
+            self._reject_line(READ_ANYWAY)
+            self._feed_again([readable])
+            return
+        if garbage.why == "batch":
+            self._batch_received(line)
+            return
+        if is_log_line(garbage) and (wire is not None or garbage.kind == "request"):
+            self._reject_line(f"{NOT_A_MESSAGE}: {garbage.text}")
+            return
         if garbage.kind == "request":
             if garbage.id:
-                self._decoded.lines.append(error_line(garbage.id, INVALID_REQUEST, garbage.text))
+                self._decoded.lines.append(
+                    error_line(id_to_repeat(garbage.id), INVALID_REQUEST, garbage.text)
+                )
             else:
                 self._reject_line(f"{NOT_A_MESSAGE}: {garbage.text}")
             return
-        wire = _wire(garbage.id) or wire_of(garbage.id)
-        if wire is not None:
-            self._call_ended(wire)
-            text = f"The answer cannot be read: {garbage.text}"
-            self._events.append(AnswerUnreadable(self._instance, wire, "bad_answer", text))
-        elif garbage.why == "header" and self._greeting.headers_received(garbage.text):
+        if garbage.why == "header" and self._greeting.headers_received(garbage.text):
             pass
-        elif not self._greeting.answer_unreadable(garbage.id, garbage.text):
+        elif not self._answer_unreadable(garbage.id, garbage.text):
             self._reject_line(f"{NOT_A_MESSAGE}: {garbage.text}")
+
+    def _batch_received(self, line: bytes) -> None:
+        """Read an array of messages; if it is not read, the calls that it answers end at once."""
+        messages, other_count = messages_of(line)
+        error = batch_error(len(messages) + other_count, self._greeting.version)
+        for _ in range(0 if error else other_count):
+            self._reject_line(f"{NOT_A_MESSAGE}: it {NO_OBJECT}")
+        if not error:
+            self._feed_again(messages)
+            return
+        self._reject_line(f"{NOT_A_MESSAGE}: {error}")
+        for answer_id in answered_ids(messages):
+            self._answer_unreadable(answer_id, error)
+
+    def _answer_unreadable(self, answer_id: RawJson | None, text: str) -> bool:
+        """An answer with this id cannot be read. Returns True if carpool waits for it."""
+        wire = _wire(answer_id) or wire_of(answer_id)
+        if wire is None:
+            return self._greeting.answer_unreadable(answer_id, text)
+        self._call_unreadable(answer_id, wire, "bad_answer", f"The answer cannot be read: {text}")
+        return True
 
     def _overlong(self, line: OverlongLine) -> None:
         text = f"a line of {line.size_bytes} bytes, more than carpool reads"
@@ -333,10 +400,23 @@ class HandshakeAdapter:
             return
         wire = _wire(line.id) or wire_of(line.id)
         if wire is not None:
-            self._call_ended(wire)
-            self._events.append(AnswerUnreadable(self._instance, wire, "answer_too_large", f"It was {text}."))
+            self._call_unreadable(line.id, wire, "answer_too_large", f"It was {text}.")
         elif not self._greeting.answer_unreadable(line.id, text):
             self._reject_line(f"wrote {text}")
+
+    def _call_unreadable(
+        self,
+        answer_id: RawJson | None,
+        wire: WireId,
+        why: Literal["bad_answer", "answer_too_large"],
+        text: str,
+    ) -> None:
+        """End a call: the answer to it, or to a request about its task, cannot be read."""
+        if self._tasks.has_begun(wire) and wire_of(answer_id) is None:
+            self._reject_line(ANSWERED_TWICE)
+            return
+        self._call_ended(wire)
+        self._events.append(AnswerUnreadable(self._instance, wire, why, text))
 
     def _reject_line(self, text: str) -> None:
         self._events.append(ServerLineRejected(self._instance, text))
@@ -348,8 +428,8 @@ class HandshakeAdapter:
                 self._call_answered(wire, message.result)
             else:
                 self._call_failed(wire, message.error)
-        elif answer_id.startswith(b'"carpool-ping-'):
-            self._events.append(ProbeAnswered(self._instance))
+        elif (number := ping_number(answer_id)) is not None:
+            self._events.append(ProbeAnswered(self._instance, number))
             self._tasks.server_alive()
         elif answer_id.startswith(_SETTINGS):
             if isinstance(message, ErrorAnswer):

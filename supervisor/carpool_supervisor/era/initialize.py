@@ -16,12 +16,13 @@ from carpool_protocol.link.messages import Catalog, Feature
 from carpool_protocol.wire.capabilities import features_of
 from carpool_protocol.wire.jsonrpc import ErrorAnswer, ResultAnswer, notification_line, quote, request_line
 from carpool_protocol.wire.list_repair import Family
-from carpool_supervisor.core.model.events import GreetingFailed, OwnEvent
+from carpool_supervisor.core.model.events import GreetingFailed, VersionRefused
+from carpool_supervisor.core.model.version_offers import VERSIONS
 from carpool_supervisor.era.adapter import Decoded
 from carpool_supervisor.era.greeting import (
-    VERSIONS,
     Initialized,
-    common_version,
+    is_of_bridge,
+    next_version,
     read_error,
     read_initialized,
     refusal,
@@ -50,10 +51,12 @@ class InitializeGreeting:
         decoded: Decoded,
         *,
         bridge: bool = False,
+        version: str = VERSIONS[0],
     ) -> None:
         """`declared`: the capabilities that carpool declares, a JSON object. `bridge`: the process is
-        carpool's own.
+        carpool's own. `version`: the one to offer first.
         """
+        self._first = version
         self._bridge = bridge
         self._instance = instance
         self._key = key
@@ -64,7 +67,8 @@ class InitializeGreeting:
         """Counts carpool's requests; their ids are strings."""
         self._initialize = ABSENT
         """The id of the open `initialize`."""
-        self._version = VERSIONS[0]
+        self._tried: list[str] = []
+        """The versions that the server was offered."""
         self._lists = ListReader(instance, decoded, self._request, self._catalog)
         self._features: list[Feature] = []
         self._greeted: Initialized | None = None
@@ -76,11 +80,17 @@ class InitializeGreeting:
         """True once a server of this era has answered."""
         return self._greeted is not None
 
+    @property
+    def version(self) -> str:
+        """The version that the server speaks; empty before its greeting."""
+        return "" if self._greeted is None else self._greeted.protocolVersion
+
     # --- out -------------------------------------------------------------------------------------------
 
-    def greeting_line(self, version: str = VERSIONS[0]) -> bytes:
-        """`initialize`."""
-        self._version = version
+    def greeting_line(self, version: str = "") -> bytes:
+        """`initialize`; `version`: the one to offer, if it is not the first one."""
+        version = version or self._first
+        self._tried.append(version)
         self._initialize = self._next_id("initialize")
         info = msgspec.json.encode({"name": "carpool", "version": self._release})
         params = b'{"protocolVersion":%b,"capabilities":%b,"clientInfo":%b}' % (
@@ -145,9 +155,9 @@ class InitializeGreeting:
         """See `EraAdapter`."""
         self._lists.read_on()
 
-    def list_timed_out(self, after_s: float) -> list[OwnEvent]:
+    def list_timed_out(self, after_s: float) -> None:
         """See `EraAdapter`."""
-        return self._lists.list_timed_out(after_s)
+        self._lists.list_timed_out(after_s)
 
     def relist_line(self) -> bytes:
         """The line that begins to read all lists again."""
@@ -160,7 +170,11 @@ class InitializeGreeting:
     def _greeting_answered(self, message: ResultAnswer | ErrorAnswer) -> None:
         if isinstance(message, ErrorAnswer):
             error = read_error(message.error)
-            version = common_version(error, self._version)
+            version = None
+            if error.code != UNSUPPORTED_VERSION and not is_of_bridge(error, bridge=self._bridge):
+                version = next_version(error, self._tried)
+                refused = VersionRefused(self._instance, self._tried[-1], version or "")
+                self._decoded.events.append(refused)
             if version is not None:
                 self._decoded.lines.append(self.greeting_line(version))
                 return

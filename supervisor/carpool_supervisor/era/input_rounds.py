@@ -10,22 +10,23 @@ refused it), and a failed sampling fails the call. Source: MCP 2026-07-28, basic
 basic/utilities/progress.
 
 Invariants: a call has one open request or one open round; a request is answered once; a round ends by a
-request, or with its call. `requestState` goes back only to the instance that sent it. Legal JSON never
-raises. Knows nothing of: the text of requests, deadlines, agents.
+request, or with its call. `requestState` goes back only to the instance that sent it. The bytes of an answer
+that a round keeps for the next request, and the parts of its inputs, are bounded. Legal JSON never raises.
+Knows nothing of: the text of requests, deadlines, agents.
 """
 
 from collections.abc import Callable
 from hashlib import blake2b
 from math import isfinite
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 
-from carpool_protocol.ids import ABSENT, InstanceId, RawJson, WireId
+from carpool_protocol.ids import ABSENT, MAX_WIRE_DIGITS, InstanceId, RawJson, WireId
 from carpool_protocol.link.messages import Call, Need
 from carpool_protocol.wire.capabilities import needed_capabilities
 from carpool_protocol.wire.content import Change, change_members, text_of, value_of
-from carpool_protocol.wire.json_scan import key_text, members
+from carpool_protocol.wire.json_scan import MAX_PARTS, fields, has_too_many_parts, key_text, members
 from carpool_protocol.wire.jsonrpc import quote
 from carpool_protocol.wire.params import ParamsError, meta_params, split_meta
 from carpool_supervisor.core.model.attribution import AGENT_METHODS, ROOTS, AskFacts
@@ -35,6 +36,8 @@ from carpool_supervisor.era.server_requests import Declared, roots_result, witho
 
 MAX_INPUTS: Final = 64
 """Inputs of one round."""
+MAX_KEPT_BYTES: Final = 1024 * 1024
+"""The most bytes of `requestState` and the keys of inputs. An open call keeps them until its next request."""
 _USER_REFUSED: Final = b"-1"
 """The code with which the official SDKs answer when the user rejects a request (MCP 2025-11-25,
 client/sampling).
@@ -56,6 +59,7 @@ class BadInputRound(Struct, frozen=True):
     """The required input cannot be given; the text is a clause for people."""
 
     text: str
+    fault: Literal["bad_answer", "answer_too_large"] = "bad_answer"
 
 
 class InputRound:
@@ -101,15 +105,21 @@ def read_round(result: RawJson, can: frozenset[Need]) -> InputRound | BadInputRo
     """The round that a result with `resultType: "input_required"` opens. `can`: what the server was told it
     can ask for.
     """
-    requests = value_of(result, "inputRequests") or b"null"
+    whole = fields(result) or {}
+    requests = whole.get("inputRequests", b"null")
+    if has_too_many_parts(requests):
+        return BadInputRound(f"inputRequests has more than {MAX_PARTS:,} parts", "answer_too_large")
     cuts = members(requests) if requests != b"null" else []
     if cuts is None or len(cuts) > MAX_INPUTS:
         return BadInputRound(f"inputRequests is no object of at most {MAX_INPUTS} entries")
-    state = value_of(result, "requestState") or b"null"
+    state = whole.get("requestState", b"null")
     if state == b"null":
         state = b""
     if not cuts and not state:
         return BadInputRound("it has neither inputRequests nor a requestState")
+    if len(state) + sum(cut.key_end - cut.key for cut in cuts) > MAX_KEPT_BYTES:
+        text = f"requestState and the keys of inputRequests have more than {MAX_KEPT_BYTES:,} bytes"
+        return BadInputRound(text, "answer_too_large")
     found: dict[str | bytes, InputRequest] = {}
     for cut in cuts:
         key = requests[cut.key : cut.key_end]
@@ -121,14 +131,15 @@ def read_round(result: RawJson, can: frozenset[Need]) -> InputRound | BadInputRo
 
 
 def _input(key: bytes, raw: bytes, can: frozenset[Need]) -> InputRequest | BadInputRound:
-    method = text_of(raw, "method") or ""
+    whole = fields(raw) or {}
+    method = key_text(whole.get("method", b"")) or ""
     if method not in AGENT_METHODS and method != ROOTS:
         return BadInputRound("it requires input by a method that MCP does not allow for that")
     if not any(need.startswith(method.partition("/")[0]) for need in can):
         return BadInputRound(f"it wants {method}, which was not declared to it")
     if method == ROOTS:
         return InputRequest(key, ROOTS, ABSENT, ("roots",))
-    parts = split_meta(RawJson(value_of(raw, "params") or b"null"))
+    parts = split_meta(RawJson(whole.get("params", b"null")))
     if isinstance(parts, ParamsError):
         return BadInputRound(f"{method}: {parts.text}")
     rest, meta, _ = parts
@@ -147,8 +158,6 @@ call's deadline.
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 0.25
 """Each pause in a row lasts twice as long as the one before, up to this, as in the official SDKs."""
-MAX_WIRE_DIGITS: Final = 18
-"""A longer number is no wire id of ours; Python refuses to parse one of more than 4,300 digits."""
 
 MAX_NUMBER_CHARS: Final = 64
 MAX_NAME_BYTES: Final = 1024
@@ -234,7 +243,7 @@ class InputRounds:
             return b""
         found = read_round(result, self._declared.needs(turns.call.can))
         if isinstance(found, BadInputRound):
-            self._bad_round(wire_id, found.text)
+            self._bad_round(wire_id, found.text, found.fault)
             return b""
         if found.inputs:
             turns.questions += 1
@@ -321,10 +330,12 @@ class InputRounds:
         self._calls.pop(wire_id, None)
         self._decoded.events.append(ServerAnswered(self._instance, wire_id, is_error=True, body=error))
 
-    def _bad_round(self, wire_id: WireId, why: str) -> None:
+    def _bad_round(
+        self, wire_id: WireId, why: str, fault: Literal["bad_answer", "answer_too_large"] = "bad_answer"
+    ) -> None:
         self._calls.pop(wire_id, None)
         text = f"It required input that cannot be given: {why}."
-        self._decoded.events.append(AnswerUnreadable(self._instance, wire_id, "bad_answer", text))
+        self._decoded.events.append(AnswerUnreadable(self._instance, wire_id, fault, text))
 
 
 def call_of(answer_id: RawJson | None) -> tuple[WireId, int] | None:

@@ -6,9 +6,10 @@ the server's configuration names some, rule 6). Decides which requests are answe
 MCP 2025-11-25, client/sampling, client/elicitation, client/roots, basic/utilities/tasks "Related Task
 Metadata".
 
-Invariants: the server's ids and tokens stay its own bytes; they belong to the other direction than our wire
-ids and are never compared with them. Only the few fields named here are decoded; all other values stay byte
-for byte. Knows nothing of: the agent behind an ask, open asks, capabilities of agents.
+Invariants: a request with too many parts to be cut in one step is refused, and so is an error that sends an
+agent to URLs: neither passes unread. The server's ids and tokens stay its own bytes; they belong to the other
+direction than our wire ids and are never compared with them. Only the few fields named here are decoded; all
+other values stay byte for byte. Knows nothing of: the agent behind an ask, open asks, capabilities of agents.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -22,6 +23,7 @@ from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, RawJson, Wire
 from carpool_protocol.link.messages import Need, Root
 from carpool_protocol.wire.capabilities import needed_capabilities
 from carpool_protocol.wire.content import change_members, elements, mentions, text_of, value_of
+from carpool_protocol.wire.json_scan import MAX_PARTS, has_too_many_parts
 from carpool_protocol.wire.jsonrpc import (
     Notification,
     Request,
@@ -39,6 +41,7 @@ from carpool_protocol.wire.params import (
 )
 from carpool_supervisor.core.model.attribution import AGENT_METHODS, RELATED_TASK, facts_of
 from carpool_supervisor.core.model.events import (
+    AnswerUnreadable,
     ElicitationCompleted,
     ServerAsked,
     ServerCancelledAsk,
@@ -51,6 +54,12 @@ METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 URLS_FIRST: Final = b"-32042"
 """`URLElicitationRequiredError` (client/elicitation, "URL Elicitation Required Error")."""
+MAX_NAME_CHARS: Final = 100
+"""The number of characters of the name of an unknown method that the error repeats to the server."""
+MAX_ELICITATION_CHARS: Final = 1024
+"""The longest id of an elicitation. It is kept until the server says that the elicitation is done."""
+MAX_RELATED_BYTES: Final = 8 * 1024
+"""The longest related task of a request. It is kept until the request is answered, and goes back then."""
 MAX_URLS: Final = 100
 """Elicitations of one such error that are remembered."""
 MAX_URLS_BYTES: Final = 256 * 1024
@@ -122,10 +131,15 @@ class ServerRequests:
         elif request.method in AGENT_METHODS and self._declared.asking:
             self._ask(request)
         else:
-            text = f"{request.method}: carpool has declared no such capability"
+            name = request.method[:MAX_NAME_CHARS]
+            text = f"{name}: carpool has declared no such capability"
             self._refuse(request, METHOD_NOT_FOUND, text)
 
     def _ask(self, request: Request) -> None:
+        if has_too_many_parts(request.params):
+            text = f"{request.method}: the params have more than {MAX_PARTS:,} parts"
+            self._refuse(request, INVALID_PARAMS, text)
+            return
         parts = split_meta(request.params) if request.params else ParamsError("the params are missing")
         if isinstance(parts, ParamsError):
             self._refuse(request, INVALID_PARAMS, f"{request.method}: {parts.text}")
@@ -137,9 +151,17 @@ class ServerRequests:
             return
         facts = facts_of(request.method, meta, self._declared.life)
         related = value_of(meta, RELATED_TASK) if meta else None
-        if related is not None:
-            self._related.setdefault(request.id, []).append(related)
         elicitation = (text_of(rest, "elicitationId") or "") if "elicitation.url" in needs else ""
+        if len(elicitation) > MAX_ELICITATION_CHARS:
+            text = f"{request.method}: the elicitationId has more than {MAX_ELICITATION_CHARS:,} characters"
+            self._refuse(request, INVALID_PARAMS, text)
+            return
+        if related is not None:
+            if len(related) > MAX_RELATED_BYTES:
+                text = f"{request.method}: the related task has more than {MAX_RELATED_BYTES:,} bytes"
+                self._refuse(request, INVALID_PARAMS, text)
+                return
+            self._related.setdefault(request.id, []).append(related)
         params = meta_params(rest, self._for_the_agent(meta, facts.trace), ABSENT)
         self._decoded.events.append(
             ServerAsked(self._instance, request.id, params, facts, token, elicitation, tuple(needs))
@@ -170,16 +192,25 @@ class ServerRequests:
             return False
         return True
 
-    def call_failed(self, wire_id: WireId, error: RawJson) -> None:
-        """Handle the error that ends a call; it may first send its agent to URLs."""
+    def call_failed(self, wire_id: WireId, error: RawJson) -> bool:
+        """Handle the error that ends a call; it may first send its agent to URLs. False: that part cannot be
+        read, and the call has ended without the error.
+        """
         if mentions(error, URLS_FIRST) and value_of(error, "code") == URLS_FIRST:
-            found = elements(value_of(value_of(error, "data") or b"", "elicitations") or b"") or []
+            if has_too_many_parts(error):
+                text = f"The error that sends its agent to URLs has more than {MAX_PARTS:,} parts."
+                self._decoded.events.append(
+                    AnswerUnreadable(self._instance, wire_id, "answer_too_large", text)
+                )
+                return False
+            listed = value_of(value_of(error, "data") or b"", "elicitations") or b""
+            found = elements(listed) or []
             ids: list[str] = []
             urls: list[RawJson] = []
             left_bytes = MAX_URLS_BYTES
             for each in found[:MAX_URLS]:
                 name = text_of(each, "elicitationId")
-                if name:
+                if name and len(name) <= MAX_ELICITATION_CHARS:
                     ids.append(name)
                     left_bytes -= len(each)
                     if left_bytes >= 0:
@@ -188,6 +219,7 @@ class ServerRequests:
                 self._decoded.events.append(
                     UrlElicitationRequired(self._instance, wire_id, tuple(ids), tuple(urls))
                 )
+        return True
 
     # --- out -------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from carpool_protocol.faults.fault_answers import TOOLS_CALL
-from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, InstanceId, PoolKey, RawJson, WireId
+from carpool_protocol.ids import EMPTY_OBJECT, InstanceId, PoolKey, RawJson, WireId
 from carpool_protocol.link.messages import Call
 from carpool_protocol.wire.content import change_members, text_of
 from carpool_protocol.wire.jsonrpc import (
@@ -47,8 +47,21 @@ from carpool_supervisor.era.adapter import Decoded
 from carpool_supervisor.era.discover import DISCOVER, DiscoverGreeting
 from carpool_supervisor.era.envelope import RequestEnvelope, neutral_error, own_params, read_result
 from carpool_supervisor.era.input_rounds import ASKS, InputRounds, call_of
+from carpool_supervisor.era.line_sizes import overlong
 from carpool_supervisor.era.list_hints import NO_HINT, read_cache_hint
 from carpool_supervisor.era.list_pages import CHANGED, FAMILIES
+from carpool_supervisor.era.odd_lines import (
+    ANSWERED_TWICE,
+    READ_ANYWAY,
+    answered_ids,
+    batch_error,
+    id_to_repeat,
+    is_log_line,
+    made_readable,
+    messages_of,
+)
+from carpool_supervisor.era.ping_ids import ping_id, ping_number
+from carpool_supervisor.era.progress_tokens import ProgressTokens
 from carpool_supervisor.era.server_requests import NOTHING, Declared
 from carpool_supervisor.era.subscriptions import ServerSubscriptions, cancelled_listen
 from carpool_supervisor.era.task_relay import NOTIFICATION, RelayedTaskCalls
@@ -69,10 +82,12 @@ class StatelessAdapter:
         declared: Declared = NOTHING,
         *,
         bridge: bool = False,
+        secret: str = "",
     ) -> None:
         """`declared`: the capabilities that the server is told. `bridge`: the process is carpool's own, so
-        errors in carpool's name are believed.
+        errors in carpool's name are believed. `secret`: as of `ProgressTokens`.
         """
+        self._progress_tokens = ProgressTokens(secret)
         self._bridge = bridge
         self._instance = instance
         self._decoded = Decoded()
@@ -96,7 +111,7 @@ class StatelessAdapter:
         return self._discovery.greeting_line()
 
     def call_line(self, wire_id: WireId, call: Call) -> bytes:
-        """The line of a call. Its wire id is also its progress token."""
+        """The line of a call."""
         if call.method in ASKS:
             self._rounds.call_written(wire_id, call)
         else:
@@ -104,7 +119,7 @@ class StatelessAdapter:
         return self._call_request_line(RawJson(b"%d" % wire_id), wire_id, call, b"")
 
     def _call_request_line(self, request: RawJson, wire_id: WireId, call: Call, more: bytes) -> bytes:
-        token = RawJson(b"%d" % wire_id) if call.wants_progress else ABSENT
+        token = RawJson(self._progress_tokens.form % wire_id)
         meta, params = self._envelope.request_meta(call.meta, call), own_params(call.params, call.method)
         if call.method == TOOLS_CALL:
             params = call_params(call.target, params, meta, token)
@@ -156,9 +171,9 @@ class StatelessAdapter:
         params = RawJson(b'{"taskId":%b}' % quote(task))
         return self._envelope.request_line(self._envelope.next_id("task"), "tasks/cancel", params, tasks=True)
 
-    def probe_line(self) -> bytes:
+    def probe_line(self, number: int) -> bytes:
         """`server/discover`. Any answer, even an error, shows that the server is alive."""
-        return self._envelope.request_line(self._envelope.next_id("ping"), DISCOVER)
+        return self._envelope.request_line(ping_id(number), DISCOVER)
 
     @property
     def open_list_request(self) -> tuple[RawJson, str]:
@@ -170,9 +185,11 @@ class StatelessAdapter:
         """See `EraAdapter`."""
         return self._discovery.is_reading
 
-    def list_timed_out(self, after_s: float) -> Sequence[OwnEvent]:
+    def list_timed_out(self, after_s: float) -> tuple[list[OwnEvent], list[bytes]]:
         """See `EraAdapter`."""
-        return self._discovery.list_timed_out(after_s)
+        self._decoded.lines = []
+        self._discovery.list_timed_out(after_s)
+        return self.take_events(), self._decoded.lines
 
     def relist_line(self) -> bytes:
         """The request for the first page of the first list."""
@@ -199,16 +216,22 @@ class StatelessAdapter:
                 self._overlong(line)
                 continue
             message = decode(line)
-            match message:
-                case ResultAnswer() | ErrorAnswer():
-                    self._answer_received(message)
-                case Notification():
-                    self._notification_received(message)
-                case Request():
-                    taken.lines.append(error_line(message.id, METHOD_NOT_FOUND, NO_REQUESTS))
-                case InvalidLine():
-                    self._invalid_line(message)
+            if isinstance(message, InvalidLine):
+                self._invalid_line(line, message)
+            elif too_long := overlong(line, message):
+                self._overlong(too_long)
+            else:
+                self._message_received(message)
         return self.take_events(), taken.lines
+
+    def _message_received(self, message: ResultAnswer | ErrorAnswer | Notification | Request) -> None:
+        match message:
+            case ResultAnswer() | ErrorAnswer():
+                self._answer_received(message)
+            case Notification():
+                self._notification_received(message)
+            case Request():
+                self._decoded.lines.append(error_line(message.id, METHOD_NOT_FOUND, NO_REQUESTS))
 
     def read_on(self) -> tuple[list[OwnEvent], list[bytes]]:
         """See `EraAdapter`."""
@@ -221,7 +244,7 @@ class StatelessAdapter:
         if found is None:
             self._own_request_answered(message)
         elif self._rounds.is_stale(*found):
-            self._reject_line("answered a request twice")
+            self._reject_line(ANSWERED_TWICE)
         else:
             self._subscriptions.server_alive()
             if isinstance(message, ResultAnswer):
@@ -280,8 +303,8 @@ class StatelessAdapter:
         self._decoded.events.append(ServerAnswered(self._instance, wire_id, is_error=True, body=body))
 
     def _own_request_answered(self, message: ResultAnswer | ErrorAnswer) -> None:
-        if message.id.startswith(b'"carpool-ping-'):
-            self._decoded.events.append(ProbeAnswered(self._instance))
+        if (number := ping_number(message.id)) is not None:
+            self._decoded.events.append(ProbeAnswered(self._instance, number))
             self._subscriptions.server_alive()
         elif message.id.startswith(b'"carpool-task-'):
             pass
@@ -293,10 +316,10 @@ class StatelessAdapter:
         method = message.method
         if method == "notifications/progress":
             parts = split_progress(message.params)
-            found = None if isinstance(parts, ParamsError) else call_of(parts[0])
-            if found is not None and not isinstance(parts, ParamsError):
-                told = self._rounds.total_progress(found[0], parts[1])
-                self._decoded.events.append(ServerProgressed(self._instance, found[0], told))
+            wire = None if isinstance(parts, ParamsError) else self._progress_tokens.wire_of(parts[0])
+            if wire is not None and not isinstance(parts, ParamsError):
+                told = self._rounds.total_progress(wire, parts[1])
+                self._decoded.events.append(ServerProgressed(self._instance, wire, told))
         elif method == "notifications/message":
             level = text_of(params, "level") or ""
             self._decoded.events.append(ServerLogged(self._instance, level, message.params))
@@ -328,22 +351,53 @@ class StatelessAdapter:
 
     # --- unreadable lines ------------------------------------------------------------------------------
 
-    def _invalid_line(self, garbage: InvalidLine) -> None:
+    def _invalid_line(self, line: bytes, garbage: InvalidLine) -> None:
+        if garbage.why == "blank":
+            return
+        found = call_of(garbage.id)
+        answers_call = found is not None and garbage.kind == "answer"
+        if not answers_call and (readable := made_readable(line, garbage)):
+            self._reject_line(READ_ANYWAY)
+            message = decode(readable)
+            assert not isinstance(message, InvalidLine)
+            self._message_received(message)
+            return
+        if garbage.why == "batch":
+            self._batch_received(line)
+            return
+        if is_log_line(garbage) and (found is not None or garbage.kind == "request"):
+            self._reject_line(f"{NOT_A_MESSAGE}: {garbage.text}")
+            return
         if garbage.kind == "request":
             if garbage.id:
-                self._decoded.lines.append(error_line(garbage.id, INVALID_REQUEST, garbage.text))
+                self._decoded.lines.append(
+                    error_line(id_to_repeat(garbage.id), INVALID_REQUEST, garbage.text)
+                )
             else:
                 self._reject_line(f"{NOT_A_MESSAGE}: {garbage.text}")
             return
-        found = call_of(garbage.id)
-        if found is not None and not self._rounds.is_stale(*found):
-            self._rounds.call_ended(found[0])
-            self._relayed_task_calls.call_ended(found[0])
-            self._unreadable(found[0], f"The answer cannot be read: {garbage.text}")
-        elif garbage.why == "header" and self._discovery.headers_received(garbage.text):
+        if garbage.why == "header" and self._discovery.headers_received(garbage.text):
             pass
-        elif not self._discovery.answer_unreadable(garbage.id, garbage.text):
+        elif not self._answer_unreadable(garbage.id, garbage.text):
             self._reject_line(f"{NOT_A_MESSAGE}: {garbage.text}")
+
+    def _batch_received(self, line: bytes) -> None:
+        """No version of this era has arrays of messages: the calls that it answers end at once."""
+        messages, other_count = messages_of(line)
+        error = batch_error(len(messages) + other_count, "")
+        self._reject_line(f"{NOT_A_MESSAGE}: {error}")
+        for answer_id in answered_ids(messages):
+            self._answer_unreadable(answer_id, error)
+
+    def _answer_unreadable(self, answer_id: RawJson | None, text: str) -> bool:
+        """An answer with this id cannot be read. Returns True if carpool waits for it."""
+        found = call_of(answer_id)
+        if found is None or self._rounds.is_stale(*found):
+            return self._discovery.answer_unreadable(answer_id, text)
+        self._rounds.call_ended(found[0])
+        self._relayed_task_calls.call_ended(found[0])
+        self._unreadable(found[0], f"The answer cannot be read: {text}")
+        return True
 
     def _overlong(self, line: OverlongLine) -> None:
         text = f"a line of {line.size_bytes} bytes, more than carpool reads"

@@ -2,9 +2,10 @@
 
 Owns the filter (announced lists, subscribed resources and tasks) and the listen in force. A listen cannot be
 changed. A new one is opened, and the old one is cancelled once the new one is acknowledged, so nothing is
-missed. Only one of the two is in force at a time, so nothing is heard twice. If the server ends a listen it
-is opened again, and anything may have changed in between. Source: MCP 2026-07-28,
-basic/utilities/subscriptions.
+missed. Only one of the two is in force at a time, so nothing is heard twice. A listen names all that is
+subscribed to. So the next one is opened when the last one is acknowledged, however much has changed
+meanwhile: a slow server has one to read, not one for each change. If the server ends a listen it is opened
+again, and anything may have changed in between. Source: MCP 2026-07-28, basic/utilities/subscriptions.
 
 Invariants: notifications that were not requested are dropped; a server that keeps ending listens gets a few
 new ones at once, and afterwards one with each sign of life. Knows nothing of: lists, subscribed sessions.
@@ -50,6 +51,8 @@ class ServerSubscriptions:
         self._gap = False
         """True if notifications may have been missed, because the server ended the listen in force."""
         self._refused = False
+        self._is_outdated = False
+        """True if more has changed since the newest listen, which is not acknowledged yet."""
 
     def begin(self, features: Iterable[Feature]) -> bytes:
         """Listen to everything that the server can announce."""
@@ -64,7 +67,7 @@ class ServerSubscriptions:
         if self.watched == before:
             return b""
         self._refused = False
-        return self._listen()
+        return self._renew()
 
     def task_subscriptions_line(self, tasks: Iterable[str]) -> bytes:
         """The line for other subscribed tasks."""
@@ -72,9 +75,18 @@ class ServerSubscriptions:
         if self._tasks == before:
             return b""
         self._refused = False
-        return self._listen()
+        return self._renew()
+
+    def _renew(self) -> bytes:
+        """Listen to what is wanted now, or later if the server has not acknowledged the newest listen."""
+        self._is_outdated = self._is_unacknowledged()
+        return b"" if self._is_outdated else self._listen()
+
+    def _is_unacknowledged(self) -> bool:
+        return bool(self._open) and self._open[-1] != self._in_force
 
     def _listen(self) -> bytes:
+        self._is_outdated = False
         wanted: dict[str, object] = {
             f"{family}ListChanged": True
             for family in ("tools", "prompts", "resources")
@@ -106,6 +118,7 @@ class ServerSubscriptions:
         at = self._open.index(request)
         older, self._open = self._open[:at], self._open[at:]
         self._decoded.lines += map(_cancelled, older)
+        self._renew_outdated()
         gap, self._gap = self._gap, False
         return gap
 
@@ -135,6 +148,11 @@ class ServerSubscriptions:
             self._gap = True
         if not self._open and not self._refused and self._renewals < MAX_RENEWALS:
             self._renewals += 1
+            self._decoded.add_line(self._listen())
+        self._renew_outdated()
+
+    def _renew_outdated(self) -> None:
+        if self._is_outdated and not self._is_unacknowledged():
             self._decoded.add_line(self._listen())
 
     def server_alive(self) -> None:

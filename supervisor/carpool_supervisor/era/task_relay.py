@@ -20,9 +20,9 @@ from carpool_supervisor.era.envelope import neutral_error, read_result
 from carpool_supervisor.era.list_hints import MAX_DIGITS
 from carpool_supervisor.era.server_requests import without
 from carpool_supervisor.era.subscriptions import SUBSCRIPTION
+from carpool_supervisor.era.tasks import MAX_ID_CHARS
 
 NOTIFICATION: Final = "notifications/tasks"
-MAX_ID_CHARS: Final = 1024
 MAX_DROPPED: Final = 1024
 
 _ENDED: Final = frozenset({"completed", "failed", "cancelled"})

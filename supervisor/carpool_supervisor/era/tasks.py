@@ -9,8 +9,9 @@ module has no clock. Source: MCP 2025-11-25, basic/utilities/tasks; tried with s
 the Python SDK 1.29.
 
 Invariants: a task belongs to one wire id; our requests about it carry that wire id, so an answer finds its
-call with any task id of the server; each call gets one answer. Knows nothing of: agents, the session behind
-an ask, deadlines. Decision: docs/decisions/0011.
+call with any task id of the server; a call has one task, and gets one answer (a second answer of the server
+is one to nothing). Knows nothing of: agents, the session behind an ask, deadlines. Decision:
+docs/decisions/0011.
 """
 
 import re
@@ -40,6 +41,8 @@ TTL_MARGIN_S: Final = 60.0
 """A task lives this much longer than its call may take, so that its result can still be fetched."""
 MAX_OVER: Final = 1024
 """Ended calls whose tasks still run at the server; older ones are forgotten."""
+MAX_ID_CHARS: Final = 1024
+"""A longer id of a task is refused: each request about the task repeats it."""
 
 _ENDED: Final = frozenset({"completed", "failed", "cancelled"})
 _GRAIN: Final = 1e-6
@@ -83,12 +86,12 @@ class TaskCalls:
         instance: InstanceId,
         ttl_s: float,
         decoded: Decoded,
-        erred: Callable[[WireId, RawJson], None],
+        erred: Callable[[WireId, RawJson], bool],
         *,
         bridge: bool = False,
     ) -> None:
-        """`ttl_s`: the longest a call may take. `call_failed`: sees an error before the call ends with it.
-        `bridge`: as in `HandshakeAdapter`.
+        """`ttl_s`: the longest a call may take. `erred`: sees an error before the call ends with it; False:
+        it has ended the call itself. `bridge`: as in `HandshakeAdapter`.
         """
         self._bridge = bridge
         self._erred = erred
@@ -149,16 +152,22 @@ class TaskCalls:
 
     # --- in --------------------------------------------------------------------------------------------
 
+    def has_begun(self, wire_id: WireId) -> bool:
+        """True if this open call was answered with its task, so that no further answer can be one to it."""
+        task = self._open.get(wire_id)
+        return task is not None and bool(task.id)
+
     def call_answered(self, wire_id: WireId, result: RawJson) -> bool:
-        """The call was answered. False: not with a task, so this is its result."""
+        """The call, whose task has not begun, was answered. False: not with a task, so this is its result."""
         task = self._open[wire_id]
         created = value_of(result, "task")
         if created is None:
             self._drop(task)
             return False
         text = text_of(created, "taskId")
-        if text is None:
-            self._unreadable(task, "It is a task without an id.")
+        if text is None or len(text) > MAX_ID_CHARS:
+            why = "without an id" if text is None else f"with an id of more than {MAX_ID_CHARS} characters"
+            self._unreadable(task, f"It is a task {why}.")
             return True
         task.id = named = value_of(created, "taskId") or b""
         self._by_id[named] = task
@@ -200,7 +209,9 @@ class TaskCalls:
             body, note = repair_error(message.error, "child" if self._bridge else "server")
             is_usable = False
         else:
-            body, note = repair_tool_result(without_related(message.result), ours=self._bridge)
+            # Without content its status tells more: it may have failed.
+            said = without_related(message.result)
+            body, note = repair_tool_result(said, ours=self._bridge, needs_content=True)
             is_usable = bool(body)
         if note is not None and body:
             text = f"answered against the protocol: {note}"
@@ -226,8 +237,8 @@ class TaskCalls:
 
     def _answer(self, task: _Task, *, is_error: bool, body: RawJson) -> None:
         self._drop(task)
-        if is_error:
-            self._erred(task.wire, body)
+        if is_error and not self._erred(task.wire, body):
+            return
         self._event(ServerAnswered(self._instance, task.wire, is_error=is_error, body=body))
 
     def _unreadable(self, task: _Task, text: str) -> None:

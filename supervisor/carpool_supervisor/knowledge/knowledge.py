@@ -25,7 +25,7 @@ from carpool_protocol.runtime.wallclock import wallclock
 from carpool_protocol.wire.content import text_of
 from carpool_supervisor.core.calls.refusals import left_out_text
 from carpool_supervisor.core.model import effects
-from carpool_supervisor.core.model.events import PoolKnowledgeChanged
+from carpool_supervisor.core.model.events import PoolKnowledge
 from carpool_supervisor.core.model.pool import Pool
 from carpool_supervisor.core.model.sharing import EvidenceKind, explain_sharing, launch_identity
 from carpool_supervisor.core.model.well_known import WellKnownServers, read_well_known
@@ -80,17 +80,19 @@ class Knowledge:
         self._eras = self._eras_saved = era_cache.merged_eras(eras, self._eras)
         _log_trouble(trouble)
 
-    def pool_knowledge(self, spec: PoolSpec) -> PoolKnowledgeChanged:
+    def pool_knowledge(self, spec: PoolSpec) -> PoolKnowledge:
         """The knowledge about the program of this pool."""
         identity = launch_identity(spec.server, spec.argv)
         evidence = evidence_of(self._verdicts, identity)
         era = era_cache.era_of(self._eras, identity, wallclock())
-        return PoolKnowledgeChanged(spec.key, well_known().find(spec.argv), evidence, era)
+        return PoolKnowledge(spec.key, well_known().find(spec.argv), evidence, era)
 
     def observe_era(
         self, spec: PoolSpec, seen: effects.RecordEra, specs: Iterable[PoolSpec]
-    ) -> list[PoolKnowledgeChanged]:
-        """An instance of this pool has greeted. Returns the events for all pools of the same program."""
+    ) -> list[PoolKnowledge]:
+        """An instance of this pool has greeted. Returns what is new for pools of the same program. `specs`:
+        those of the server.
+        """
         identity = launch_identity(spec.server, spec.argv)
         name, version = (text_of(seen.server_info, key) or "" for key in ("name", "version"))
         sighting = EraVerdict(seen.era, seen.why, f"{name} {version}".strip(), wallclock())
@@ -117,8 +119,10 @@ class Knowledge:
 
     def observe(
         self, spec: PoolSpec, kind: EvidenceKind, detail: str, specs: Iterable[PoolSpec]
-    ) -> list[PoolKnowledgeChanged]:
-        """Record evidence on this pool's program. Returns the events for all pools of the same program."""
+    ) -> list[PoolKnowledge]:
+        """Record evidence on this pool's program. Returns what is new for pools of the same program. `specs`:
+        as of `observe_era`.
+        """
         identity = launch_identity(spec.server, spec.argv)
         self._verdicts = with_evidence(self._verdicts, identity, kind, wallclock(), detail)
         self._unsaved.set()
@@ -173,6 +177,12 @@ def explain_pool(
     if spec is not None and spec.target is not None:
         lines = _explain_node_server(pool.server, spec.target)
         return SharingExplained(asked.token, lines, pool.verdict.mode, verified=False, source="node")
+    if pool.offline:
+        lines = [
+            f"{pool.server} is offline: its `tools_file` lists tools and nothing runs: nothing is shared.",
+            'To make it run: set "command", "url" or "python" beside "tools_file" for it in the config.',
+        ]
+        return SharingExplained(asked.token, lines, pool.verdict.mode, verified=False, source="")
     lines = explain_sharing(
         pool.server,
         pool.verdict,

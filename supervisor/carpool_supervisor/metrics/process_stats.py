@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 import psutil
 from msgspec import Struct
 
+from carpool_protocol.runtime.process_search import find_processes
 from carpool_protocol.runtime.wallclock import unix_s
 from carpool_supervisor import marks
 
@@ -113,18 +114,23 @@ def find_marked(name: str, is_wanted: Callable[[str], bool]) -> list[int]:
     """Other processes of this user whose variable `name` has one of these values: for systems without
     /proc.
     """
-    found: list[int] = []
     mine = os.getuid()
-    for process in psutil.process_iter():
+
+    def judge(pid: int) -> bool | None:
         try:
-            if process.pid == os.getpid() or process.uids().real != mine:
-                continue
+            process = psutil.Process(pid)
+            if process.uids().real != mine:
+                return False
             value = process.environ().get(name)
-            if value is not None and is_wanted(value) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return None
+        except psutil.NoSuchProcess:
+            return None
         except (psutil.Error, OSError):
-            continue
-    return found
+            return False
+        return value is not None and is_wanted(value)
+
+    return find_processes(psutil.pids, judge)
 
 
 class _Sample(Struct, frozen=True):

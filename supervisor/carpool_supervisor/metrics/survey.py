@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.link.messages import InstanceReport, PoolReport, ProcessReport, Survey, Surveyed
+from carpool_protocol.runtime.pace import IDLE_S, until_due
 from carpool_supervisor.core.model.events import MemoryMeasured
 from carpool_supervisor.metrics.process_stats import ProcessSampler, ProcessUsage, memory_of
 
-MEASURE_EVERY_S: Final = 3.0
+MEASURE_EVERY_S: Final = IDLE_S
 """The interval at which the memory of instances with a memory limit is measured."""
 
 
@@ -34,7 +35,7 @@ class Surveyor:
     ) -> None:
         """Measure the memory of these instances periodically; costs nothing while there are none."""
         while True:
-            await trio.sleep(MEASURE_EVERY_S)
+            await trio.sleep(until_due(MEASURE_EVERY_S))
             if pids := limited():
                 heard(await self._measure(pids))
 

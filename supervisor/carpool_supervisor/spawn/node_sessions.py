@@ -15,6 +15,7 @@ says that another session is refused, too, until somebody changes something.
 Knows nothing of: nodes, links, MCP, data on the pipes.
 """
 
+import os
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -25,7 +26,7 @@ from carpool_protocol.ids import InstanceId
 from carpool_protocol.link.messages import NodeTarget
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor.spawn.descriptor_sender import DescriptorSender
-from carpool_supervisor.spawn.request import Pipes, SpawnRefusedError, make_pipes
+from carpool_supervisor.spawn.request import AtLimitError, Pipes, SpawnRefusedError, make_pipes
 
 NOT_RUNNING: Final = (
     "the node's process of this machine does not run: `cluster` is not configured, or see "
@@ -149,7 +150,10 @@ class NodeSessionStarter:
             self._lost()
 
     def _connect(self) -> DescriptorSender:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            raise AtLimitError(f"no socket could be made ({os.strerror(error.errno or 0)})") from None
         sock.setblocking(False)
         try:
             sock.connect(self._path)

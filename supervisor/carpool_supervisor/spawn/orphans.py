@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from signal import SIGKILL, SIGTERM
 
+from carpool_protocol.runtime.process_search import find_processes
 from carpool_supervisor import marks
 
 GRACE_S = 2.0
@@ -48,41 +49,62 @@ def end_marked(
     limits: range = marks.NO_LIMITS,
 ) -> tuple[int, int]:
     """The same for any mark, by environment or by limit; `grace_s` 0 starts with KILL. Repeats the search
-    until it finds nothing, because a process that is ending may just have started another.
+    until it finds nothing, because a process that is ending may just have started another. What a search has
+    found is signalled, however long it took.
     """
     spared = _ancestors()
     seen: set[int] = set()
     signalled: set[tuple[int, int]] = set()
     start = time.monotonic()
     while True:
-        found = [pid for pid in _find(name, is_wanted, limits) if pid not in spared]
+        found = [pid for pid in find(name, is_wanted, limits) if pid not in spared]
         seen.update(found)
         waited_s = time.monotonic() - start
-        if not found or waited_s > grace_s + kill_wait_s:
-            return len(seen), len(found)
         number = SIGTERM if waited_s < grace_s else SIGKILL
         for pid in found:
             if (pid, number) not in signalled:
                 signalled.add((pid, number))
                 _signal(pid, number, name, is_wanted, limits)
+        if not found or waited_s > grace_s + kill_wait_s:
+            return len(seen), len(found)
         time.sleep(_POLL_S)
 
 
-def _find(name: str, is_wanted: Callable[[str], bool], limits: range) -> list[int]:
-    if sys.platform == "linux":
-        return marks.find(name, is_wanted, limits)
-    else:
+def find(name: str, is_wanted: Callable[[str], bool], limits: range = marks.NO_LIMITS) -> list[int]:
+    """Other running processes of this user whose variable `name` has one of the wanted values, or whose mark
+    by limit is one of `limits`.
+    """
+    if sys.platform != "linux":
         from carpool_supervisor.metrics.process_stats import (
             find_marked,  # psutil: only without /proc
         )
 
         return find_marked(name, is_wanted)
+    mine = os.getuid()
+
+    def judge(pid: int) -> bool | None:
+        try:
+            if os.stat(f"/proc/{pid}").st_uid != mine:
+                return False
+        except OSError:
+            return None
+        is_ours = marks.is_marked(pid, name, is_wanted, limits)
+        return is_ours if marks.is_running(pid) else None
+
+    return find_processes(_pids, judge)
+
+
+def _pids() -> list[int]:
+    try:
+        return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    except OSError:
+        return []
 
 
 def _signal(pid: int, number: int, name: str, is_wanted: Callable[[str], bool], limits: range) -> None:
     if sys.platform == "linux":
         marks.signal_marked(pid, number, name, is_wanted, limits)
-    elif pid in _find(name, is_wanted, limits):
+    elif pid in find(name, is_wanted, limits):
         try:
             os.kill(pid, number)
         except OSError:

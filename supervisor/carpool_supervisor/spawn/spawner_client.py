@@ -2,7 +2,7 @@
 
 Owns the spawner process, its socket, and the pipes of a new instance until they are handed over. Never
 blocks: data that the socket does not take waits here, in order. Each instance for which `spawn` returned is
-reported exactly once: `on_spawn_failed` (why, and if a retry may help), or `on_spawned` and later
+reported exactly once: `on_spawn_failed` (why, and if it was for want of room), or `on_spawned` and later
 `on_exited`. If the spawner itself dies its servers die with it (parent-death signal) and the sweep ends what
 they left. Each instance is then reported with `LOST`, and at last `on_lost` is called: call `start` before
 the next `spawn`.

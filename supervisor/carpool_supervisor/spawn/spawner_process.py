@@ -11,8 +11,10 @@ the same interpreter); a `spawn` carries the server's stdin, stdout and stderr a
 
 Invariants: a leader is reaped only after its whole group is gone, so its pid, which is the group's id, cannot
 be reused while we may signal it. Processes that an instance leaves behind (its group, and descendants that
-left the group, which we adopt as sub-reaper) are ended after it: TERM, `GRACE_S`, KILL. At end of file of the
-socket (the supervisor has died, in whatever way) or on SIGTERM all processes are ended so; then we exit.
+left the group, which we adopt as sub-reaper) are ended after it: TERM, `GRACE_S`, KILL. An instance is
+forgotten when a look has found none of them, and a look counts only if nothing was adopted while it lasted.
+At end of file of the socket (the supervisor has died, in whatever way) or on SIGTERM all processes are ended
+so; then we exit.
 
 Standard library only and few modules, because it lives as long as carpool. Knows nothing of: MCP, pools, why
 a server is wanted.
@@ -87,6 +89,7 @@ class SpawnerProcess:
         self._by_pid: dict[int, SpawnedProcess] = {}
         self._by_exec_fd: dict[int, SpawnedProcess] = {}
         self._ending_since: float | None = None
+        self._children_fd = marks.open_children()
 
     def run(self) -> None:
         self._send_reports("ready", os.getpid())
@@ -243,21 +246,21 @@ class SpawnerProcess:
 
     def _adopted_orphans(self) -> list[int]:
         """Descendants whose parents have died. Only we can reap them, so their pids are safe to signal."""
-        return [pid for pid in marks.children_of_this_thread() if pid not in self._by_pid]
+        return [pid for pid in marks.children_of_this_thread(self._children_fd) if pid not in self._by_pid]
 
     def _end_leftovers(self) -> None:
         gone = [instance for instance in self._by_pid.values() if instance.gone]
         adopted = self._adopted_orphans() if gone or self._ending_since is not None else []
+        leftovers, is_whole = self._judge(adopted) if LINUX and gone else ({}, True)
         now = time.monotonic()
         for instance in gone:
-            left = [pid for pid in adopted if _belongs(pid, instance)] if LINUX else _group(instance.pid)
+            left = leftovers.get(instance.pid, []) if LINUX else _group(instance.pid)
             late = now >= instance.kill_at
-            if LINUX and (late or not left):
+            if LINUX and (late or (is_whole and not left)):
                 self._kill(instance, _signal.SIGKILL)  # all that are left in the group
             if not left:
-                if LINUX:
-                    os.waitpid(instance.pid, 0)
-                del self._by_pid[instance.pid]
+                if is_whole:
+                    self._forget(instance)
                 continue
             for pid in left:
                 if late or pid not in instance.termed:
@@ -272,6 +275,32 @@ class SpawnerProcess:
                 self._kill(instance, _signal.SIGKILL)
             for pid in adopted:
                 _send(pid, _signal.SIGKILL)
+
+    def _judge(self, adopted: list[int]) -> tuple[dict[int, list[int]], bool]:
+        """Return which of these processes are left of which instance (by its pid), and whether that is all.
+
+        It is not all if one could not be read, or if another was adopted meanwhile: a process that ends
+        after it was listed, and before it is judged, hands its children to us at that moment.
+        """
+        by_mark = {instance.mark: pid for pid, instance in self._by_pid.items()}
+        by_limit = {marks.limit_of(mark): pid for mark, pid in by_mark.items()}
+        leftovers: dict[int, list[int]] = {}
+        is_readable = True
+        for pid in adopted:
+            state, group = marks.state_and_group(pid)
+            is_readable &= bool(state)  # only we reap it, so it is there: no descriptor is free
+            if state in {"", "Z", "X"}:
+                continue
+            mark, limit = marks.instance_of(pid)
+            owner = group if group in self._by_pid else by_mark.get(mark, by_limit.get(limit, 0))
+            leftovers.setdefault(owner, []).append(pid)
+        return leftovers, is_readable and set(self._adopted_orphans()) <= set(adopted)
+
+    def _forget(self, instance: SpawnedProcess) -> None:
+        """Reap the leader, which frees its pid."""
+        if LINUX:
+            os.waitpid(instance.pid, 0)
+        del self._by_pid[instance.pid]
 
     def _end_wanted(self, *_: object) -> None:
         if self._ending_since is None:
@@ -302,15 +331,6 @@ def _exit_status(pid: int) -> int | None:
         return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
     reaped, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if reaped else None
-
-
-def _belongs(pid: int, instance: SpawnedProcess) -> bool:
-    state, group = marks.state_and_group(pid)
-    if state in {"", "Z", "X"}:
-        return False
-    if group == instance.pid or marks.value_of(pid, marks.INSTANCE) == instance.mark:
-        return True
-    return marks.escaped_limit(pid) == marks.limit_of(instance.mark)
 
 
 def _group(pid: int) -> list[int]:

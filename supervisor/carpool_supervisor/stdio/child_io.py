@@ -2,11 +2,13 @@
 process.
 
 Owns the two descriptors and the lines that wait for a full pipe. Nothing here ever blocks: if a server never
-reads its stdin, `unwritten_bytes` grows, and the writer watches that number.
+reads its stdin, `unwritten_bytes` grows, and the writer watches that number. Only the answers to requests of
+the server itself are bounded here, because it alone decides how many there are: while `MAX_ANSWERS` of them
+wait, nothing more of it is read.
 
 Invariants: lines are written whole and in order; `unwritten_count` never counts a line that the process could
-have executed; reading never depends on writing (a full stdin and a full stdout must not deadlock); at most
-`TURN_LINES` lines are handed over in one turn.
+have executed; reading depends on writing only beyond `MAX_ANSWERS` (a full stdin and a full stdout must not
+deadlock); at most `TURN_LINES` lines are handed over in one turn, also of a process that has ended.
 
 The pipe of an instance that has sent a long line is raised to 1 MiB, but of few instances: raising all pipes
 of a user shrinks all new ones to 8 KiB (rule 11). Knows nothing of: JSON, calls, stderr, why the process
@@ -22,11 +24,20 @@ from collections.abc import Callable
 
 from carpool_protocol.runtime.poller import TURN_LINES, ReadySet
 from carpool_protocol.wire.lines import LineBuffer, OverlongLine
+from carpool_supervisor.era.line_sizes import MAX_LINE_BYTES
 
 LINE_CAP_BYTES = 64 * 1024 * 1024
 LONG_LINE_BYTES = 256 * 1024
 RAISED_PIPE_BYTES = 1024 * 1024
 RAISED_INSTANCES = 16
+MAX_ANSWERS = 4096
+"""So many answers to its own requests may wait for a server that does not read its stdin. One that reads at
+all hardly has so many; one that does not falls silent with this and is replaced (rule 8).
+"""
+DRAIN_TURNS = 16
+"""So many turns of an ended process's lines are handed over. Of the rest only those that matter are: a full
+pipe of 1 MiB may hold half a million lines, and each may cost as much as a message.
+"""
 
 _READ_BYTES = 64 * 1024
 """The size of an ordinary pipe. Asking for 256 KiB costs 9 us of page faults for every short read."""
@@ -49,6 +60,11 @@ class PipeBudget:
 
     def release(self) -> None:
         self._free += 1
+
+
+def _bytes_in(pipe_fd: int) -> int:
+    """The bytes that a pipe holds, asked at either end."""
+    return int(struct.unpack("i", fcntl.ioctl(pipe_fd, termios.FIONREAD, bytes(4)))[0])
 
 
 class ChildIo:
@@ -88,13 +104,21 @@ class ChildIo:
         self._on_long_line = on_long_line
         self._on_paused = on_paused
         self._is_paused = False
-        self._buffer = LineBuffer(cap_bytes=cap_bytes)
+        self._is_slowed = False
+        self._drain_until = -1
+        """While an ended process is drained: the value of `received_bytes` at which everything is read."""
+        self._drain_turns = 0
+        self.left_out_lines = 0
+        """Lines of an ended process that were not handed over."""
+        self._buffer = LineBuffer(cap_bytes, min(cap_bytes, MAX_LINE_BYTES))
         self._ahead: list[bytes | OverlongLine] = []
-        """Lines that were read and wait for the next turn."""
+        """Lines that were read and wait for the next turn, the last ones first: taking some moves none."""
         self._lines: deque[bytes] = deque()
         self._offset = 0
         """Written bytes of the first waiting line."""
         self._is_waiting = False
+        self._waiting_answers = 0
+        """Answers that were accepted since the pipe was full."""
         self._line_bytes = 0
         """Length so far of the unfinished line on stdout."""
         self._raised: bool | None = False
@@ -117,6 +141,34 @@ class ChildIo:
         self._lines.append(line)
         self.unwritten_bytes += len(line)
 
+    def write_answer(self, line: bytes) -> bool:
+        """Accept the answer to a request of the server. Returns True, once, if nothing more is read from now
+        on because too many answers wait. `on_paused` does not tell of it: the server counts as silent.
+        """
+        self.write(line)
+        if not self._is_waiting:
+            return False
+        self._waiting_answers += 1
+        if self._waiting_answers != MAX_ANSWERS:
+            return False
+        self._update_reading()
+        return True
+
+    @property
+    def is_stdin_full(self) -> bool:
+        """The pipe takes no more: what is written waits here."""
+        return self._is_waiting
+
+    @property
+    def is_behind(self) -> bool:
+        """Too many answers to requests of the server wait, so nothing more of it is read."""
+        return self._waiting_answers >= MAX_ANSWERS
+
+    @property
+    def takes_lines(self) -> bool:
+        """True until stdin is closed, by either end: later lines never reach the process."""
+        return self._stdin_fd >= 0 and not self.is_stdin_broken
+
     def flush(self) -> None:
         """Write as much as the pipe takes now; the rest follows by itself, in order."""
         if self._lines and not self._is_waiting and self._stdin_fd >= 0 and not self.is_stdin_broken:
@@ -133,12 +185,18 @@ class ChildIo:
             count -= 1
         return count
 
+    def has_unread_stdin(self) -> bool:
+        """True if the process has not read all that was written to its stdin."""
+        if self._stdin_fd < 0:
+            return False
+        return _bytes_in(self._stdin_fd) > 0
+
     def close_stdin(self) -> None:
         """Send end of file at once; lines that still wait for the full pipe are not delivered."""
         if self._stdin_fd < 0:
             return
         self.flush()
-        self._is_waiting = False
+        self._stop_waiting()
         self._ready.remove(self._stdin_fd)
         os.close(self._stdin_fd)
         self._stdin_fd = -1
@@ -203,6 +261,9 @@ class ChildIo:
         if self._is_waiting:
             self._is_waiting = False
             self._ready.want_write(self._stdin_fd, None)
+            was_behind, self._waiting_answers = self.is_behind, 0
+            if was_behind:
+                self._update_reading()
 
     @property
     def pending_bytes(self) -> int:
@@ -215,17 +276,31 @@ class ChildIo:
         """Stop reading: the pipe fills and the server waits."""
         if self._stdout_fd >= 0 and not self._is_paused:
             self._is_paused = True
-            self._ready.pause_read(self._stdout_fd)
+            self._update_reading()
             self._on_paused(True)
 
     def resume(self) -> None:
         """Read again."""
         if self._stdout_fd >= 0 and self._is_paused:
             self._is_paused = False
-            self._ready.resume_read(self._stdout_fd)
-            if self._ahead:
-                self._ready.read_again(self._stdout_fd)
+            self._update_reading()
             self._on_paused(False)
+
+    def slow_down(self, *, is_on: bool) -> None:
+        """Read nothing for a moment, or read on. It is no pause of which `on_paused` tells."""
+        if self._stdout_fd >= 0 and self._is_slowed != is_on:
+            self._is_slowed = is_on
+            self._update_reading()
+
+    def _update_reading(self) -> None:
+        if self._stdout_fd < 0:
+            return
+        if self._is_paused or self._is_slowed or self.is_behind or self._drain_until >= 0:
+            self._ready.pause_read(self._stdout_fd)
+            return
+        self._ready.resume_read(self._stdout_fd)
+        if self._ahead:
+            self._ready.read_again(self._stdout_fd)
 
     @property
     def has_unread(self) -> bool:
@@ -234,26 +309,37 @@ class ChildIo:
         """
         return bool(self._ahead) or (self._stdout_fd >= 0 and self._waiting_bytes() > 0)
 
-    def drain(self) -> None:
-        """Read everything that the ended process had written, also while paused.
+    def drain(self, matters: Callable[[bytes | OverlongLine], bool]) -> bool:
+        """Hand over one turn of what the ended process had written, also while paused. Returns True if there
+        is more: call again when others had their turn.
 
-        Bounded by the content of the pipe now: a process that it left behind may hold the other end and keep
-        writing.
+        Bounded by the content of the pipe at the first call: a process that it left behind may hold the other
+        end and keep writing. After `DRAIN_TURNS` turns only lines that matter are kept.
         """
         if self._stdout_fd < 0:
-            return
-        until = self.received_bytes + self._waiting_bytes()
-        before = -1
-        self._hand_over(len(self._ahead))
-        while before < self.received_bytes < until and self._stdout_fd >= 0:
-            before = self.received_bytes
-            self._readable()
-            self._hand_over(len(self._ahead))
+            return False
+        if self._drain_until < 0:
+            self._drain_until = self.received_bytes + self._waiting_bytes()
+            self._read_bytes = _READ_BYTES
+            self._update_reading()
+        before = self.received_bytes
+        is_reading = not self._ahead
+        if is_reading and before >= self._drain_until:
+            return False
+        self._readable()
+        self._drain_turns += 1
+        if self._drain_turns == DRAIN_TURNS or (is_reading and self._drain_turns > DRAIN_TURNS):
+            kept = [line for line in self._ahead if matters(line)]
+            self.left_out_lines += len(self._ahead) - len(kept)
+            self._ahead = kept
+        if self._ahead:
+            return True
+        is_stuck = is_reading and self.received_bytes == before
+        return self._stdout_fd >= 0 and self.received_bytes < self._drain_until and not is_stuck
 
     def _waiting_bytes(self) -> int:
         """The bytes in the pipe now."""
-        answer = fcntl.ioctl(self._stdout_fd, termios.FIONREAD, bytes(4))
-        return int(struct.unpack("i", answer)[0])
+        return _bytes_in(self._stdout_fd)
 
     def _readable(self) -> None:
         if self._ahead:
@@ -282,7 +368,12 @@ class ChildIo:
         lines = self._buffer.feed(data)
         if is_long or was_long:
             self._on_long_line(self)
-        if len(lines) > TURN_LINES:
+        if lines and was_long:  # it took long enough to cut it: others have their turn before it is parsed
+            lines.reverse()
+            self._ahead = lines
+            self._ready.read_again(self._stdout_fd)
+        elif len(lines) > TURN_LINES:
+            lines.reverse()
             self._ahead = lines
             self._hand_over(TURN_LINES)
         elif lines:
@@ -292,7 +383,9 @@ class ChildIo:
         """Hand over at most this many waiting lines; the rest wait until other instances had their turn."""
         if not self._ahead:
             return
-        lines, self._ahead = self._ahead[:most], self._ahead[most:]
+        lines = self._ahead[-most:]
+        del self._ahead[-most:]
+        lines.reverse()
         if self._ahead:
             self._ready.read_again(self._stdout_fd)
         self._on_lines(lines)

@@ -2,16 +2,17 @@
 lines.
 
 Decides which instances are paused. While many bytes wait for the broker no instance is read, so servers wait
-in turn (rule 10). While all unfinished long lines together exceed their budget only the oldest of them is
+in turn (rule 10). While all unfinished long lines together exceed their budget, `line_shares` decides who is
 read on, as at the agents' socket (rule 3): 64 servers that each write a line of 64 MiB cost 256 MiB, not 4
-GiB. A server that stops within the oldest line is ended for its silence (rule 8); an instance that is not
-read does not count as silent (`liveness`).
+GiB. A server that hardly writes on while others wait for its line is ended for its silence (rule 8); an
+instance that is not read does not count as silent (`liveness`).
 
 Knows nothing of: instances, calls, the meaning of a line.
 """
 
 from typing import Final
 
+from carpool_protocol.machine.line_shares import MIN_RATE_BYTES, LineShares
 from carpool_supervisor.stdio.child_io import LONG_LINE_BYTES, ChildIo
 
 HELD_HIGH_BYTES: Final = 64 * 1024 * 1024
@@ -25,11 +26,10 @@ class ReadBudget:
     """The pauses of all instances. Call `add` and `remove` for each of them."""
 
     def __init__(self, budget_bytes: int = LINES_BUDGET_BYTES) -> None:
-        self._budget_bytes = budget_bytes
         self._all: dict[ChildIo, None] = {}
-        self._long: dict[ChildIo, None] = {}
-        """The instances with an unfinished long line, the oldest first."""
-        self._rationed: set[ChildIo] = set()
+        self._shares: LineShares[ChildIo, ChildIo] = LineShares(budget_bytes)
+        self._life_bytes: dict[ChildIo, int] = {}
+        """The size of each unfinished long line when it last counted as a sign of life."""
         self._broker_is_slow = False
 
     def add(self, io: ChildIo) -> None:
@@ -41,20 +41,23 @@ class ReadBudget:
     def remove(self, io: ChildIo) -> None:
         """Remove an instance that has ended."""
         self._all.pop(io, None)
-        self._rationed.discard(io)
-        if io in self._long:
-            del self._long[io]
-            self._ration()
+        self._line_ended(io)
 
-    def line_grew(self, io: ChildIo) -> None:
-        """Its unfinished line has become long, or has ended."""
-        if io.pending_bytes > LONG_LINE_BYTES:
-            self._long[io] = None
-        elif io in self._long:
-            del self._long[io]
-        else:
-            return
-        self._ration()
+    def line_grew(self, io: ChildIo) -> bool:
+        """Its unfinished line has become long, or has ended. Returns True if that is a sign of life: bytes of
+        a line for which others wait are one only by the `MIN_RATE_BYTES`.
+        """
+        if io.pending_bytes <= LONG_LINE_BYTES:
+            self._line_ended(io)
+            return True
+        held = self._shares.held
+        self._shares.line_grew(io, io, io.pending_bytes)
+        self._hold(held)
+        grown = io.pending_bytes - self._life_bytes.get(io, 0)
+        if grown < MIN_RATE_BYTES and self._shares.is_waited_for(io):
+            return False
+        self._life_bytes[io] = io.pending_bytes
+        return True
 
     def settle(self, held_bytes: int) -> bool:
         """End a burst; this many bytes wait for the broker. Returns True if any instance was paused or
@@ -68,17 +71,23 @@ class ReadBudget:
         if self._broker_is_slow and held_bytes < HELD_LOW_BYTES:
             self._broker_is_slow = False
             for io in list(self._all):
-                if io not in self._rationed:
+                if io not in self._shares.held:
                     io.resume()
             return True
         return False
 
-    def _ration(self) -> None:
-        spent = sum(io.pending_bytes for io in self._long) > self._budget_bytes
-        rationed = set(list(self._long)[1:]) if spent else set()
-        before, self._rationed = self._rationed, rationed
-        for io in rationed - before:
+    def _line_ended(self, io: ChildIo) -> None:
+        self._life_bytes.pop(io, None)
+        held = self._shares.held
+        if self._shares.line_ended(io):
+            self._hold(held)
+
+    def _hold(self, before: frozenset[ChildIo]) -> None:
+        """Pause and resume the instances that are held now, or are no longer."""
+        held = self._shares.held
+        for io in held - before:
             io.pause()
         if not self._broker_is_slow:
-            for io in before - rationed:
-                io.resume()
+            for io in before - held:
+                if io in self._all:
+                    io.resume()

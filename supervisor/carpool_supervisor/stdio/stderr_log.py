@@ -5,10 +5,12 @@ of all logs (`log_format`), whatever the server writes, and says from which stre
 Lines about the server that carpool itself writes name no stream. Invalid UTF-8 is replaced, overlong lines
 are cut.
 
-In the file, values of variables that the server was given are masked.
+In the file the secrets of the server are masked, by the rule that its errors follow.
 
-A server that floods stderr takes little time from others: what it writes beyond a rate is read and left out
-of the file, which has a line with the number of bytes. The tail has its last lines all the same.
+A server that floods stderr takes little time from others: of its lines few are written in one turn, and what
+it writes beyond a rate is read and left out of the file, which has a line with the number of bytes. The rate
+counts the bytes in the file: a line of one byte costs as much as its time and its names. The tail has its
+last lines all the same. Empty lines are left out.
 
 Invariants: memory is bounded per instance; no failure of the disk reaches a caller: lost lines are counted,
 and reported once. Knows nothing of: the readers of the lines (rule 7), MCP (stderr is free text, and no sign
@@ -16,6 +18,7 @@ of an error).
 """
 
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -27,7 +30,7 @@ from carpool_protocol.files import private_files
 from carpool_protocol.files.log_format import line_head, log_line, quoted
 from carpool_protocol.files.redaction import Mask
 from carpool_protocol.ids import InstanceId
-from carpool_protocol.runtime.poller import ReadySet
+from carpool_protocol.runtime.poller import TURN_LINES, ReadySet
 from carpool_protocol.runtime.wallclock import wallclock
 
 FILE_BYTES = 5 * 1024 * 1024
@@ -39,12 +42,15 @@ TAIL_LINE_CHARS = 1000
 """The limit for a line in memory; the file has it whole."""
 
 RATE_BYTES_S = 1024 * 1024
-"""The file gets this much of an instance's stderr in a second, in the long run."""
+"""The file gets this much for the stderr of an instance in a second, in the long run."""
 BURST_BYTES = 4 * 1024 * 1024
 """And this much at once."""
 
 _READ_BYTES = 64 * 1024
 _CUT = b" [cut]"
+_DRAINED_READS: Final = 16
+"""At most one raised pipe of an ended process is read: one that it left behind may keep writing."""
+_many_ends = re.compile(rb"\n{2,}").sub
 
 
 UNMASKED: Final = Mask((), "")
@@ -56,7 +62,10 @@ Stream = Literal["stderr", "stdout", "log", ""]
 class _Stream:
     """One instance's stderr, from attach to forget."""
 
-    __slots__ = ("allowed_bytes", "fd", "is_cutting", "left_out_bytes", "mask", "part", "read_at", "tail")
+    __slots__ = (
+        "ahead", "allowed_bytes", "drained_reads", "fd", "is_cutting", "left_out_bytes", "mask", "part",
+        "read_at", "tail",
+    )  # fmt: skip
 
     def __init__(self, fd: int, mask: Mask, now: float) -> None:
         self.fd = fd
@@ -65,6 +74,9 @@ class _Stream:
         the whole tail.
         """
         self.part = b""
+        self.ahead = b""
+        """Bytes that were read and wait for the next turn."""
+        self.drained_reads = 0
         self.is_cutting = False
         """The rest of this line is dropped."""
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -74,14 +86,11 @@ class _Stream:
         self.left_out_bytes = 0
         """Bytes that the file does not have, and no line tells of yet."""
 
-    def is_allowed(self, size_bytes: int, now: float) -> bool:
-        """Count bytes that were read, and return True if the file may have them."""
+    def may_write(self, now: float) -> bool:
+        """True if the file may have its next lines. `allowed_bytes` is to be lowered by what it gets."""
         earned = (now - self.read_at) * RATE_BYTES_S
         self.read_at, self.allowed_bytes = now, min(self.allowed_bytes + earned, BURST_BYTES)
-        if self.allowed_bytes <= 0:
-            return False
-        self.allowed_bytes -= size_bytes
-        return True
+        return self.allowed_bytes > 0
 
     def masked(self, line: str) -> str:
         """The line as it is in the file. A cut line may end within a value."""
@@ -140,12 +149,21 @@ class StderrLog:
 
         self._ready.add(fd, readable)
 
-    def drain(self, instance: InstanceId) -> None:
-        """Read the rest of an ended process's output, so that the tail is complete."""
+    def drain(self, instance: InstanceId) -> bool:
+        """Read one turn of the rest of an ended process's output, so that the tail is complete. Returns True
+        if there may be more.
+        """
         stream = self._streams.get(instance)
-        for _ in range(16):  # at most one raised pipe: a process left behind may keep writing
-            if stream is None or stream.fd < 0 or not self._read(instance):
-                return
+        for _ in range(2):  # the second one usually finds the end
+            if stream is None or stream.fd < 0:
+                return False
+            if not stream.ahead:
+                if stream.drained_reads == _DRAINED_READS:
+                    return False
+                stream.drained_reads += 1
+            if not self._read(instance):
+                return False
+        return True
 
     def detach(self, instance: InstanceId) -> None:
         """Stop reading and drop this instance's tail. The file and the server's tail keep its lines."""
@@ -175,23 +193,31 @@ class StderrLog:
     # --- reading ------------------------------------------------------------------------------------------
 
     def _read(self, instance: InstanceId) -> bool:
+        """Take one turn of the lines. False: there are none now, or no more."""
         stream = self._streams[instance]
-        try:
-            data = os.read(stream.fd, _READ_BYTES)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""
+        data, stream.ahead = stream.ahead, b""
         if not data:
-            self._end(instance, stream)
-            return False
-        lines = _lines(stream, data)
-        if stream.is_allowed(len(data), self._now()):
-            self._tell_left_out(instance, stream)
-            self._lines_received(instance, stream, lines)
-        else:
+            try:
+                data = os.read(stream.fd, _READ_BYTES)
+            except BlockingIOError:
+                return False
+            except OSError:
+                data = b""
+            if not data:
+                self._end(instance, stream)
+                return False
+            data = _many_ends(b"\n", data)
+        if not stream.may_write(self._now()):
             stream.left_out_bytes += len(data)
-            self._keep_tail(instance, stream, lines)
+            self._keep_tail(instance, stream, _last_lines(stream, data))
+            return True
+        lines = data.split(b"\n", TURN_LINES)
+        if len(lines) > TURN_LINES:
+            stream.ahead, lines[-1] = lines[-1], b""
+            if stream.ahead:
+                self._ready.read_again(stream.fd)
+        self._tell_left_out(instance, stream)
+        self._lines_received(instance, stream, _lines(stream, lines))
         return True
 
     def _tell_left_out(self, instance: InstanceId, stream: _Stream) -> None:
@@ -207,6 +233,10 @@ class StderrLog:
         self._ready.remove(stream.fd)
         os.close(stream.fd)
         stream.fd = -1
+        if stream.ahead:
+            stream.left_out_bytes += len(stream.ahead)
+            self._keep_tail(instance, stream, _last_lines(stream, stream.ahead))
+            stream.ahead = b""
         if stream.part and not stream.is_cutting:
             last, stream.part = stream.part, b""
             self._lines_received(instance, stream, [last])
@@ -218,8 +248,9 @@ class StderrLog:
         self._keep_tail(instance, stream, lines)
         texts = [line.decode("utf-8", "replace") for line in lines]
         head = line_head(self._now_text(), "info", "server", self._fields(instance, "stderr"))
-        block = "".join(f"{head}{quoted(stream.masked(text))}}}\n" for text in texts)
-        self._write(block.encode(), len(lines))
+        block = "".join(f"{head}{quoted(stream.masked(text))}}}\n" for text in texts).encode()
+        stream.allowed_bytes -= len(block)
+        self._write(block, len(lines))
 
     def _keep_tail(self, instance: InstanceId, stream: _Stream, lines: list[bytes]) -> None:
         for line in lines[-TAIL_LINES:]:
@@ -230,8 +261,9 @@ class StderrLog:
     def write_line(self, instance: InstanceId, text: str, stream: Stream = "", level: str = "info") -> None:
         """Write a line that did not come on stderr to the file; it is in no tail."""
         held = self._streams.get(instance)
-        shown = text if held is None else held.mask.redact(text)
-        message = " ".join(shown.split())[:LINE_BYTES]
+        mask = UNMASKED if held is None else held.mask
+        shown = mask.redact(text) if len(text) <= LINE_BYTES else mask.redact_cut(text[:LINE_BYTES])
+        message = " ".join(shown.split())
         process, fields = "server" if stream else "supervisor", self._fields(instance, stream)
         self._write(f"{log_line(self._now_text(), level, process, message, fields)}\n".encode(), 1)
         self._rest()
@@ -245,7 +277,7 @@ class StderrLog:
         try:
             if self._fd < 0:
                 self._open()
-            elif self._size_bytes and self._size_bytes + len(block) > self._file_bytes:
+            if self._size_bytes and self._size_bytes + len(block) > self._file_bytes:
                 self._rotate()
             written = os.write(self._fd, block)
             self._size_bytes += written
@@ -276,9 +308,19 @@ class StderrLog:
         self._open()
 
 
-def _lines(stream: _Stream, data: bytes) -> list[bytes]:
-    """The complete lines of the stream, cut at the limit; an unfinished line stays in it."""
-    lines = data.split(b"\n")
+def _last_lines(stream: _Stream, data: bytes) -> list[bytes]:
+    """The last lines of the stream with these bytes."""
+    lines = data.rsplit(b"\n", TAIL_LINES + 1)
+    if len(lines) > TAIL_LINES + 1:
+        lines[0] = b""
+    return _lines(stream, lines)
+
+
+def _lines(stream: _Stream, lines: list[bytes]) -> list[bytes]:
+    """The complete lines of the stream without empty ones, cut at the limit; an unfinished line stays in it.
+
+    `lines`: those that were read, and the unfinished one as the last.
+    """
     rest = lines.pop()
     if lines:
         if stream.is_cutting:
@@ -289,7 +331,7 @@ def _lines(stream: _Stream, data: bytes) -> list[bytes]:
         stream.part = rest
     elif not stream.is_cutting:
         stream.part += rest
-    lines = [line if len(line) <= LINE_BYTES else line[:LINE_BYTES] + _CUT for line in lines]
+    lines = [line if len(line) <= LINE_BYTES else line[:LINE_BYTES] + _CUT for line in lines if line]
     if len(stream.part) > LINE_BYTES:
         lines.append(stream.part[:LINE_BYTES] + _CUT)
         stream.part, stream.is_cutting = b"", True

@@ -8,6 +8,7 @@ from carpool_protocol.ids import CallId, InstanceId, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import (
     CancelCall,
     Catalog,
+    ChangeResourceSubscriptions,
     Feature,
     LogForSession,
     Policy,
@@ -16,13 +17,16 @@ from carpool_protocol.link.messages import (
     SetPools,
     SetResourceSubscriptions,
 )
+from carpool_protocol.wire.uri_normalization import MAX_CHARS
 from carpool_supervisor.core.model.effects import AnyEffect, KeepServerLog, WriteLevel, WriteSubscriptions
 from carpool_supervisor.core.model.events import (
     BrokerConnected,
     InstanceExited,
     ResourceUpdated,
     ServerLogged,
+    StdinBlocked,
 )
+from carpool_supervisor.core.subscriptions import MAX_UPDATE_BYTES
 from tests.behaviours import behaviour
 from tests.kit.supervisor_rig import SupervisorRig, catalog_of, pool_spec
 
@@ -62,6 +66,84 @@ def test_an_instance_is_told_at_once_and_one_that_comes_later_when_it_greets() -
     assert heard(rig.feed(SetResourceSubscriptions(KEY, ["x:2"]))) == [
         WriteSubscriptions(FIRST, ("x:2",), ("x:1",))
     ]
+
+
+def test_a_difference_is_passed_on_as_far_as_it_is_one() -> None:
+    rig = SubscribedPoolRig("resources.subscribe")
+    rig.greet(FIRST)
+    rig.feed(SetResourceSubscriptions(KEY, ["x:1", "x:2"]))
+    change = ChangeResourceSubscriptions(KEY, ["x:2", "x:3"], ["x:1", "x:9"])
+    assert heard(rig.feed(change)) == [WriteSubscriptions(FIRST, ("x:3",), ("x:1",))]
+    assert rig.core.pools[KEY].uris == {"x:2", "x:3"}
+    assert heard(rig.feed(change)) == []
+    assert heard(rig.feed(ChangeResourceSubscriptions(PoolKey("t:1"), ["x:1"], []))) == [], "of no pool"
+
+
+@behaviour("subscriptions:slow-server")
+def test_an_instance_that_does_not_read_its_stdin_is_told_later_what_is_left_of_all_changes() -> None:
+    rig = SubscribedPoolRig("logging", "resources.subscribe")
+    rig.greet(FIRST)
+    rig.feed(SetResourceSubscriptions(KEY, ["x:1", "x:2"]))
+    rig.feed(StdinBlocked(FIRST, blocked=True))
+    said: list[AnyEffect] = []
+    for _ in range(100):
+        said += rig.feed(ChangeResourceSubscriptions(KEY, ["x:3", "x:4"], ["x:1", "x:2"]))
+        said += rig.feed(ChangeResourceSubscriptions(KEY, ["x:1"], ["x:3"]))
+        said += rig.feed(ChangeResourceSubscriptions(KEY, ["x:2"], []))
+        said += rig.feed(ChangeResourceSubscriptions(KEY, [], ["x:2"]))
+        said += rig.feed(SetLevel(KEY, "debug"))
+        said += rig.feed(SetLevel(KEY, "info"))
+    assert heard(said) == []
+    assert heard(rig.feed(StdinBlocked(FIRST, blocked=False))) == [
+        WriteLevel(FIRST, "info"),
+        WriteSubscriptions(FIRST, ("x:4",), ("x:2",)),
+    ]
+    rig.feed(StdinBlocked(FIRST, blocked=True))
+    assert heard(rig.feed(StdinBlocked(FIRST, blocked=False))) == []
+
+
+class ComparedUri(str):
+    """A URI that counts how often it is compared with another one."""
+
+    __slots__ = ()
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        ComparedUri.comparisons += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+@behaviour("subscriptions:price-of-a-change")
+def test_no_subscription_is_compared_with_all_others() -> None:
+    rig = SubscribedPoolRig("resources.subscribe")
+    rig.greet(FIRST)
+    rig.feed(SetResourceSubscriptions(KEY, [ComparedUri(f"x:{number}") for number in range(500)]))
+    ComparedUri.comparisons = 0
+    others: list[str] = [ComparedUri(f"x:{number}") for number in range(250, 750)]
+    (told,) = heard(rig.feed(SetResourceSubscriptions(KEY, others)))
+    assert isinstance(told, WriteSubscriptions)
+    assert (len(told.add), len(told.drop)) == (250, 250)
+    assert ComparedUri.comparisons < 10_000
+
+
+@behaviour("subscriptions:long-uris")
+def test_an_update_with_an_overlong_uri_is_not_passed_on() -> None:
+    rig = SubscribedPoolRig("resources.subscribe")
+    rig.greet(FIRST)
+    longest = "x:".ljust(MAX_CHARS, "y")
+    assert len(heard(rig.feed(ResourceUpdated(FIRST, longest, PARAMS)))) == 1
+    assert heard(rig.feed(ResourceUpdated(FIRST, f"{longest}y", PARAMS))) == []
+
+
+@behaviour("pressure:updates")
+def test_of_a_long_notification_of_a_change_the_uri_is_passed_on() -> None:
+    rig = SubscribedPoolRig("resources.subscribe")
+    rig.greet(FIRST)
+    long = RawJson(b'{"uri":"x:1","_meta":{"x":"%b"}}' % (b"x" * MAX_UPDATE_BYTES))
+    (told,) = heard(rig.feed(ResourceUpdated(FIRST, "x:1", long)))
+    assert told == ResourceChanged(KEY, "x:1", RawJson(b'{"uri":"x:1"}'))
 
 
 def test_a_server_that_announces_neither_is_never_asked_for_it() -> None:
@@ -155,4 +237,4 @@ def test_a_broker_that_begins_says_itself_what_is_wanted_and_the_rest_is_wanted_
     rig.feed(rig.wanted)
     assert rig.core.pools[KEY].level == ""
     assert heard(rig.feed(rig.wanted)) == []
-    assert rig.core.pools[KEY].uris == ("a:2", "a:3")
+    assert rig.core.pools[KEY].uris == {"a:2", "a:3"}

@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from carpool_protocol.ids import (
@@ -74,7 +75,7 @@ def operate(token: int, verb: Literal["start", "stop", "restart"], key: PoolKey 
 class CoreRig(SupervisorRig):
     """A core with a clock, and what it wants done less what only tells."""
 
-    hidden = (PoolChanged, Catalog, WriteLogLine)
+    hidden: tuple[type, ...] = (PoolChanged, Catalog, WriteLogLine)
 
     def __init__(self, *specs: PoolSpec, cap: int = 64, greeting: int = 3) -> None:
         super().__init__(*specs, cap=cap, greeting=greeting)
@@ -172,6 +173,7 @@ def test_a_silent_call_is_cancelled_upstream_and_its_instance_stays() -> None:
     rig.feed(call(1))
     assert rig.wait(10.0) == [
         WriteCancel(ONE, WireId(1), "timed out"),
+        WriteProbe(ONE, 1),
         CallFailed(CallId(1), "timed_out", "maybe", "The limit is 10 s."),
     ]
     assert rig.feed(ev.ServerAnswered(ONE, WireId(1), is_error=False, body=OK)) == []
@@ -195,7 +197,10 @@ def test_a_cancel_in_line_is_silent_and_one_in_flight_goes_upstream() -> None:
     rig.feed(call(1))
     assert rig.feed(call(2)) == []
     assert rig.feed(CancelCall(CallId(2), "why")) == []
-    assert rig.feed(CancelCall(CallId(1), "why")) == [WriteCancel(ONE, WireId(1), "why")]
+    assert rig.feed(CancelCall(CallId(1), "why")) == [
+        WriteCancel(ONE, WireId(1), "why"),
+        WriteProbe(ONE, 1),
+    ]
     assert rig.feed(CancelCall(CallId(1), "why")) == []
     assert not rig.core.dispatcher.calls
 
@@ -218,12 +223,10 @@ def test_a_call_that_was_refused_runs_in_another_pool_once_the_broker_lets_it_be
 def test_failures_back_off_then_give_up_and_then_every_call_is_refused_at_once() -> None:
     rig = CoreRig(spec(give_up_after=2, first_delay_s=1.0, open_s=0.0))
     rig.feed(call(1))
-    rig.feed(ev.InstanceSpawned(ONE, 99))
     assert rig.ended(stderr="no token") == [ReleaseInstance(ONE)]
     assert rig.core.pools[KEY].state_at(rig.now) == "backing_off"
     assert rig.wait(0.4) == []
     assert rig.wait(0.2) == [Spawn(TWO, KEY, ServerName("git"), 2)]
-    rig.feed(ev.InstanceSpawned(TWO, 99))
     effects = rig.ended(2)
     assert [(e.call, e.fault, e.delivered) for e in effects if isinstance(e, CallFailed)] == [
         (1, "given_up", "no")
@@ -247,7 +250,7 @@ def test_a_stop_closes_stdin_then_sends_term_then_kill_until_the_process_ends() 
 @behaviour("silence:probed-then-replaced")
 def test_a_silent_instance_is_probed_then_gets_no_calls_then_ends() -> None:
     rig = serving(probe_s=4.0, timeout_s=8.0)
-    assert rig.wait(5.0) == [WriteProbe(ONE)]
+    assert rig.wait(5.0) == [WriteProbe(ONE, 1)]
     assert rig.wait(5.0) == []
     assert rig.feed(call(1)) == [], "nothing is placed on it any more"
     assert rig.wait(5.0)[0] == SignalGroup(ONE, "TERM")
@@ -377,7 +380,7 @@ def test_lists_that_are_old_again_and_again_are_read_once_a_second() -> None:
 
 def test_every_serving_instance_is_probed_after_the_clock_jumped() -> None:
     rig = serving()
-    assert rig.feed(ev.ClockJumped()) == [WriteProbe(ONE)]
+    assert rig.feed(ev.ClockJumped()) == [WriteProbe(ONE, 1)]
     assert rig.feed(ev.ClockJumped()) == [], "a probe is on its way"
 
 
@@ -507,3 +510,111 @@ def test_stderr_is_quoted_only_to_agents_of_an_instance_that_never_served() -> N
     rig.feed(call(1))
     (_, failed) = rig.ended(stderr="another agent's secret")
     assert "secret" not in failed.text
+
+
+@behaviour("looking:starts-nothing")
+def test_a_pool_starts_when_its_policy_begins_to_keep_an_instance() -> None:
+    policies: tuple[dict[str, Any], ...] = ({"auto_connect": True}, {"min_instances": 1})
+    for kept in policies:
+        rig = CoreRig(spec())
+        assert rig.feed(SetPools([spec(**kept)])) == [Spawn(ONE, KEY, ServerName("git"), 1)]
+        rig.serve()
+        assert rig.feed(SetPools([spec()])) == [], "nothing ends at once"
+
+
+@behaviour("pools:outlive-sessions")
+def test_an_instance_that_its_policy_keeps_no_more_stays_for_the_idle_time_from_then_on() -> None:
+    quiet: dict[str, Any] = {"idle_s": 50.0, "probe_s": 10_000.0}
+    rig = CoreRig(spec(min_instances=1, **quiet))
+    rig.serve()
+    rig.wait(500.0)
+    assert rig.feed(SetPools([spec(**quiet)])) == []
+    assert CloseStdin(ONE) not in rig.wait(45.0)
+    assert CloseStdin(ONE) in rig.wait(10.0)
+
+
+@behaviour("pools:outlive-sessions")
+@pytest.mark.parametrize("why", ["", "no agent has used it"])
+def test_the_log_says_why_an_instance_of_a_pool_that_is_not_wanted_ends(why: str) -> None:
+    rig = CoreRig(spec(), spec(OTHER))
+    rig.feed(DiscoverCatalog(KEY))
+    rig.serve()
+    rig.feed(SetPools([spec(OTHER)], why_missing=why))
+    rig.feed(SetPools([spec(OTHER)], max_processes=9, why_missing="another pool was dropped"))
+    rig.hidden = ()
+    texts = [each.text for each in rig.ended() if isinstance(each, WriteLogLine)]
+    expected = why or "its configuration was changed or removed"
+    assert texts == [f"git #1 ended with exit code 3, as carpool asked it to: {expected}"]
+
+
+@behaviour("lists:start-reads-again")
+def test_a_start_of_a_running_server_has_its_lists_read_again_and_ends_when_they_are() -> None:
+    rig = serving()
+    assert rig.feed(operate(1, "start")) == [RereadLists(ONE)]
+    assert rig.feed(ev.CatalogRead(ONE, catalog())) == [OperationEnded(1, ok=True, text="serving")]
+    rig.feed(operate(2, "start"))
+    assert OperationEnded(2, ok=True, text="serving") in rig.feed(ev.ListAnswerLost(ONE, 1, "late"))
+    rig.feed(operate(3, "start"))
+    assert rig.ended()[0] == ReleaseInstance(ONE)
+    rig.wait(5.0)
+    assert rig.serve(2) == [OperationEnded(3, ok=True, text="serving")]
+
+
+@behaviour("silence:greeting-told")
+def test_a_server_that_writes_nothing_to_its_greeting_is_told_until_it_writes() -> None:
+    rig = CoreRig(spec(), greeting=3)
+    rig.hidden = ()
+    rig.feed(DiscoverCatalog(KEY))
+    rig.feed(ev.InstanceSpawned(ONE, 99))
+    told = rig.wait(9.5)
+    text = "has answered nothing to initialize for 9 s"
+    assert [(e.level, e.text) for e in told if isinstance(e, WriteLogLine)] == [("warning", f"git #1 {text}")]
+    assert [e.reason for e in told if isinstance(e, PoolChanged)] == [f"It {text}."]
+    rig.wait(2.5)
+    rig.feed(DiscoverCatalog(KEY))
+    (report,) = rig.core.pool_reports()
+    assert report.last_error == report.instances[0].why == "has answered nothing to initialize for 12 s"
+    effects = rig.feed(ev.InstanceGreeted(ONE, catalog()))
+    assert [e.reason for e in effects if isinstance(e, PoolChanged)] == [""]
+    assert rig.core.pool_reports()[0].last_error == ""
+
+
+@behaviour("silence:greeting-told")
+def test_a_server_that_answers_its_greeting_and_no_request_for_its_tools_is_told() -> None:
+    rig = CoreRig(spec())
+    rig.hidden = ()
+    rig.feed(DiscoverCatalog(KEY))
+    rig.feed(ev.InstanceSpawned(ONE, 99))
+    rig.wait(8.0)
+    rig.feed(ev.ListRequestChanged(ONE, "tools/list"))
+    assert not any(isinstance(each, WriteLogLine) for each in rig.wait(8.0))
+    text = "has not answered tools/list for 9 s"
+    assert [e.text for e in rig.wait(1.5) if isinstance(e, WriteLogLine)] == [f"git #1 {text}"]
+    assert rig.core.pool_reports()[0].last_error.startswith("has not answered tools/list")
+    rig.feed(ev.ListRequestChanged(ONE, ""))
+    rig.feed(ev.InstanceGreeted(ONE, catalog()))
+    assert rig.core.pool_reports()[0].last_error == ""
+
+
+def test_a_server_that_writes_while_it_is_greeted_is_not_told_as_silent() -> None:
+    rig = CoreRig(spec())
+    rig.feed(DiscoverCatalog(KEY))
+    rig.feed(ev.InstanceSpawned(ONE, 99))
+    rig.wait(1.0)
+    rig.feed(ev.ServerLineRejected(ONE, "wrote what is no message"))
+    rig.wait(20.0)
+    assert "answered nothing" not in rig.core.pool_reports()[0].last_error
+
+
+@behaviour("lists:offline")
+def test_a_pool_with_nothing_to_run_starts_nothing_and_refuses_calls_at_once() -> None:
+    nothing = msgspec.structs.replace(spec(min_instances=1), offline=True)
+    rig = CoreRig(nothing)
+    rig.feed(DiscoverCatalog(KEY))
+    assert [each.fault for each in rig.feed(call(1))] == ["offline"]
+    for token, verb in enumerate(("start", "stop", "restart")):
+        assert rig.feed(operate(token, verb)) == [  # type: ignore[arg-type]
+            OperationEnded(token, ok=True, text="has nothing to run: its tools are listed")
+        ]
+    assert rig.wait(100.0) == []
+    assert rig.core.pool_reports()[0].state == "offline"

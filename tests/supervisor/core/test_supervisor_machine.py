@@ -104,6 +104,10 @@ class KnownProcess:
         """Written and not answered: in flight in rule 5's sense."""
         self.rounds: dict[WireId, set[RawJson]] = {}
         """Between two rounds: what is wanted and not there."""
+        self.cancelled: set[WireId] = set()
+        self.cancelled_at_ping: dict[int, frozenset[WireId]] = {}
+        self.stopped: set[WireId] = set()
+        """Cancelled before a ping that was answered."""
         self.served: set[SessionId] = set()
         self.stdin_closed = False
         self.paused = False
@@ -231,6 +235,7 @@ class SupervisorMachine(RuleBasedStateMachine):
                 case ef.WriteCancel():
                     process = self.processes[effect.instance]
                     assert not process.stdin_closed
+                    process.cancelled.add(effect.wire)
                     if process.rounds.pop(effect.wire, None) is not None:
                         process.running.pop(effect.wire)
                         self.over.append((effect.instance, effect.wire))
@@ -248,7 +253,9 @@ class SupervisorMachine(RuleBasedStateMachine):
                 case ef.WriteRetry():
                     self.said_again(self.processes[effect.instance], effect.wire)
                 case ef.WriteProbe():
-                    assert not self.processes[effect.instance].stdin_closed
+                    process = self.processes[effect.instance]
+                    assert not process.stdin_closed
+                    process.cancelled_at_ping[effect.number] = frozenset(process.cancelled)
                 case ef.CloseStdin():
                     self.processes[effect.instance].stdin_closed = True
                 case ef.SignalGroup():
@@ -267,7 +274,7 @@ class SupervisorMachine(RuleBasedStateMachine):
             self.told[effect.call] = progress
 
     def agrees_with_the_mode(self, process: KnownProcess) -> None:
-        running = process.running.keys() - process.rounds.keys()
+        running = process.running.keys() - process.rounds.keys() - process.stopped
         assert process.key[0] != "d" or not running, "two calls that can ask in one lane"
 
     def agrees_with_the_silence(self, instance: InstanceId) -> None:
@@ -337,7 +344,7 @@ class SupervisorMachine(RuleBasedStateMachine):
     )
     def known(self, key: PoolKey, kinds: list[EvidenceKind]) -> None:
         evidence = tuple(Evidence(kind=kind, first="", last="") for kind in kinds)
-        self.feed(ev.PoolKnowledgeChanged(key, None, evidence))
+        self.feed(ev.KnowledgeChanged((ev.PoolKnowledge(key, None, evidence),)))
 
     @rule(pick=PICK, fails=st.booleans())
     def an_agent_is_done(self, pick: int, fails: bool) -> None:
@@ -456,7 +463,7 @@ class SupervisorMachine(RuleBasedStateMachine):
     def spawn_failed(self, pick: int) -> None:
         found = self.process(pick, up=False)
         if found:
-            self.feed(ev.SpawnFailed(found[0], "could not be started", 0.5))
+            self.feed(ev.SpawnFailed(found[0], "could not be started", 0.5, shortage=pick % 2 == 0))
 
     @rule(pick=PICK)
     def comes_up(self, pick: int) -> None:
@@ -620,7 +627,9 @@ class SupervisorMachine(RuleBasedStateMachine):
     def heard(self, pick: int) -> None:
         found = self.process(pick)
         if found:
-            self.feed(ev.ProbeAnswered(found[0]))
+            number = self.core.instances.by_id[found[0]].pings
+            found[1].stopped |= found[1].cancelled_at_ping.pop(number, frozenset())
+            self.feed(ev.ProbeAnswered(found[0], number))
 
     @rule(dt=st.sampled_from([0.1, 1.0, 4.0, 10.0]))
     def wait(self, dt: float) -> None:

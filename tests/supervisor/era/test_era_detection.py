@@ -18,8 +18,10 @@ from carpool_protocol.link.messages import (
     PoolChanged,
     SetPools,
 )
+from carpool_protocol.wire.json_scan import MAX_PARTS
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.effects import GreetInOtherEra, RecordEra, RereadLists, Spawn, WriteLogLine
+from carpool_supervisor.core.model.version_offers import VERSIONS
 from carpool_supervisor.core.model.well_known import WellKnownServer
 from carpool_supervisor.core.pools.eras import SILENCE_S
 from carpool_supervisor.era.adapter import EraAdapter
@@ -44,6 +46,8 @@ OLD: Final = "2025-11-25"
 NEW: Final = "2026-07-28"
 
 Json = dict[str, Any]
+LOGS: Final[Json] = {"logging": {}}
+"""A server that lists nothing, and says so."""
 
 
 def make(era: Era) -> EraAdapter:
@@ -82,13 +86,13 @@ def error(code: int, **data: Any) -> Json:
 
 def old_server(request: Json, refusal: Json | None = None) -> Json | None:
     if request["method"] == "initialize":
-        return {"result": {"protocolVersion": OLD, "capabilities": {}, "serverInfo": {"name": "x"}}}
+        return {"result": {"protocolVersion": OLD, "capabilities": LOGS, "serverInfo": {"name": "x"}}}
     return refusal if refusal is not None else error(-32601)
 
 
 def new_server(request: Json, refusal: Json | None = None) -> Json | None:
     if request["method"] == "server/discover":
-        return {"result": {"resultType": "complete", "supportedVersions": [NEW], "capabilities": {}}}
+        return {"result": {"resultType": "complete", "supportedVersions": [NEW], "capabilities": LOGS}}
     return refusal if refusal is not None else error(-32601)
 
 
@@ -125,10 +129,12 @@ def test_a_server_that_refuses_initialize_as_one_of_the_newer_era_does_is_greete
     refusal: Json,
 ) -> None:
     talk = Dialogue("handshake", lambda request: new_server(request, refusal))
-    assert talk.heard[:2] == ["initialize", "server/discover"]
-    assert [type(each) for each in talk.events] == [ev.EraRefused, ev.InstanceGreeted]
-    assert talk.events[0].era == "handshake"
-    assert "initialize" in talk.events[0].text
+    assert list(dict.fromkeys(talk.heard))[:2] == ["initialize", "server/discover"]
+    refused, greeted = (each for each in talk.events if not isinstance(each, ev.VersionRefused))
+    assert isinstance(refused, ev.EraRefused)
+    assert isinstance(greeted, ev.InstanceGreeted)
+    assert refused.era == "handshake"
+    assert "initialize" in refused.text
     assert isinstance(talk.detection.adapter, StatelessAdapter)
 
 
@@ -144,6 +150,7 @@ def test_a_server_that_refuses_initialize_as_one_of_the_newer_era_does_is_greete
         error(-32022),
         {"result": {}},
         {"result": {"supportedVersions": [OLD]}},
+        {"result": {"supportedVersions": [NEW] * MAX_PARTS}},
         {"error": 5},
     ],
 )
@@ -207,7 +214,7 @@ def test_a_server_that_reads_both_greetings_late_is_of_the_era_of_the_first(
         talk.write(*out)
     [greeted] = talk.seen(ev.InstanceGreeted)
     assert greeted.catalog.era == "stateless"
-    assert talk.heard == ["server/discover"], "it is not asked again"
+    assert talk.heard == ["server/discover", "tools/list"], "it is not greeted again"
     assert not talk.seen(ev.EraRefused, ev.GreetingFailed)
     assert isinstance(talk.detection.adapter, StatelessAdapter)
 
@@ -241,10 +248,11 @@ def test_lines_in_one_burst_with_the_greeting_are_read_by_the_adapter_of_the_era
     detection = EraDetection(ME, make, "stateless")
     detection.adapter.greeting_line()
     refused = b'{"jsonrpc":"2.0","id":"carpool-discover-1","error":{"code":-32601,"message":"no"}}'
-    result = {"protocolVersion": OLD, "capabilities": {}, "serverInfo": {}}
+    result = {"protocolVersion": OLD, "capabilities": LOGS, "serverInfo": {}}
     greeted = json.dumps({"jsonrpc": "2.0", "id": "carpool-initialize-1", "result": result}).encode()
+    no_tools = refused.replace(b"carpool-discover-1", b"carpool-tools-2")
     ping = b'{"jsonrpc":"2.0","id":7,"method":"ping"}'
-    events, out = detection.feed([refused, greeted, ping])
+    events, out = detection.feed([refused, greeted, no_tools, ping])
     assert [type(each) for each in events] == [ev.EraRefused, ev.InstanceGreeted]
     assert b'"id":7,"result"' in out[-1]
 
@@ -261,7 +269,7 @@ class EraRig(SupervisorRig):
         self.spec = pool_spec(KEY, policy, era=wish)
         effects = [
             *self.feed(SetPools([self.spec])),
-            *self.feed(ev.PoolKnowledgeChanged(KEY, None, (), known)),
+            *self.feed(ev.KnowledgeChanged((ev.PoolKnowledge(KEY, None, (), known),))),
         ]
         self.both_eras = [each.both_eras for each in self.told(effects)]
         self.spawns = of_kind(self.feed(DiscoverCatalog(KEY)), Spawn)
@@ -313,7 +321,7 @@ def test_no_process_is_started_to_find_out_again_which_one_era_a_server_speaks(k
 @behaviour("eras:asked-once")
 def test_an_era_that_holds_no_longer_is_found_out_anew() -> None:
     rig = EraRig("newest", known="handshake")
-    [told] = rig.told(rig.feed(ev.PoolKnowledgeChanged(KEY, None, (), None)))
+    [told] = rig.told(rig.feed(ev.KnowledgeChanged((ev.PoolKnowledge(KEY, None, (), None),))))
     assert told.both_eras is False
     assert [each.era for each in rig.feed(DiscoverCatalog(KEY)) if isinstance(each, Spawn)] == ["stateless"]
 
@@ -324,7 +332,7 @@ def test_a_program_of_which_few_may_run_beside_each_other_has_no_process_for_ano
 ) -> None:
     rig = EraRig("newest", most=configured)
     entry = WellKnownServer(title="s", mode="concurrent", why="", most=most, source="")
-    told = rig.told(rig.feed(ev.PoolKnowledgeChanged(KEY, entry, ())))
+    told = rig.told(rig.feed(ev.KnowledgeChanged((ev.PoolKnowledge(KEY, entry, ()),))))
     assert [each.both_eras for each in told] == ([True] if both else [])
 
 
@@ -346,18 +354,21 @@ def test_an_end_of_the_first_question_is_no_failure_and_the_next_start_comes_at_
 def test_a_server_that_ends_of_the_second_question_too_has_failed() -> None:
     rig = EraRig()
     rig.feed(ev.InstanceSpawned(InstanceId(1), 100))
-    rig.ended(1)
-    rig.feed(ev.InstanceSpawned(InstanceId(2), 100))
-    effects = rig.ended(2)
+    effects = rig.ended(1)
+    for number in range(2, 2 + len(VERSIONS)):  # each one is offered another version
+        rig.feed(ev.InstanceSpawned(InstanceId(number), 100))
+        effects = rig.ended(number)
     assert not [each for each in effects if isinstance(each, Spawn)], "there is a pause now"
     assert "before it had greeted" in rig.core.pool_reports()[0].last_error
 
 
-def test_an_end_after_an_answer_is_a_failure() -> None:
+def test_an_end_after_an_answer_is_a_failure_once_each_version_was_offered() -> None:
     rig = EraRig()
-    rig.feed(ev.InstanceSpawned(ME, 100))
-    rig.feed(ev.EraRefused(ME, "stateless", "refused server/discover: no (-1)"))
-    rig.ended(1)
+    for number in range(1, 1 + len(VERSIONS)):
+        assert not rig.core.pool_reports()[0].last_error
+        rig.feed(ev.InstanceSpawned(InstanceId(number), 100))
+        rig.feed(ev.EraRefused(InstanceId(number), "stateless", "refused server/discover: no (-1)"))
+        rig.ended(number)
     assert "before it had greeted" in rig.core.pool_reports()[0].last_error
 
 

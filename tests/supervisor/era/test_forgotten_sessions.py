@@ -2,9 +2,10 @@
 
 import pytest
 
-from carpool_protocol.faults.fault_answers import fault, fault_answer, slug_in
+from carpool_protocol.faults.fault_answers import fault, fault_answer
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, InstanceId, PoolKey, RawJson, SessionId, WireId
 from carpool_protocol.link.messages import AnswersWritten, Call
+from carpool_protocol.wire.result_repair import claims_fate, slug_in
 from carpool_supervisor.core.model.events import ServerAnswered
 from carpool_supervisor.era.handshake import HandshakeAdapter
 from tests.behaviours import behaviour
@@ -93,3 +94,18 @@ def test_other_faults_of_the_bridge_do_not_report_state_lost() -> None:
             assert slug_in(body, is_error=is_error) == slug
     for raw in (b"{}", b'{"_meta":1,"data":2}', b'{"delivered":1}', b"[", b'{"delivered":"\\ud800"}'):
         assert slug_in(RawJson(raw), is_error=True) == slug_in(RawJson(raw), is_error=False) == ""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"code":"state_lost"}',
+        b'{"code":"state_lost","x":{"delivered":"no"}}',
+        b'{"code":"state_lost","x":"\\"delivered\\""}',
+        b'{"delivered":"no","x":{"code":"state_lost"}}',
+    ],
+)
+def test_an_error_that_a_bridge_does_not_rename_is_no_fault_of_the_bridge(data: bytes) -> None:
+    error = RawJson(b'{"code":-32000,"message":"the word \\"delivered\\"","data":%b}' % data)
+    assert not claims_fate(data)
+    assert slug_in(error, is_error=True) == ""

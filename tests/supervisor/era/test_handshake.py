@@ -11,6 +11,7 @@ from carpool_protocol.carrier.remote import UNFIT_CODE
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, SessionId, WireId
 from carpool_protocol.link.messages import Call
 from carpool_protocol.machine.journal import Journal
+from carpool_protocol.wire.json_scan import MAX_PARTS
 from carpool_protocol.wire.lines import OverlongLine
 from carpool_supervisor.core.model.events import (
     AnswerUnreadable,
@@ -21,12 +22,15 @@ from carpool_supervisor.core.model.events import (
     ServerAnswered,
     ServerLineRejected,
     ServerProgressed,
+    VersionRefused,
 )
+from carpool_supervisor.core.model.version_offers import VERSIONS
 from carpool_supervisor.era.handshake import HandshakeAdapter
 from carpool_supervisor.era.stateless import StatelessAdapter
 from tests.behaviours import behaviour
 
 ME = InstanceId(1)
+SECRET = "5ec2e7"
 
 
 def line(**message: Any) -> bytes:
@@ -47,8 +51,10 @@ def call(number: int = 1, *, progress: bool = False, method: str = "tools/call")
 class HandshakeRig:
     """An adapter and the ids of its own requests."""
 
-    def __init__(self, *, bridge: bool = False) -> None:
-        self.adapter = HandshakeAdapter(ME, PoolKey("s:1"), "1.0", bridge=bridge)
+    def __init__(self, *, bridge: bool = False, version: str = VERSIONS[0]) -> None:
+        self.adapter = HandshakeAdapter(
+            ME, PoolKey("s:1"), "1.0", bridge=bridge, secret=SECRET, version=version
+        )
         self.initialize = json.loads(self.adapter.greeting_line())
 
     def say(self, *lines: bytes | OverlongLine) -> tuple[list[Any], list[dict[str, Any]]]:
@@ -86,7 +92,9 @@ def test_the_greeting_is_initialize_initialized_and_all_pages_of_tools() -> None
 
 @behaviour("versions:negotiated-apart")
 def test_an_older_version_that_we_know_is_accepted_and_an_unknown_one_is_not() -> None:
-    (greeted,), _ = HandshakeRig().accept("2024-11-05")
+    talk = HandshakeRig()
+    _, out = talk.accept("2024-11-05", tools={})
+    (greeted,), _ = talk.say(line(id=out[-1]["id"], result={"tools": []}))
     assert greeted.catalog.protocol_version == "2024-11-05"
     (failed,), _ = HandshakeRig().accept("1999-01-01")
     assert isinstance(failed, GreetingFailed)
@@ -100,8 +108,145 @@ def test_a_version_refused_with_a_list_of_others_is_tried_again_with_one_of_them
         "data": {"supported": ["2025-03-26"], "requested": "2025-11-25"},
     }
     events, out = talk.say(line(id=talk.initialize["id"], error=error))
-    assert events == []
+    assert events == [VersionRefused(ME, "2025-11-25", "2025-03-26")]
     assert out[0]["params"]["protocolVersion"] == "2025-03-26"
+
+
+@behaviour("versions:refused")
+@pytest.mark.parametrize(
+    ("error", "wanted"),
+    [
+        ({"code": -32602, "message": "Invalid params"}, "2025-06-18"),
+        ({"code": -32602, "message": "no", "data": {"expected": "2025-03-26"}}, "2025-03-26"),
+        ({"code": -32602, "message": "only 2024-11-05"}, "2024-11-05"),
+        ({"code": -32600, "message": "Unsupported protocol version: 2025-11-25"}, "2025-06-18"),
+        ({"code": -32000, "message": "bad version", "data": ["2025-06-18", "2024-11-05"]}, "2025-06-18"),
+    ],
+)
+def test_a_version_refused_without_a_list_is_followed_by_one_named_or_the_next_older(
+    error: dict[str, Any], wanted: str
+) -> None:
+    talk = HandshakeRig()
+    events, out = talk.say(line(id=talk.initialize["id"], error=error))
+    assert events == [VersionRefused(ME, "2025-11-25", wanted)]
+    assert out[0]["params"]["protocolVersion"] == wanted
+
+
+@behaviour("versions:exit")
+def test_any_other_refusal_ends_this_greeting_and_names_the_refused_version_for_the_next_one() -> None:
+    talk = HandshakeRig(version="2025-06-18")
+    assert talk.initialize["params"]["protocolVersion"] == "2025-06-18"
+    error = {"code": -32600, "message": "Invalid Request"}
+    [refused, failed], out = talk.say(line(id=talk.initialize["id"], error=error))
+    assert out == []
+    assert refused == VersionRefused(ME, "2025-06-18", "")
+    assert isinstance(failed, GreetingFailed)
+
+
+@behaviour("versions:exit")
+def test_an_error_of_carpools_bridge_is_no_refusal_of_a_version() -> None:
+    talk = HandshakeRig(bridge=True)
+    error = {"code": UNFIT_CODE, "message": "cannot be reached"}
+    [failed], _ = talk.say(line(id=talk.initialize["id"], error=error))
+    assert isinstance(failed, GreetingFailed)
+
+
+@behaviour("versions:refused")
+def test_each_version_is_offered_once_and_then_the_greeting_has_failed() -> None:
+    talk = HandshakeRig()
+    offered = []
+    request = talk.initialize
+    while True:
+        offered.append(request["params"]["protocolVersion"])
+        events, out = talk.say(line(id=request["id"], error={"code": -32602, "message": "Invalid params"}))
+        if not out:
+            break
+        [request] = out
+    assert offered == ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
+    assert [type(event) for event in events] == [VersionRefused, GreetingFailed]
+
+
+@behaviour("lists:undeclared")
+@pytest.mark.parametrize("declared", [{}, {"experimental": {"x": {}}}, {"tools": None}])
+def test_a_server_that_declares_nothing_is_asked_for_its_tools(declared: dict[str, Any]) -> None:
+    talk = HandshakeRig()
+    events, out = talk.accept(**declared)
+    assert events == []
+    assert [each["method"] for each in out] == ["notifications/initialized", "tools/list"]
+    (greeted,), _ = talk.say(line(id=out[1]["id"], result={"tools": [{"name": "a"}]}))
+    assert [offer.name for offer in greeted.catalog.tools] == ["a"]
+    assert greeted.catalog.features == ["tools"]
+
+
+@behaviour("lists:undeclared")
+def test_a_server_that_declares_only_other_capabilities_is_asked_for_its_tools_last() -> None:
+    talk = HandshakeRig()
+    _, out = talk.accept(prompts={}, logging={})
+    assert out[-1]["method"] == "prompts/list"
+    _, out = talk.say(line(id=out[-1]["id"], result={"prompts": [{"name": "p"}]}))
+    assert out[-1]["method"] == "tools/list"
+    (greeted,), _ = talk.say(line(id=out[-1]["id"], result={"tools": [{"name": "a"}]}))
+    assert [offer.name for offer in greeted.catalog.tools] == ["a"]
+    assert [offer.name for offer in greeted.catalog.prompts] == ["p"]
+    assert greeted.catalog.features == ["tools", "prompts", "logging"]
+
+
+@behaviour("lists:undeclared")
+@pytest.mark.parametrize("how", ["refused", "silent"])
+def test_a_server_that_declares_only_other_capabilities_and_has_no_tools_is_asked_once(how: str) -> None:
+    talk = HandshakeRig()
+    _, out = talk.accept(logging={})
+    if how == "refused":
+        error = {"code": -32601, "message": "Method not found"}
+        events, out = talk.say(line(id=out[-1]["id"], error=error))
+    else:
+        events, _ = talk.adapter.list_timed_out(3.0)
+    [greeted] = events
+    assert isinstance(greeted, InstanceGreeted), "nothing is wrong"
+    assert greeted.catalog.features == ["logging"]
+    assert talk.adapter.relist_line() == b""
+
+
+@behaviour("lists:undeclared")
+@pytest.mark.parametrize("how", ["refused", "silent", "unreadable"])
+def test_a_server_that_declares_nothing_and_lists_nothing_serves_with_a_warning(how: str) -> None:
+    talk = HandshakeRig()
+    _, out = talk.accept()
+    assert talk.adapter.open_list_request[1] != "tools/list", "the limit of other lists holds for it"
+    if how == "refused":
+        events, _ = talk.say(line(id=out[1]["id"], error={"code": -32601, "message": "what?"}))
+    elif how == "silent":
+        events, _ = talk.adapter.list_timed_out(3.0)
+    else:
+        events, _ = talk.say(b'{"jsonrpc":"2.0","id":"%b"}' % out[1]["id"].encode())
+    [greeted] = [each for each in events if isinstance(each, InstanceGreeted)]
+    assert greeted.catalog.features == []
+    assert not any(isinstance(each, GreetingFailed) for each in events)
+    assert any(getattr(each, "text", "") for each in events), "it is told"
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        '"capabilities":{"tools":{},"\\ud83d":{}}',
+        '"capabilities":{"tools":{"\\ud83d":1}}',
+        '"capabilities":{"tools":{}},"serverInfo":{"\\ud83d":"\\udc00"}',
+        '"capabilities":{"tools":{}},"instructions":"cut \\ud83d"',
+        '"capabilities":{"tools":{}},"\\ud83d":1',
+    ],
+    ids=["name of a capability", "within a capability", "server", "instructions", "unknown member"],
+)
+def test_a_greeting_with_half_of_a_surrogate_pair_anywhere_is_read(half: str) -> None:
+    talk = HandshakeRig()
+    id_ = json.dumps(talk.initialize["id"]).encode()
+    result = b'{"protocolVersion":"2025-11-25",%b}' % half.encode()
+    _, out = talk.say(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id_, result))
+    assert [each["method"] for each in out] == ["notifications/initialized", "tools/list"]
+    request = out[1]["id"]
+    events, _ = talk.say(line(id=request, result={"tools": []}))
+    (catalog,) = [each.catalog for each in events if isinstance(each, InstanceGreeted)]
+    for text in (catalog.capabilities, catalog.server_info, catalog.instructions.encode()):
+        assert b"\\ud83d" not in text, "every reader of it can decode it"
 
 
 @pytest.mark.parametrize(
@@ -111,12 +256,13 @@ def test_a_version_refused_with_a_list_of_others_is_tried_again_with_one_of_them
         {"result": {}},
         {"result": []},
         {"result": {"protocolVersion": 3}},
+        {"result": {"protocolVersion": "2025-11-25", "capabilities": {"x": [0] * MAX_PARTS}}},
     ],
 )
 def test_an_unusable_answer_to_initialize_is_a_failed_greeting(answer: dict[str, Any]) -> None:
     talk = HandshakeRig()
     events, _ = talk.say(line(id=talk.initialize["id"], **answer))
-    assert [type(event) for event in events] == [GreetingFailed]
+    assert [type(event) for event in events if not isinstance(event, VersionRefused)] == [GreetingFailed]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +278,7 @@ def test_a_bridge_that_reaches_no_server_has_its_own_sentence_for_it(
 ) -> None:
     talk = HandshakeRig(bridge=bridge)
     error = {"code": code, "message": "cannot reach far.example (why)"}
-    (failed,), _ = talk.say(line(id=talk.initialize["id"], error=error))
+    (*_, failed), _ = talk.say(line(id=talk.initialize["id"], error=error))
     assert failed == GreetingFailed(ME, text, "")
 
 
@@ -155,13 +301,30 @@ def test_pages_that_go_round_in_a_circle_end() -> None:
 
 def test_a_call_goes_out_under_its_wire_id_with_its_params_untouched() -> None:
     talk = HandshakeRig()
-    written = talk.adapter.call_line(WireId(7), call(progress=True))
+    written = talk.adapter.call_line(WireId(7), call())
     assert b'"arguments":{"x":1.0}' in written
     message = json.loads(written)
     assert (message["id"], message["method"]) == (7, "tools/call")
     assert message["params"]["name"] == "t"
-    assert message["params"]["_meta"] == {"progressToken": 7}
-    assert "_meta" not in json.loads(talk.adapter.call_line(WireId(8), call()))["params"]
+    assert message["params"]["_meta"] == {"progressToken": f"{SECRET}-7"}
+
+
+@behaviour("progress:asked-for")
+@pytest.mark.parametrize("wants", [True, False])
+def test_every_call_asks_for_progress_whether_or_not_its_agent_did(wants: bool) -> None:
+    for method in ("tools/call", "prompts/get", "resources/read"):
+        written = HandshakeRig().adapter.call_line(WireId(7), call(progress=wants, method=method))
+        assert json.loads(written)["params"]["_meta"] == {"progressToken": f"{SECRET}-7"}
+
+
+@behaviour("progress:by-token")
+@pytest.mark.parametrize("token", [7, "7", "other-7", f"{SECRET}-", f"{SECRET}-x", f"{SECRET}--7", SECRET])
+def test_progress_with_a_token_that_the_server_made_up_is_nobodys(token: object) -> None:
+    talk = HandshakeRig()
+    talk.fit("t")
+    talk.adapter.call_line(WireId(7), call())
+    params = {"progressToken": token, "progress": 1}
+    assert talk.say(line(method="notifications/progress", params=params)) == ([], [])
 
 
 @behaviour("progress:by-token")
@@ -172,7 +335,7 @@ def test_answers_errors_and_progress_are_known_by_their_wire_id() -> None:
         b'{"jsonrpc":"2.0","id":7,"result":{"content":[],"x":1.0}}',
         b'{"jsonrpc":"2.0","id":8,"error":{"code":1,"message":"m"}}',
         b'{"jsonrpc":"2.0","id":"9","result":{"content":[]}}',
-        line(method="notifications/progress", params={"progressToken": 7, "progress": 1}),
+        line(method="notifications/progress", params={"progressToken": f"{SECRET}-7", "progress": 1}),
     )
     assert out == []
     assert events[:3] == [
@@ -223,8 +386,10 @@ def test_a_ping_is_answered_and_any_other_request_is_refused_at_once() -> None:
 
 def test_any_answer_to_our_ping_is_a_sign_of_life() -> None:
     talk = HandshakeRig()
-    ping = json.loads(talk.adapter.probe_line())
-    assert talk.say(line(id=ping["id"], error={"code": -32601, "message": "what"}))[0] == [ProbeAnswered(ME)]
+    ping = json.loads(talk.adapter.probe_line(5))
+    assert talk.say(line(id=ping["id"], error={"code": -32601, "message": "what"}))[0] == [
+        ProbeAnswered(ME, 5)
+    ]
 
 
 def test_a_changed_list_is_read_again_and_a_change_while_reading_once_more() -> None:
@@ -264,7 +429,7 @@ def test_an_unknown_id_of_any_number_of_digits_is_dropped_without_a_crash(digits
     events, _ = talk.say(
         b'{"jsonrpc":"2.0","id":%b,"result":{"content":[]}}' % huge,
         b'{"jsonrpc":"2.0","id":%b,"error":{"code":1,"message":"m"}}' % huge,
-        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%b,"progress":1}}'
+        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"5ec2e7-%b","progress":1}}'
         % huge,
     )
     assert [type(event) for event in events] == [ServerLineRejected, ServerLineRejected]
@@ -309,7 +474,7 @@ def test_a_journal_keeps_nothing_of_what_a_server_answers_or_says() -> None:
     said: list[dict[str, Any]] = [
         {
             "method": "notifications/progress",
-            "params": {"progressToken": 1, "progress": 1, "message": secret},
+            "params": {"progressToken": f"{SECRET}-1", "progress": 1, "message": secret},
         },
         {"method": "notifications/message", "params": {"level": "info", "data": secret}},
         ask,

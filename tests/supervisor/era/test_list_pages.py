@@ -1,6 +1,7 @@
 """Pages of lists: order, changes while reading, unreadable entries."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool_protocol.ids import InstanceId, PoolKey, RawJson
+from carpool_protocol.wire.content import MAX_COMMAS
 from carpool_protocol.wire.list_repair import Family
 from carpool_supervisor.core.model.events import (
     CatalogRead,
@@ -18,7 +20,14 @@ from carpool_supervisor.core.model.events import (
 )
 from carpool_supervisor.era import list_pages
 from carpool_supervisor.era.handshake import HandshakeAdapter
-from carpool_supervisor.era.list_pages import CHANGED, FAMILIES, ListPages, PageRequest, PageResult
+from carpool_supervisor.era.list_pages import (
+    CHANGED,
+    FAMILIES,
+    MAX_CURSOR_CHARS,
+    ListPages,
+    PageRequest,
+    PageResult,
+)
 from tests.behaviours import behaviour
 
 MEMBERS: dict[Family, tuple[str, str]] = {
@@ -123,6 +132,58 @@ def test_pages_with_ever_new_cursors_are_cut_off_too(limit: str, monkeypatch: py
         assert count < 10
     assert "do not end" in wrong
     assert len(tools_of(one)) == 6
+
+
+@behaviour("pages:servers-drained")
+def test_a_list_ends_at_a_cursor_that_is_too_long_and_keeps_the_pages_before_it() -> None:
+    one, _ = begun("tools", "prompts")
+    longest = "x" * MAX_CURSOR_CHARS
+    assert take(one, page("tools", "a", cursor=longest)) == (PageRequest("tools", longest), "")
+    asked, wrong = take(one, page("tools", "b", cursor=longest + "x"))
+    assert asked == PageRequest("prompts", None)
+    assert wrong == "a cursor of its tools is longer than 8,192 characters; the rest is left out"
+    assert tools_of(one) == ["a", "b"]
+
+
+def test_the_cursors_of_many_pages_take_little_memory() -> None:
+    """The server chooses how long they are, and each is remembered until the list ends."""
+    one, _ = begun("tools")
+    tracemalloc.start()
+    try:
+        for number in range(1000):
+            take(one, page("tools", "a", cursor=f"{number}{'x' * 8000}"))
+        assert tracemalloc.get_traced_memory()[0] < 200_000
+    finally:
+        tracemalloc.stop()
+
+
+@behaviour("pages:servers-drained")
+def test_entries_without_a_name_count_for_the_limit_of_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(list_pages, "MAX_OFFERS", 5)
+    one, _ = begun("tools")
+    asked, wrong = take(one, RawJson(b'{"tools":[{},{},{},{},{}],"nextCursor":"a"}'))
+    assert (asked, wrong) == (PageRequest("tools", "a"), "")
+    asked, wrong = take(one, RawJson(b'{"tools":[{"name":"t"}],"nextCursor":"b"}'))
+    assert asked is None
+    assert "do not end" in wrong
+    assert tools_of(one) == ["t"]
+
+
+@behaviour("catalogs:pages-refused")
+@pytest.mark.parametrize("entry", [b"{}", rb'{"title":"\ud800"}', b'{"name":"t"}'])
+def test_a_page_with_too_many_commas_is_refused_before_anything_of_it_is_read(
+    entry: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = begun("tools", "prompts")
+    take(one, page("tools", "known"))
+    take(one, page("prompts", "p"))
+    assert one.lists_changed(["tools", "prompts"]) == PageRequest("tools", None)
+    monkeypatch.setattr(list_pages, "_read", lambda *_: pytest.fail("the page is read"))
+    many = RawJson(b'{"tools":[%b]}' % b",".join([entry] * (MAX_COMMAS + 2)))
+    asked, wrong = take(one, many)
+    assert asked == PageRequest("prompts", None), "the next list is read"
+    assert wrong == "answered tools/list with more than 1,000,000 commas"
+    assert tools_of(one) == ["known"]
 
 
 def test_the_cursors_of_one_list_do_not_count_for_the_next() -> None:
@@ -249,6 +310,19 @@ def test_a_page_with_half_a_surrogate_pair_is_read_and_every_byte_stays() -> Non
     ]
 
 
+def test_half_a_surrogate_pair_in_one_entry_leaves_the_other_entries_repaired() -> None:
+    one, _ = begun("tools")
+    cut = b'{"name":"cut","description":"\\ud83d","inputSchema":{"type":"object"}}'
+    loose = (
+        b'{"name":"loose","title":null,"inputSchema":{"type":"object"},"outputSchema":{"type":"object",'
+        b'"properties":{"a":{"$ref":"#/$defs/none"}}}}'
+    )
+    _, said = take(one, RawJson(b'{"tools":[%b,%b]}' % (cut, loose)))
+    found = {each.name: bytes(each.definition) for each in one.named_offers("tools")}
+    assert found == {"cut": cut, "loose": b'{"name":"loose","inputSchema":{"type":"object"}}'}
+    assert said == "the output schema of loose is left out: agents cannot compile it"
+
+
 def test_a_cursor_that_is_no_string_ends_the_list() -> None:
     one, _ = begun("tools")
     assert take(one, page("tools", "a", cursor=7)) == (None, "")
@@ -340,7 +414,8 @@ def test_a_catalog_is_told_once_with_all_four_lists() -> None:
 
 
 def test_templates_may_be_refused_without_a_word() -> None:
-    talk = ListPagesRig(resources={})
+    talk = ListPagesRig(tools={}, resources={})
+    talk.answer()
     talk.answer("a:b")
     [greeted], _ = talk.answer(error=-32601)
     assert isinstance(greeted, InstanceGreeted)

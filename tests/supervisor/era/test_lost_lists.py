@@ -7,7 +7,7 @@ import pytest
 
 from carpool_protocol.ids import InstanceId, PoolKey
 from carpool_protocol.wire.lines import OverlongLine
-from carpool_supervisor.core.list_throttle import MAX_LOST
+from carpool_supervisor.core.list_throttle import GREETING_ANSWER_S, MAX_LOST
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.effects import GiveUpListRequest, RereadLists
 from carpool_supervisor.era.handshake import HandshakeAdapter
@@ -16,21 +16,24 @@ from tests.behaviours import behaviour
 from tests.supervisor.core.test_supervisor import KEY, ONE, CoreRig, call, catalog, serving, spec
 
 ERAS = [HandshakeAdapter, StatelessAdapter]
-KINDS = ["no message", "not UTF-8", "overlong"]
+KINDS = ["no message", "not JSON", "overlong"]
 SAID: dict[str, Any] = {
     "initialize": {
         "protocolVersion": "2025-11-25",
-        "capabilities": {"tools": {"listChanged": True}, "prompts": {"listChanged": True}},
+        "capabilities": {"tools": {"listChanged": True}, "prompts": {"listChanged": True}, "resources": {}},
         "serverInfo": {"name": "x", "version": "1"},
     },
     "server/discover": {
         "resultType": "complete",
         "supportedVersions": ["2026-07-28"],
-        "capabilities": {"tools": {"listChanged": True}, "prompts": {"listChanged": True}},
+        "capabilities": {"tools": {"listChanged": True}, "prompts": {"listChanged": True}, "resources": {}},
     },
     "tools/list": {"tools": [{"name": "t", "inputSchema": {}}]},
     "prompts/list": {"prompts": [{"name": "p"}]},
+    "resources/list": {"resources": [{"uri": "r:1", "name": "r"}]},
+    "resources/templates/list": {"resourceTemplates": [{"uriTemplate": "r:{x}", "name": "t"}]},
 }
+REST = ["prompts/list", "resources/list", "resources/templates/list"]
 
 
 def garbled(request: dict[str, Any], kind: str) -> bytes | OverlongLine:
@@ -38,8 +41,8 @@ def garbled(request: dict[str, Any], kind: str) -> bytes | OverlongLine:
     request_id = json.dumps(request["id"]).encode()
     if kind == "overlong":
         return OverlongLine(request_id, True, 65 << 20)  # type: ignore[arg-type]
-    if kind == "not UTF-8":
-        return b'{"jsonrpc":"2.0","id":%b,"result":{"tools":[{"name":"\xff"}]}}' % request_id
+    if kind == "not JSON":
+        return b'{"jsonrpc":"2.0","id":%b,"result":{"tools":[{"name":}]}}' % request_id
     return b'{"jsonrpc":"2.0","id":%b}' % request_id
 
 
@@ -50,6 +53,7 @@ class ListServer:
         self.adapter = era(ONE, PoolKey("s:1"), "1")
         self.unread: dict[str, str] = {}
         """How it answers these methods; empty: not at all."""
+        self.said = SAID
         self.asked: list[str] = []
         self.events: list[Any] = []
 
@@ -65,10 +69,15 @@ class ListServer:
             self.asked.append(method)
             kind = self.unread.get(method)
             if kind is None:
-                result = {"resultType": "complete", **SAID[method]}
+                result = {"resultType": "complete", **self.said[method]}
                 self.say(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode())
             elif kind:
                 self.say(garbled(request, kind))
+
+    def time_out(self, after_s: float) -> None:
+        events, out = self.adapter.list_timed_out(after_s)
+        self.events += events
+        self.hear(*out)
 
     def say(self, line: bytes | OverlongLine) -> None:
         events, out = self.adapter.feed([line])
@@ -131,7 +140,7 @@ def test_a_later_list_that_cannot_be_read_keeps_what_was_known_and_is_read_again
     server.events.clear()
     server.asked.clear()
     server.hear(server.adapter.relist_line())
-    assert server.asked == ["tools/list", "prompts/list"]
+    assert server.asked == ["tools/list", *REST]
     assert not server.of(ev.ListAnswerLost)
 
 
@@ -141,14 +150,14 @@ def test_an_answer_that_never_comes_is_given_up_and_one_that_comes_late_says_not
     server = ListServer(era)
     server.greet()
     assert server.adapter.open_list_request == (b"", "")
-    assert server.adapter.list_timed_out(60.0) == []
+    assert server.adapter.list_timed_out(60.0) == ([], [])
     server.unread = {"tools/list": ""}
     server.hear(server.adapter.relist_line())
     request, method = server.adapter.open_list_request
     assert method == "tools/list"
     assert server.adapter.relist_line() == b"", "one is out"
     text = "did not answer tools/list within 60 s"
-    assert server.adapter.list_timed_out(60.0) == [ev.ListAnswerLost(ONE, 1, text)]
+    assert server.adapter.list_timed_out(60.0) == ([ev.ListAnswerLost(ONE, 1, text)], [])
     assert server.adapter.open_list_request == (b"", "")
     server.events.clear()
     late = {"jsonrpc": "2.0", "id": json.loads(request), "result": SAID["tools/list"]}
@@ -158,6 +167,54 @@ def test_an_answer_that_never_comes_is_given_up_and_one_that_comes_late_says_not
     server.unread = {}
     server.hear(server.adapter.relist_line())
     assert server.of(ev.CatalogRead)
+
+
+@behaviour("lists:optional-late")
+@pytest.mark.parametrize("silent", [["prompts/list"], ["resources/list"], ["resources/templates/list"], REST])
+@pytest.mark.parametrize("era", ERAS)
+def test_a_server_serves_its_tools_while_other_lists_are_not_answered(era: type, silent: list[str]) -> None:
+    server = ListServer(era)
+    server.unread = dict.fromkeys(silent, "")
+    server.greet()
+    assert not server.of(ev.InstanceGreeted)
+    server.time_out(3.0)
+    [greeted] = server.of(ev.InstanceGreeted)
+    assert [offer.name for offer in greeted.catalog.tools] == ["t"]
+    for _ in silent[1:]:
+        server.time_out(60.0)
+    assert not server.of(ev.GreetingFailed)
+    assert server.of(ev.ListAnswerLost) == [
+        ev.ListAnswerLost(ONE, 1, f"did not answer {silent[0]} within 3 s")
+    ]
+    newest = [*server.of(ev.InstanceGreeted), *server.of(ev.CatalogRead)][-1].catalog
+    assert bool(newest.prompts) == ("prompts/list" not in silent)
+    assert bool(newest.resources) == ("resources/list" not in silent)
+    assert bool(newest.templates) == ("resources/templates/list" not in silent)
+    server.unread = {}
+    server.hear(server.adapter.relist_line())
+    whole = server.of(ev.CatalogRead)[-1].catalog
+    assert whole.prompts
+    assert whole.resources
+    assert whole.templates
+
+
+@behaviour("lists:optional-late")
+@pytest.mark.parametrize("era", ERAS)
+def test_a_server_without_tools_serves_although_its_first_list_is_not_answered(era: type) -> None:
+    server = ListServer(era)
+    server.said = {method: _without_tools(result) for method, result in SAID.items()}
+    server.unread = {"prompts/list": ""}
+    server.greet()
+    server.time_out(3.0)
+    [greeted] = server.of(ev.InstanceGreeted)
+    assert "tools" not in greeted.catalog.features
+    assert server.of(ev.CatalogRead)[-1].catalog.resources
+
+
+def _without_tools(result: dict[str, Any]) -> dict[str, Any]:
+    features = result.get("capabilities")
+    kept = {name: each for name, each in (features or {}).items() if name != "tools"}
+    return result if features is None else {**result, "capabilities": kept}
 
 
 # --- the core ----------------------------------------------------------------------------------------------
@@ -205,13 +262,27 @@ def test_a_greeting_that_misses_its_limit_says_which_list_was_not_answered() -> 
     rig = CoreRig(spec(first_start_s=20.0))
     rig.feed(call(1))
     rig.feed(ev.InstanceSpawned(InstanceId(1), 9))
-    rig.feed(ev.ListRequestChanged(ONE, "resources/list"))
+    rig.feed(ev.ListRequestChanged(ONE, "tools/list"))
     rig.wait(20.0)
     rig.ended()
-    assert rig.core.pools[KEY].last_error == "did not greet within 20 s: it has not answered resources/list"
+    assert rig.core.pools[KEY].last_error == "did not greet within 20 s: it has not answered tools/list"
 
 
-def test_a_list_request_of_the_greeting_has_no_limit_of_its_own() -> None:
+@behaviour("lists:optional-late")
+@pytest.mark.parametrize("method", ["prompts/list", "resources/list", "resources/templates/list"])
+def test_a_greeting_waits_a_few_seconds_for_another_list_than_tools(method: str) -> None:
+    rig = CoreRig(spec(first_start_s=900.0))
+    rig.feed(call(1))
+    rig.feed(ev.InstanceSpawned(InstanceId(1), 9))
+    rig.feed(ev.ListRequestChanged(ONE, "tools/list"))
+    rig.feed(ev.ListRequestChanged(ONE, method))
+    assert GiveUpListRequest(ONE, GREETING_ANSWER_S) in rig.wait(GREETING_ANSWER_S)
+    rig.feed(ev.InstanceGreeted(ONE, catalog()))
+    rig.feed(ev.ListRequestChanged(ONE, "resources/list"))
+    assert GiveUpListRequest(ONE, 60.0) in rig.wait(60.0)
+
+
+def test_tools_have_no_limit_of_their_own_in_the_greeting() -> None:
     rig = CoreRig(spec(first_start_s=900.0))
     rig.feed(call(1))
     rig.feed(ev.InstanceSpawned(InstanceId(1), 9))

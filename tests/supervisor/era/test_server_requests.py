@@ -20,7 +20,14 @@ from carpool_supervisor.core.model.events import (
 )
 from carpool_supervisor.core.model.trace_context import LIFE_BYTES, mint, next_hop
 from carpool_supervisor.era.handshake import HandshakeAdapter
-from carpool_supervisor.era.server_requests import NOTHING, Declared, roots_result, with_task
+from carpool_supervisor.era.server_requests import (
+    MAX_ELICITATION_CHARS,
+    MAX_RELATED_BYTES,
+    NOTHING,
+    Declared,
+    roots_result,
+    with_task,
+)
 from tests.behaviours import behaviour
 
 ME = InstanceId(1)
@@ -133,7 +140,7 @@ def test_a_request_that_no_agent_can_answer_is_refused_at_once(method: bytes) ->
 @behaviour("asks:ids:hostile")
 @pytest.mark.parametrize(
     "raw",
-    [b"1", b"1.0", b"-0", b'"1"', b'"\\u0031"', b'"carpool-ping-1"', b'"\\ud83d"', b"9" * 5000, b"1e999"],
+    [b"1", b"1.0", b"-0", b'"1"', b'"\\u0031"', b'"carpool-ping-1"', b'"\\ud83d"', b"9" * 1000, b"1e999"],
 )
 def test_the_servers_own_id_comes_back_byte_for_byte_whatever_it_looks_like(raw: bytes) -> None:
     one = adapter()
@@ -410,3 +417,25 @@ def test_every_request_is_asked_on_or_answered_once_and_nothing_raises(
         assert told == {key: value for key, value in params.items() if key != "_meta"}
         out.append(one.ask_answer_line(event.id, is_error=False, body=RawJson(b"{}")))
     assert json.loads(out[0])["id"] == number
+
+
+@behaviour("catalogs:bounded")
+def test_no_id_of_a_server_that_is_kept_is_longer_than_a_limit() -> None:
+    url = b'{"mode":"url","message":"m","url":"https://x","elicitationId":"%b"}'
+    related = b'{%b,"_meta":{"' + RELATED.encode() + b'":{"taskId":"%b"}}}'
+    most = b"i" * MAX_ELICITATION_CHARS
+    assert asked(ask(url % most, method=b"elicitation/create")).elicitation == most.decode()
+    assert refusal(ask(url % (most + b"i"), method=b"elicitation/create")) == -32602
+    assert asked(ask(related % (SAMPLING, b"t" * 1024))).facts.related_task == "t" * 1024
+    assert refusal(ask(related % (SAMPLING, b"t" * MAX_RELATED_BYTES))) == -32602
+
+
+def test_an_error_that_sends_its_agent_to_urls_passes_without_overlong_ids() -> None:
+    entries = b'{"elicitationId":"%b"},{"elicitationId":"b"}' % (b"i" * (MAX_ELICITATION_CHARS + 1))
+    error = b'{"code":-32042,"message":"m","data":{"elicitations":[%b]}}' % entries
+    events, _ = adapter().feed([b'{"jsonrpc":"2.0","id":5,"error":%b}' % error])
+    urls, answered = events
+    assert isinstance(urls, UrlElicitationRequired)
+    assert urls.elicitations == ("b",)
+    assert isinstance(answered, ServerAnswered)
+    assert answered.body == error

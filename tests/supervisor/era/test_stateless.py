@@ -190,7 +190,7 @@ def test_an_agents_meta_goes_along_but_for_what_each_hop_says_for_itself() -> No
         }
     ).replace("io.modelcontextprotocol/clientC", "io.modelcontextprotocol\\u002fclientC")
     said = talk.call(call(meta=meta.encode()))["params"]["_meta"]
-    assert said.pop("progressToken") == 1
+    assert said.pop("progressToken") == "-1"
     assert said == {
         PRE + "protocolVersion": "2026-07-28",
         PRE + "clientCapabilities": {},
@@ -461,7 +461,7 @@ def test_progress_grows_over_all_rounds() -> None:
     talk.call()
 
     def progress(**params: Any) -> dict[str, Any]:
-        note = line(method="notifications/progress", params={"progressToken": 1, **params})
+        note = line(method="notifications/progress", params={"progressToken": "-1", **params})
         (event,), _ = talk.say(note)
         assert isinstance(event, ServerProgressed)
         found: dict[str, Any] = json.loads(event.params)
@@ -478,7 +478,7 @@ def test_progress_that_is_too_large_together_is_still_a_number() -> None:
     """JSON has no infinity: an agent could not read that line."""
     talk = StatelessAdapterRig(ASKING)
     talk.call()
-    huge = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,%b}}'
+    huge = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"-1",%b}}'
     talk.say(huge % b'"progress":1.7e308')
     (asked,), _ = talk.wants(a=FORM)
     talk.give(asked.id, {"action": "accept"})
@@ -527,6 +527,35 @@ def test_a_listen_is_replaced_without_a_gap_and_nothing_is_heard_twice() -> None
     assert talk.adapter.subscriptions_line(["x:1"], []) == b"", "nothing is different"
 
 
+@behaviour("subscriptions:slow-server")
+def test_a_listen_that_is_not_acknowledged_yet_is_replaced_once_however_much_changes() -> None:
+    talk = StatelessAdapterRig()
+    first = talk.fit(tools={"listChanged": True}, resources={"subscribe": True})[0]
+    for number in range(100):
+        assert talk.adapter.subscriptions_line([f"x:{number}"], [f"x:{number - 1}"]) == b""
+    _, (second,) = talk.say(ack(first))
+    assert second["params"]["notifications"]["resourceSubscriptions"] == ["x:99"]
+    assert talk.adapter.subscriptions_line(["x:100"], []) == b""
+    assert talk.adapter.subscriptions_line([], ["x:100"]) == b""
+    _, (cancelled, third) = talk.say(ack(second))
+    assert (cancelled["params"], third["method"]) == ({"requestId": first["id"]}, "subscriptions/listen")
+    _, (cancelled,) = talk.say(ack(third))
+    assert cancelled["params"] == {"requestId": second["id"]}
+
+
+@behaviour("subscriptions:slow-server")
+def test_a_change_after_a_listen_that_is_refused_is_asked_for_all_the_same() -> None:
+    talk = StatelessAdapterRig()
+    first = talk.fit(tools={"listChanged": True}, resources={"subscribe": True})[0]
+    talk.say(ack(first))
+    second = json.loads(talk.adapter.subscriptions_line(["x:1"], []))
+    assert talk.adapter.subscriptions_line(["x:2"], ["x:1"]) == b""
+    _, (third,) = talk.say(line(id=second["id"], error={"code": -32602, "message": "no"}))
+    assert third["params"]["notifications"]["resourceSubscriptions"] == ["x:2"]
+    _, out = talk.say(line(id=third["id"], error={"code": -32602, "message": "no"}))
+    assert out == []
+
+
 @behaviour("eras:one-listen")
 def test_a_listen_that_the_server_ends_is_opened_again_and_everything_counts_as_changed() -> None:
     talk = StatelessAdapterRig()
@@ -550,10 +579,10 @@ def test_a_server_that_ends_every_listen_is_not_asked_for_ever() -> None:
         (request,) = [each for each in out if each["method"] == "subscriptions/listen"]
     _, out = talk.say(ack(request), line(id=request["id"], result={}))
     assert [each["method"] for each in out if each["method"] == "subscriptions/listen"] == []
-    ping = json.loads(talk.adapter.probe_line())
+    ping = json.loads(talk.adapter.probe_line(5))
     assert ping["method"] == "server/discover"
     events, (request,) = talk.say(line(id=ping["id"], error={"code": -1, "message": "m"}))
-    assert events == [ProbeAnswered(ME)]
+    assert events == [ProbeAnswered(ME, 5)]
     assert request["method"] == "subscriptions/listen"
 
 
@@ -690,7 +719,7 @@ def test_no_bytes_raise(data: bytes) -> None:
         b'{"jsonrpc":"2.0","id":1,"result":%b}',
         b'{"jsonrpc":"2.0","id":1,"error":%b}',
         b'{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required","inputRequests":%b}}',
-        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":%b}}',
+        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"-1","progress":%b}}',
         b'{"jsonrpc":"2.0","method":"notifications/resources/updated","params":%b}',
         b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%b}}',
     ):

@@ -21,7 +21,8 @@ from carpool_supervisor.core.model.events import (
     UrlElicitationRequired,
 )
 from carpool_supervisor.era.handshake import HandshakeAdapter
-from carpool_supervisor.era.tasks import MAX_OVER
+from carpool_supervisor.era.odd_lines import ANSWERED_TWICE
+from carpool_supervisor.era.tasks import MAX_ID_CHARS, MAX_OVER
 from tests.behaviours import behaviour
 
 ME = InstanceId(1)
@@ -79,7 +80,7 @@ class TasksRig:
         return self.say(method="notifications/tasks/status", params={"taskId": "T", "status": status, **rest})
 
     def progress(self, value: Any) -> tuple[list[OwnEvent], list[dict[str, Any]]]:
-        return self.say(method="notifications/progress", params={"progressToken": 7, "progress": value})
+        return self.say(method="notifications/progress", params={"progressToken": "-7", "progress": value})
 
 
 @behaviour("tasks:hidden")
@@ -92,7 +93,7 @@ def test_a_task_that_an_agent_names_reaches_no_server() -> None:
                 wants_progress=False,
             )  # fmt: skip
             line = json.loads(TasksRig().adapter.call_line(WireId(7), call))
-            assert line["params"]["_meta"] == {"x": 1}
+            assert line["params"]["_meta"] == {"progressToken": "-7", "x": 1}
 
 
 def test_an_error_of_a_task_that_sends_its_agent_to_urls_first_says_so() -> None:
@@ -132,7 +133,7 @@ def test_a_tool_that_needs_a_task_is_called_with_one_that_outlives_the_call() ->
     assert b'"arguments":{"x":1.0}' in line
     params = json.loads(line)["params"]
     assert params["task"] == {"ttl": 160_000}
-    assert params["_meta"] == {"progressToken": 7}
+    assert params["_meta"] == {"progressToken": "-7"}
 
 
 @pytest.mark.parametrize("params", [b"{}", b"{ }", b'{"task":{"ttl":1},"arguments":{}}', b'{"x":1,"task":7}'])
@@ -227,6 +228,63 @@ def test_a_task_without_an_id_is_no_answer(task: Any) -> None:
 # --- it ends badly ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("length", [MAX_ID_CHARS, MAX_ID_CHARS + 1])
+def test_a_task_with_a_longer_id_than_its_bound_is_no_answer(length: int) -> None:
+    rig = TasksRig()
+    events, out = rig.begin(task="é" * length)
+    if length <= MAX_ID_CHARS:
+        assert events == [TaskCreated(ME, WireId(7), "é" * length)]
+        assert len(out) == 1
+    else:
+        [event] = events
+        assert isinstance(event, AnswerUnreadable)
+        assert (event.fault, event.text) == (
+            "bad_answer",
+            "It is a task with an id of more than 1024 characters.",
+        )
+        assert out == []
+
+
+@pytest.mark.parametrize("wire_id", ["7", '"7"'])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        '"result":{"task":{"taskId":"U","status":"working"}}',
+        '"result":{"content":[]}',
+        '"result":3',
+        '"error":{"code":-32603,"message":"no"}',
+        '"result":{',
+        None,
+    ],
+)
+def test_a_second_answer_to_a_call_that_runs_as_a_task_is_one_to_nothing(
+    wire_id: str, rest: str | None
+) -> None:
+    rig = TasksRig()
+    _, [asked] = rig.begin()
+    for _ in range(3):
+        if rest is None:
+            events, out = rig.take(OverlongLine(RawJson(wire_id.encode()), True, 99))
+        else:
+            events, out = rig.take(f'{{"jsonrpc":"2.0","id":{wire_id},{rest}}}'.encode())
+        assert events == [ServerLineRejected(ME, ANSWERED_TWICE)]
+        assert out == []
+    events, out = rig.say(id=asked["id"], result=GOOD)  # the task is still the first one
+    assert out == []
+    [event] = events
+    assert isinstance(event, ServerAnswered)
+    assert json.loads(event.body) == GOOD
+
+
+def test_a_second_answer_to_a_cancelled_call_whose_task_is_known_is_one_to_nothing() -> None:
+    rig = TasksRig()
+    rig.begin()
+    rig.cancel()
+    events, out = rig.say(id=7, result={"task": {"taskId": "U", "status": "working"}})
+    assert events == [ServerLineRejected(ME, ANSWERED_TWICE)]
+    assert out == []
+
+
 def test_an_error_of_a_task_that_has_ended_is_the_answer_of_the_call() -> None:
     talk = TasksRig()
     _, [wait] = talk.begin()
@@ -317,14 +375,14 @@ def test_a_task_that_still_runs_is_asked_for_again_when_there_is_reason_to(nudge
     assert talk.say(id=look["id"], result={"status": "working"}) == ([], [])
     assert talk.status("working")[1] == []
     if nudge == "ping":
-        ping = json.loads(talk.adapter.probe_line())
+        ping = json.loads(talk.adapter.probe_line(5))
         events, [again] = talk.say(id=ping["id"], result={})
-        assert events == [ProbeAnswered(ME)]
+        assert events == [ProbeAnswered(ME, 5)]
     else:
         _, [again] = talk.status(nudge)
     assert again["method"] == "tasks/result"
-    ping = json.loads(talk.adapter.probe_line())
-    assert talk.say(id=ping["id"], result={}) == ([ProbeAnswered(ME)], []), "it is asked once at a time"
+    ping = json.loads(talk.adapter.probe_line(5))
+    assert talk.say(id=ping["id"], result={}) == ([ProbeAnswered(ME, 5)], []), "it is asked once at a time"
     [answered], _ = talk.say(id=again["id"], result=GOOD)
     assert isinstance(answered, ServerAnswered)
 
@@ -464,7 +522,7 @@ def test_each_call_gets_at_most_one_answer_in_any_order_of_lines(steps: list[tup
             case "cancel" if wire and wire not in ended:
                 talk.adapter.cancel_line(WireId(wire), "")
             case "ping":
-                events, _ = talk.say(id=json.loads(talk.adapter.probe_line())["id"], result={})
+                events, _ = talk.say(id=json.loads(talk.adapter.probe_line(5))["id"], result={})
             case "status":
                 params = {"taskId": f"T{wire}", "status": status}
                 events, _ = talk.say(method="notifications/tasks/status", params=params)

@@ -23,7 +23,7 @@ from carpool_protocol.link.messages import (
     SharingExplained,
 )
 from carpool_supervisor.core.model import effects
-from carpool_supervisor.core.model.events import PoolKnowledgeChanged
+from carpool_supervisor.core.model.events import PoolKnowledge
 from carpool_supervisor.knowledge import knowledge, sharing_evidence
 from carpool_supervisor.knowledge.knowledge import Knowledge
 from carpool_supervisor.knowledge.sharing_evidence import (
@@ -52,7 +52,7 @@ def spec(key: str, *argv: str, server: str = "web", sharing: str = "auto") -> Po
     )
 
 
-def kinds(known: PoolKnowledgeChanged) -> list[str]:
+def kinds(known: PoolKnowledge) -> list[str]:
     return [each.kind for each in known.evidence]
 
 

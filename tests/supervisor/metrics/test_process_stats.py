@@ -6,7 +6,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+
+import psutil
+import pytest
 
 from carpool_supervisor.metrics.process_stats import (
     ProcessSampler,
@@ -108,6 +111,27 @@ async def test_a_stopped_process_is_told_from_a_running_one() -> None:
 def test_marked_processes_are_found_where_there_is_no_proc_too() -> None:
     with running("cat", env={"PATH": os.environ["PATH"], "CARPOOL_RUNTIME": "vitals-test"}) as process:
         assert find_marked("CARPOOL_RUNTIME", lambda value: value == "vitals-test") == [process.pid]
+
+
+def test_a_marked_process_that_an_ending_one_has_started_is_found_where_there_is_no_proc_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """When the first list is made, it is not there yet."""
+    environ = {"PATH": os.environ["PATH"], "CARPOOL_RUNTIME": "vitals-test"}
+    list_pids = psutil.pids
+    with running("cat", env=environ) as ending, ExitStack() as ended_later:
+        started: list[int] = []
+
+        def list_then_end() -> list[int]:
+            listed = list_pids()
+            if not started:
+                started.append(ended_later.enter_context(running("cat", env=environ)).pid)
+                ending.kill()
+                ending.wait()
+            return listed
+
+        monkeypatch.setattr(psutil, "pids", list_then_end)
+        assert find_marked("CARPOOL_RUNTIME", lambda value: value == "vitals-test") == started
 
 
 @behaviour("faults:descriptors")

@@ -3,13 +3,15 @@
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from carpool_supervisor import marks
+from carpool_supervisor.spawn import orphans
 from carpool_supervisor.spawn.orphans import end_marked, sweep, sweep_epoch
 from tests.behaviours import behaviour
 
@@ -51,6 +53,45 @@ def test_marked_processes_end_even_if_they_ignore_term_and_others_are_left_alone
         assert other.poll() is None
 
 
+@behaviour("children:sweep")
+def test_a_process_that_one_starts_before_it_ends_is_found_though_the_list_is_older(
+    runtime_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as ended_later, survivor(POLITE, runtime_id) as ending:
+        started: list[subprocess.Popen[bytes]] = []
+        listdir = os.listdir
+
+        def list_and_end(path: str) -> list[str]:
+            listed = listdir(path)
+            if not started:
+                started.append(ended_later.enter_context(survivor(POLITE, runtime_id)))
+                ending.kill()
+                ending.wait()
+            return listed
+
+        monkeypatch.setattr(os, "listdir", list_and_end)
+        assert sweep(runtime_id) == (1, 0)
+        assert [each.wait() for each in started] == [-15]
+
+
+@behaviour("children:sweep")
+def test_a_process_is_ended_however_long_the_search_for_it_takes(
+    runtime_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with survivor(DEAF, runtime_id) as left:
+        find, passed_s = orphans.find, [0.0]
+
+        def find_slowly(*words: object) -> list[int]:
+            passed_s[0] += 10.0
+            return find(*words)  # type: ignore[arg-type]  # as they came
+
+        with monkeypatch.context() as slow:
+            slow.setattr(orphans, "find", find_slowly)
+            slow.setattr(time, "monotonic", lambda: passed_s[0])
+            sweep_epoch(runtime_id, "e0", 0.0, 0.2)
+        assert left.wait(10) == -9
+
+
 @behaviour("supervisors:several")
 def test_a_sweep_of_one_supervisor_leaves_what_others_have_started(runtime_id: str) -> None:
     with survivor(POLITE, runtime_id) as dead, survivor(POLITE, runtime_id, "e01") as other:
@@ -70,6 +111,17 @@ def test_a_sweep_without_orphans_is_quick_and_silent(runtime_id: str) -> None:
     done = subprocess.run(command, env=env, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert subprocess.run(command[:-1], env=env, capture_output=True, check=False).returncode == 2
+
+
+@pytest.mark.parametrize(("left", "code"), [(0, 0), (1, 1)])
+def test_the_sweep_says_if_something_would_not_end(
+    left: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(orphans, "sweep", lambda _: (2, left))
+    assert orphans.main(["some-runtime"]) == code
+    said = capsys.readouterr().err
+    assert said.startswith(f"ended {2 - left} processes")
+    assert ("would not end" in said) == bool(left)
 
 
 def test_a_process_that_started_the_sweep_is_spared_though_it_carries_the_mark(runtime_id: str) -> None:

@@ -22,6 +22,7 @@ from carpool_protocol.link.messages import (
 from carpool_protocol.runtime import login_path
 from carpool_supervisor import marks
 from carpool_supervisor.process import SupervisorShell
+from carpool_supervisor.spawn import orphans
 from tests.behaviours import behaviour
 from tests.kit.in_process_supervisor import FakeBrokerLink, supervised
 from tests.kit.spawner_rig import server_argv
@@ -91,7 +92,7 @@ async def asked(home: Path, text: str) -> AsyncIterator[tuple[SupervisorShell, F
         broker.say(UseLoginShell(on=True))
         yield one, broker
     ours = f"{paths.runtime_id(str(home))}:"
-    assert not marks.find(marks.INSTANCE, lambda value: value.startswith(ours))
+    assert not orphans.find(marks.INSTANCE, lambda value: value.startswith(ours))
 
 
 @behaviour("path:login")
@@ -137,6 +138,40 @@ async def test_a_login_shell_that_does_not_answer_costs_nothing_but_a_line(
     assert "servers get the PATH that carpool was started with" in caplog.text
 
 
+@behaviour("path:late")
+async def test_an_answer_that_is_late_counts_for_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login_path, "LIMIT_S", 0.3)
+    gate = tmp_path / "gate"
+    waiting = f"while [ ! -e {gate} ]; do /bin/sleep 0.01; done\n"
+    async with asked(tmp_path, waiting + SAYS + ANSWERS) as (one, broker):
+        broker.say(wanted("own-server"))
+        assert not (await operated(broker, 1)).ok
+        before = await survey(broker, 2)
+        assert before.search_path == ["/usr/bin", "/bin"]
+        assert "did not answer within 0.3 s" in before.login_shell
+        gate.touch()
+        await until(lambda: one._server_path.login_shell == "asked", "it has answered")
+        assert (await survey(broker, 3)).search_path == [f"{tmp_path}/tools", "/usr/bin", "/bin"]
+        said = await operated(broker, 4)
+        assert said.ok, said.text
+
+
+@behaviour("path:late")
+async def test_a_shell_that_is_late_is_given_up_for_a_newer_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login_path, "LIMIT_S", 0.3)
+    async with asked(tmp_path, OTHERS["hangs"]) as (one, broker):
+        await until(lambda: "did not answer" in one._server_path.login_shell, "it is late")
+        shell(tmp_path, SAYS + ANSWERS)
+        monkeypatch.setattr(login_path, "LIMIT_S", 60.0)
+        broker.say(UseLoginShell(on=False), UseLoginShell(on=True))
+        await until(lambda: one._server_path.login_shell == "asked", "the newer one has answered")
+        assert (await survey(broker, 1)).search_path == [f"{tmp_path}/tools", "/usr/bin", "/bin"]
+
+
 @behaviour("path:no-answer")
 @pytest.mark.parametrize("named", ["/nowhere/bash", "/bin/false", "bash"])
 async def test_a_login_shell_that_cannot_be_asked_costs_nothing_but_a_line(
@@ -164,7 +199,8 @@ async def test_processes_that_the_files_of_the_login_shell_start_end_with_it(tmp
 
 
 @behaviour("path:login")
-async def test_a_shell_in_a_project_and_directories_in_one_do_not_count(
+@behaviour("path:clones")
+async def test_a_shell_in_a_project_does_not_count_and_directories_in_one_only_if_the_login_shell_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = tmp_path / "project"
@@ -172,10 +208,12 @@ async def test_a_shell_in_a_project_and_directories_in_one_do_not_count(
     program(project / "bash", f": > {tmp_path}/ran; exit 1\n")
     monkeypatch.setattr(login_path, "_account_shell", lambda: str(tmp_path / "shells" / "bash"))
     monkeypatch.setenv("SHELL", str(project / "bash"))
-    monkeypatch.setenv("PATH", f"{project}:/usr/bin")
-    async with asked(tmp_path, f'PATH="{project}/bin:$HOME/tools"\n{ANSWERS}') as (one, broker):
+    (tmp_path / "clone" / ".git").mkdir(parents=True)
+    monkeypatch.setenv("PATH", f"{project}:{tmp_path}/clone/bin:/usr/bin")
+    async with asked(tmp_path, f'PATH="{tmp_path}/clone/bin:$HOME/tools"\n{ANSWERS}') as (one, broker):
         await until(lambda: one._server_path.login_shell == "asked", "it has answered")
-        assert (await survey(broker, 1)).search_path == [f"{tmp_path}/tools", "/usr/bin"]
+        said = (await survey(broker, 1)).search_path
+        assert said == [f"{tmp_path}/clone/bin", f"{tmp_path}/tools", "/usr/bin"]
     assert not (tmp_path / "ran").exists()
 
 
@@ -192,6 +230,30 @@ async def test_an_operators_start_asks_again_and_the_setting_turns_it_off(tmp_pa
         broker.say(UseLoginShell(on=False))
         now = await survey(broker, 3)
         assert (now.login_shell, now.search_path) == ("off", ["/usr/bin", "/bin"])
+
+
+@behaviour("path:login")
+async def test_starts_wait_for_the_last_answer_if_the_setting_is_turned_off_and_on_meanwhile(
+    tmp_path: Path,
+) -> None:
+    def waiting(name: str) -> str:
+        return f": > {tmp_path}/{name}-begun; while [ ! -e {tmp_path}/{name} ]; do /bin/sleep 0.01; done\n"
+
+    async with asked(tmp_path, f"{waiting('first')}PATH=/nowhere\n{ANSWERS}") as (_, broker):
+        broker.say(wanted("own-server"))
+        await until((tmp_path / "first-begun").exists, "the shell is asked")
+        shell(tmp_path, waiting("second") + SAYS + ANSWERS)
+        broker.say(UseLoginShell(on=False), UseLoginShell(on=True))
+        await survey(broker, 1)
+        (tmp_path / "first").touch()
+        await until((tmp_path / "second-begun").exists, "the shell is asked again")
+        before = await survey(broker, 2)
+        assert (before.login_shell, before.search_path) == ("asking", ["/usr/bin", "/bin"])
+        assert [each.pid for each in before.pools[0].instances] == [0], "it is still held, and has not failed"
+        (tmp_path / "second").touch()
+        said = await operated(broker, 3)
+        assert said.ok, said.text
+        assert (await survey(broker, 4)).search_path == [f"{tmp_path}/tools", "/usr/bin", "/bin"]
 
 
 @behaviour("path:login")

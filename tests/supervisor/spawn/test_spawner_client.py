@@ -1,4 +1,8 @@
-"""The spawner with real children: their start, their environment, and no process left behind."""
+"""The spawner with real children: their start, their environment, and no process left behind.
+
+Both ends of it: `carpool_supervisor.spawn.spawner_process` and `carpool_supervisor.spawn.exec_child` run in a
+process of their own.
+"""
 
 import json
 import os
@@ -176,7 +180,8 @@ async def test_leftovers_of_an_instance_end_after_it_and_those_of_others_do_not(
 
 ESCAPES = (
     "env -i setsid sh -c 'echo $$; exec sleep 1000' & "  # its parent lives
-    "(env -i setsid sh -c 'echo $$; env -i setsid sh -c \"echo \\$\\$; exec sleep 1000\" & sleep 1000' &) ; "
+    "(env -i CARPOOL_INSTANCE= CARPOOL_DAEMON= "
+    "setsid sh -c 'echo $$; env -i setsid sh -c \"echo \\$\\$; exec sleep 1000\" & sleep 1000' &) ; "
     "exec cat >/dev/null"
 )
 """Starts three processes that are in no group, session or environment of the instance."""
@@ -197,7 +202,7 @@ async def test_a_child_without_group_session_and_environment_ends_with_its_insta
         kept, left = await _escaped(one, bystander), await _escaped(one, child)
         for pid in left:
             assert os.getsid(pid) != one.pids[child]
-            assert marks.value_of(pid, marks.INSTANCE) is None
+            assert not marks.value_of(pid, marks.INSTANCE)
         one.spawner.signal(child, "TERM")
         await one.exited(child)
         await until(lambda: not any(map(marks.is_running, left)), "they have ended with their instance")

@@ -4,6 +4,7 @@ import fcntl
 import gc
 import os
 import weakref
+from binascii import crc32
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 
 from carpool_protocol.runtime.poller import TURN_LINES, ReadySet
 from carpool_protocol.wire.lines import OverlongLine
-from carpool_supervisor.stdio.child_io import RAISED_PIPE_BYTES, ChildIo, PipeBudget
+from carpool_supervisor.era.line_sizes import MAX_LINE_BYTES
+from carpool_supervisor.stdio.child_io import DRAIN_TURNS, MAX_ANSWERS, RAISED_PIPE_BYTES, ChildIo, PipeBudget
 from tests.behaviours import behaviour
 from tests.kit.leaks import no_leaks
 from tests.kit.waits import until
@@ -107,6 +109,44 @@ def test_written_lines_arrive_whole_and_in_order_and_only_at_flush() -> None:
         assert (one.io.unwritten_count(), one.io.unwritten_bytes, one.blocked) == (0, 0, [])
 
 
+@behaviour("pressure:answers-of-carpool")
+async def test_while_too_many_answers_wait_nothing_is_read_and_all_is_read_when_they_are_written() -> None:
+    async with served() as one:
+        size_bytes = _capacity(one) + MAX_ANSWERS
+        one.io.write_answer(b"x" * (size_bytes - 1) + b"\n")
+        one.io.flush()
+        for _ in range(MAX_ANSWERS - 1):
+            assert not one.io.write_answer(b"{}\n")
+        os.write(one.stdout_fd, b"first\n")
+        await until(lambda: one.lines == [b"first"], "it is read")
+        assert [one.io.write_answer(b"{}\n") for _ in range(3)] == [True, False, False], "it is told once"
+        os.write(one.stdout_fd, b"second\n")
+        await trio.testing.wait_all_tasks_blocked()
+        assert one.lines == [b"first"]
+        size_bytes += 3 * (MAX_ANSWERS + 2)
+        taken = 0
+        while taken < size_bytes:
+            taken += len(os.read(one.stdin_fd, 65536))
+            await trio.testing.wait_all_tasks_blocked()
+        await until(lambda: one.lines == [b"first", b"second"], "it is read again")
+
+
+@behaviour("pressure:answers-of-carpool")
+async def test_a_server_that_closes_its_stdin_while_too_many_answers_wait_is_read_on() -> None:
+    async with served() as one:
+        one.io.write_answer(b"x" * 2 * _capacity(one))
+        one.io.flush()
+        for _ in range(MAX_ANSWERS):
+            one.io.write_answer(b"{}\n")
+        os.write(one.stdout_fd, b"last\n")
+        await trio.testing.wait_all_tasks_blocked()
+        assert not one.lines
+        os.close(one.stdin_fd)
+        one.stdin_fd = -1
+        await until(lambda: one.lines == [b"last"], "it is read")
+        assert not one.io.takes_lines
+
+
 async def test_a_full_pipe_blocks_nobody_and_the_rest_follows_in_order() -> None:
     lines = [b"%06d" % at + b"x" * (at * 37 % 5000) + b"\n" for at in range(200)]
     whole = b"".join(lines)
@@ -177,6 +217,20 @@ def test_read_and_unwritten_bytes_add_up(sizes: list[int], reads: list[int], flu
         assert one.io.unwritten_count() == len(undelivered)
 
 
+def test_what_a_process_has_not_read_of_its_stdin_is_seen_also_after_its_end() -> None:
+    with far() as (one, _):
+        assert not one.io.has_unread_stdin()
+        one.io.write(b"{}\n")
+        one.io.flush()
+        assert one.io.has_unread_stdin()
+        one.take(3)
+        assert not one.io.has_unread_stdin()
+        one.io.write(b"{}\n")
+        one.io.flush()
+        one.end()
+        assert one.io.has_unread_stdin()
+
+
 def test_a_process_that_closed_its_stdin_is_noticed_and_its_lines_stay_undelivered() -> None:
     with far() as (one, _):
         os.close(one.stdin_fd)
@@ -187,6 +241,21 @@ def test_a_process_that_closed_its_stdin_is_noticed_and_its_lines_stay_undeliver
         one.io.flush()
         assert one.io.is_stdin_broken
         assert one.io.unwritten_count() == 2
+
+
+async def test_a_process_that_closes_its_stdin_while_the_pipe_is_full_is_noticed_once() -> None:
+    """Nothing waits for room in its pipe any more: the system reports a closed pipe as writable again and
+    again.
+    """
+    async with served() as one:
+        one.io.write(b"a" * 1_000_000 + b"\n")
+        one.io.flush()
+        os.close(one.stdin_fd)
+        one.stdin_fd = -1
+        await until(lambda: one.broken, "it is noticed")
+        os.write(one.stdout_fd, b"last words\n")
+        await until(lambda: one.lines, "its output is still read")
+        assert (one.broken, one.blocked, one.io.unwritten_count()) == (1, [True], 1)
 
 
 def test_closing_stdin_is_an_end_of_file_and_what_a_full_pipe_held_back_is_undelivered() -> None:
@@ -215,7 +284,7 @@ async def test_lines_come_whole_and_the_end_is_told_once_half_lines_dropped() ->
         one.end()
         await until(lambda: one.closed, "the end is told")
         assert one.lines == [b'{"a":1}', b'{"b":2}']
-        one.io.drain()
+        drained(one)
         assert one.closed == 1
 
 
@@ -239,15 +308,15 @@ async def test_paused_it_reads_nothing_resumed_everything_and_drained_also_while
         one.io.pause()
         os.write(one.stdout_fd, b"last words\n")
         one.end()
-        one.io.drain()
+        drained(one)
         assert one.lines == [b"waits", b"last words"]
 
 
 def test_draining_ends_though_somebody_else_holds_the_pipe_open() -> None:
     with far() as (one, _):
         os.write(one.stdout_fd, b"last words\n")
-        one.io.drain()
-        one.io.drain()
+        drained(one)
+        drained(one)
         assert (one.lines, one.closed) == ([b"last words"], 0)
 
 
@@ -272,6 +341,46 @@ async def test_a_turn_takes_a_few_lines_of_a_flood_and_others_have_their_turn() 
         other.end()
 
 
+def drained(one: Far) -> list[int]:
+    """Drain an ended process, and count the lines of each turn."""
+    turns, before, has_more = list[int](), len(one.lines), True
+    while has_more:
+        has_more = one.io.drain(lambda line: b"id" in line)  # type: ignore[operator]
+        turns.append(len(one.lines) - before)
+        before = len(one.lines)
+    return turns
+
+
+@behaviour("pressure:last-lines")
+def test_an_ended_process_is_drained_in_turns_of_a_few_lines_and_keeps_their_order() -> None:
+    numbers = [b"%d" % number for number in range(1000)]
+    with far() as (one, _):
+        os.write(one.stdout_fd, b"\n".join([*numbers, b""]))
+        one.end()
+        turns = drained(one)
+        assert one.lines == numbers
+        assert one.io.left_out_lines == 0
+    assert max(turns) == TURN_LINES
+
+
+@behaviour("pressure:last-lines")
+@pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="pipe sizes are Linux's")
+def test_of_a_full_pipe_of_an_ended_process_a_few_lines_and_all_that_matter_are_handed_over() -> None:
+    with far() as (one, _):
+        fcntl.fcntl(one.stdout_fd, fcntl.F_SETPIPE_SZ, RAISED_PIPE_BYTES)
+        answers = [b"first id", *[b"id %d" % number for number in range(300)], b"last id"]
+        flood = b"0\n" * 100_000
+        write_all(one.stdout_fd, b"%b\n" % answers[0] + flood + b"\n".join(answers[1:-1]) + b"\n" + flood)
+        write_all(one.stdout_fd, b"%b\n" % answers[-1])
+        one.end()
+        turns = drained(one)
+        assert [line for line in one.lines if line != b"0"] == answers
+        reads = 2 * 200_000 // 65536 + 1
+        assert len(one.lines) - len(answers) <= (DRAIN_TURNS + reads) * TURN_LINES
+        assert one.io.left_out_lines == 200_000 - (len(one.lines) - len(answers))
+    assert max(turns) <= TURN_LINES
+
+
 def reached(one: Far, count: int) -> bool:
     return len(one.lines) == count
 
@@ -291,17 +400,19 @@ async def test_lines_that_wait_for_their_turn_stay_while_paused_and_come_first_w
         await until(lambda: bool(one.lines), "the first have come")
         await trio.testing.wait_all_tasks_blocked(0.01)
         assert one.lines == numbers[:TURN_LINES]
-        os.write(one.stdout_fd, b"later\n")
-        one.io.drain()
-        assert one.lines == [*numbers, b"later"]
-        os.write(one.stdout_fd, b"\n".join([*numbers, b""]))
-        for count in range(1001 + TURN_LINES, 1500, TURN_LINES):
+        for count in range(2 * TURN_LINES, 500, TURN_LINES):
             one.io.resume()
             await until(partial(reached, one, count), "one turn")
         one.io._on_lines = one.lines.extend
         one.io.resume()
-        await until(lambda: len(one.lines) == 2001, "the rest follows, with nothing more in the pipe")
-        assert one.lines[1001:] == numbers
+        await until(lambda: len(one.lines) == 1000, "the rest follows, with nothing more in the pipe")
+        assert one.lines == numbers
+        one.io._on_lines = take_and_pause
+        os.write(one.stdout_fd, b"\n".join([*numbers, b""]))
+        await until(partial(reached, one, 1000 + TURN_LINES), "one turn")
+        os.write(one.stdout_fd, b"later\n")
+        drained(one)
+        assert one.lines[1000:] == [*numbers, b"later"]
 
 
 @behaviour("pipes:raised-for-few")
@@ -350,3 +461,40 @@ def test_objects_behind_the_pipes_are_freed_with_them() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+@behaviour("pressure:long-lines")
+async def test_a_long_line_is_handed_over_in_a_turn_of_its_own() -> None:
+    happened: list[str] = []
+    with far(cap_bytes=4 << 20) as (one, ready):
+        one.io._on_lines = lambda lines: happened.append(f"line of {len(lines[0])}")  # type: ignore[arg-type]
+        one.io._on_long_line = lambda _: happened.append("long")
+        line = b"x" * (1 << 20)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ready.run, lambda: happened.append("turn"))
+            nursery.start_soon(trio.to_thread.run_sync, write_all, one.stdout_fd, line + b"\n")
+            await until(lambda: f"line of {len(line)}" in happened, "the line came")
+            nursery.cancel_scope.cancel()
+    at = happened.index(f"line of {len(line)}")
+    assert happened[at - 2 : at] == ["long", "turn"], "others had a turn before it is parsed"
+
+
+@behaviour("lines:no-result-no-room")
+async def test_a_long_line_without_a_result_is_not_kept() -> None:
+    notice = b'{"jsonrpc":"2.0","method":"m","params":{"%b":1}}' % (b"x" * MAX_LINE_BYTES)
+    result = b'{"jsonrpc":"2.0","id":1,"result":{"%b":1}}' % (b"x" * MAX_LINE_BYTES)
+    with far(cap_bytes=64 << 20) as (one, ready):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ready.run, lambda: None)
+            nursery.start_soon(
+                trio.to_thread.run_sync, write_all, one.stdout_fd, b"%b\n%b\n" % (notice, result)
+            )
+            await until(lambda: len(one.lines) == 2, "both lines came")
+            nursery.cancel_scope.cancel()
+    assert one.lines == [OverlongLine(None, False, len(notice), crc32(notice)), result]
+
+
+def write_all(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]

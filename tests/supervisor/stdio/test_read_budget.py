@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from carpool_protocol.machine.line_shares import MIN_RATE_BYTES
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor.stdio.child_io import LONG_LINE_BYTES, ChildIo, PipeBudget
 from carpool_supervisor.stdio.read_budget import HELD_HIGH_BYTES, HELD_LOW_BYTES, ReadBudget
@@ -24,6 +25,8 @@ class WritingServers:
         """The lengths of whole lines that came."""
         self.paused: list[tuple[int, bool]] = []
         """Which server was paused or read again."""
+        self.life: list[int] = []
+        """Which server gave a sign of life by its unfinished line."""
         self.servers = [self.server(place) for place in range(3)]
 
     def server(self, place: int) -> tuple[int, ChildIo]:
@@ -41,7 +44,7 @@ class WritingServers:
             on_stdout_closed=lambda: None,
             on_stdin_blocked=lambda _: None,
             on_stdin_broken=lambda: None,
-            on_long_line=self.intake.line_grew,
+            on_long_line=lambda io: self.life.extend([place] * self.intake.line_grew(io)),
             on_paused=lambda paused: self.paused.append((place, paused)),
         )
         self.intake.add(io)
@@ -78,10 +81,10 @@ def rig() -> Iterator[WritingServers]:
 
 
 @behaviour("pressure:server-lines")
-def test_only_the_oldest_line_is_read_on_when_the_budget_is_spent(rig: WritingServers) -> None:
-    rig.write(1, 2 * LONG_LINE_BYTES)
+def test_of_the_long_lines_above_their_share_only_the_oldest_is_read_on(rig: WritingServers) -> None:
+    rig.write(1, 3 * LONG_LINE_BYTES)
     rig.write(0, 8 * LONG_LINE_BYTES)
-    assert BUDGET < sum(rig.pending()) <= BUDGET + 2 * 65_536, rig.pending()
+    assert BUDGET < sum(rig.pending()) <= BUDGET + 2 * 65_536 + LONG_LINE_BYTES, rig.pending()
     oldest_before = rig.pending()[1]
     rig.write(1, 2 * LONG_LINE_BYTES)
     assert rig.pending()[1] > oldest_before
@@ -93,8 +96,36 @@ def test_only_the_oldest_line_is_read_on_when_the_budget_is_spent(rig: WritingSe
     assert rig.pending()[0] > before, "then it is the next one's turn"
 
 
+@behaviour("pressure:server-lines")
+def test_a_long_line_within_its_share_is_read_beside_unfinished_lines_of_others(rig: WritingServers) -> None:
+    rig.write(1, 3 * LONG_LINE_BYTES)
+    rig.write(0, 8 * LONG_LINE_BYTES)
+    assert rig.paused == [(0, True)]
+    size = LONG_LINE_BYTES + 30_000
+    assert rig.write(2, size, b"\n") == size + 1
+    assert rig.lines == [size]
+
+
+@behaviour("pressure:server-lines")
+def test_a_line_that_others_wait_for_is_a_sign_of_life_only_while_it_grows(rig: WritingServers) -> None:
+    rig.write(1, 3 * LONG_LINE_BYTES)
+    rig.write(0, 8 * LONG_LINE_BYTES)
+    rig.write(1, MIN_RATE_BYTES)
+    rig.life.clear()
+    for _ in range(3):
+        rig.write(1, 1)
+    assert rig.life == []
+    rig.write(1, MIN_RATE_BYTES)
+    assert 1 in rig.life
+    rig.write(0, 0, b"\n")
+    rig.intake.remove(rig.servers[0][1])
+    rig.life.clear()
+    rig.write(1, 1)
+    assert rig.life == [1], "nobody waits for it any more"
+
+
 def test_the_turn_goes_on_when_the_server_with_the_oldest_line_is_gone(rig: WritingServers) -> None:
-    rig.write(1, 2 * LONG_LINE_BYTES)
+    rig.write(1, 3 * LONG_LINE_BYTES)
     rig.write(0, 8 * LONG_LINE_BYTES)
     before = rig.pending()[0]
     rig.intake.remove(rig.servers[1][1])
@@ -135,7 +166,7 @@ def test_each_pause_is_told_once_and_what_was_written_meanwhile_is_there_at_its_
 
 @behaviour("silence:only-while-read")
 def test_servers_that_are_rationed_are_told_as_paused_and_the_oldest_is_not(rig: WritingServers) -> None:
-    rig.write(1, 2 * LONG_LINE_BYTES)
+    rig.write(1, 3 * LONG_LINE_BYTES)
     rig.write(0, 8 * LONG_LINE_BYTES)
     assert rig.paused == [(0, True)]
     rig.write(1, 0, b"\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from carpool_protocol.ids import InstanceId
-from carpool_protocol.runtime.poller import ReadySet
+from carpool_protocol.runtime.poller import TURN_LINES, ReadySet
 from carpool_protocol.runtime.wallclock import unix_s, wallclock
 from carpool_supervisor.stdio.stderr_log import (
     BURST_BYTES,
@@ -51,11 +51,31 @@ class Bench:
     def says(self, instance: InstanceId, data: bytes) -> None:
         for at in range(0, len(data), 4096):
             os.write(self.ends[instance], data[at : at + 4096])
-            self.log.drain(instance)
+            while self.more():
+                self.ready._round()
+
+    def more(self) -> bool:
+        """True if anything can be read."""
+        return bool(self.ready._to_read_again or self.ready._poll.poll(0, 1))
+
+    def read(self) -> list[int]:
+        """Read until nothing is left. Returns the number of lines that each round added to the file."""
+        added, before = list[int](), self.lines()
+        while self.more():
+            self.ready._round()
+            added.append(self.lines() - before)
+            before += added[-1]
+        return added
+
+    def lines(self) -> int:
+        """The number of lines in all files."""
+        files = self.log.path.parent.glob("*.log*")
+        return sum(file.read_bytes().count(b"\n") for file in files if file.is_file())
 
     def ends_speech(self, instance: InstanceId) -> None:
         os.close(self.ends.pop(instance))
-        self.log.drain(instance)
+        while self.log.drain(instance):
+            pass
 
     def close(self) -> None:
         self.log.close()
@@ -102,7 +122,6 @@ def test_each_line_has_its_time_and_its_server_and_no_server_can_forge_that(star
     assert told(bench) == [
         (1, "hello"),
         (2, "\x1b[31mred\x1b[0m"),
-        (2, ""),
         (1, "half line"),
         (1, '{"at": "forged"}\r'),
         (1, "no newline at the end"),
@@ -162,12 +181,16 @@ def test_what_a_server_floods_is_left_out_of_the_file_and_told_there_and_its_las
 ) -> None:
     bench = start(file_bytes=4 * BURST_BYTES)
     bench.says(ONE, LINE * (BURST_BYTES // len(LINE)) + LINE * 50 + b"the last word\n")
-    assert len(bench.log.path.read_text().splitlines()) == BURST_BYTES // len(LINE)
+    written = bench.log.path.read_text().splitlines(keepends=True)
+    assert sum(map(len, written[:-1])) < BURST_BYTES <= sum(map(len, written))
+    left_out = BURST_BYTES // len(LINE) + 50 - len(written)
     assert bench.log.tail_of(ONE)[-1] == "the last word"
-    bench.time += 2 * len(LINE) / RATE_BYTES_S
+    bench.time += 3 * len(LINE) / RATE_BYTES_S
     bench.says(ONE, b"a word again\n")
     *_, told_bytes, again = [json.loads(line) for line in bench.log.path.read_text().splitlines()]
-    assert told_bytes["message"].startswith(f"{50 * len(LINE) + 14} bytes of stderr are not in this log")
+    assert told_bytes["message"].startswith(
+        f"{left_out * len(LINE) + 14} bytes of stderr are not in this log"
+    )
     assert (told_bytes["process"], told_bytes["level"]) == ("supervisor", "warning")
     assert again["message"] == "a word again"
 
@@ -179,9 +202,63 @@ def test_what_was_left_out_is_told_also_if_the_server_ends(start: Start) -> None
     bench.says(ONE, LINE * (BURST_BYTES // len(LINE)) + LINE)
     bench.says(TWO, b"another instance has its own rate\n")
     bench.ends_speech(ONE)
-    *_, other, told_bytes = [json.loads(line)["message"] for line in bench.log.path.read_text().splitlines()]
+    *own, other, told_bytes = [
+        json.loads(line)["message"] for line in bench.log.path.read_text().splitlines()
+    ]
     assert other == "another instance has its own rate"
-    assert told_bytes.startswith(f"{len(LINE)} bytes of stderr")
+    left_out = BURST_BYTES // len(LINE) + 1 - len(own)
+    assert told_bytes.startswith(f"{left_out * len(LINE)} bytes of stderr")
+
+
+@behaviour("logs:flood")
+def test_a_turn_writes_a_few_lines_and_the_rest_follows_in_order(start: Start) -> None:
+    bench = start()
+    os.write(bench.ends[ONE], b"".join(b"%d\n" % number for number in range(1000)))
+    assert max(bench.read()) <= TURN_LINES
+    assert [text for _, text in told(bench)] == [str(number) for number in range(1000)]
+
+
+@behaviour("logs:flood")
+def test_lines_of_an_ended_process_are_drained_a_few_in_a_turn(start: Start) -> None:
+    bench = start()
+    os.write(bench.ends[ONE], b"x\n" * 1000 + b"the last word")
+    os.close(bench.ends.pop(ONE))
+    before, has_more = 0, True
+    while has_more:
+        has_more = bench.log.drain(ONE)
+        assert bench.lines() - before <= 2 * TURN_LINES
+        before = bench.lines()
+    assert before == 1001
+    assert bench.log.tail_of(ONE)[-1] == "the last word"
+
+
+@behaviour("logs:flood")
+def test_the_rate_counts_what_the_file_gets_and_not_what_the_server_wrote(start: Start) -> None:
+    bench = start(file_bytes=4 * BURST_BYTES)
+    for _ in range(5):
+        bench.says(ONE, b"x\n" * 10_000)
+    assert BURST_BYTES <= bench.log.path.stat().st_size < BURST_BYTES + 200 * TURN_LINES
+    assert bench.log.tail_of(ONE) == ["x"] * TAIL_LINES
+
+
+@behaviour("logs:flood")
+def test_line_ends_alone_cost_the_log_nothing(start: Start) -> None:
+    bench = start()
+    os.write(bench.ends[ONE], b"a\n" + b"\n" * 60_000 + b"b\n")
+    assert len(bench.read()) == 1
+    assert [text for _, text in told(bench)] == ["a", "b"]
+
+
+@behaviour("logs:flood")
+def test_no_file_grows_over_its_bound_by_short_lines_or_by_a_log_that_is_opened_again(start: Start) -> None:
+    bench = start(file_bytes=100_000)
+    os.write(bench.ends[ONE], b"x\n" * 5000)
+    bench.read()
+    bench.ends_speech(ONE)
+    bench.log.detach(ONE)
+    for _ in range(1000):
+        bench.log.write_line(TWO, "starts")
+    assert all(path.stat().st_size <= 100_000 for path in bench.log.path.parent.iterdir())
 
 
 def test_the_file_is_rotated_and_at_most_three_are_kept(start: Start) -> None:

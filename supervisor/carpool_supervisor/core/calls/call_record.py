@@ -3,7 +3,8 @@
 Owns, for each call that a broker has sent and not reported as written, its session and, once it has ended,
 its end. A new broker gets the record (`as_messages`), and for each call that it resumes the messages that it
 has missed. Answers are kept unchanged; past `MAX_KEPT_BYTES` the oldest are dropped and their calls reported
-as lost. The entry itself stays until its broker or its session releases it, so a call without an entry was
+as lost. So is a long answer that a broker took over and did not settle before it ended: it may be what ends
+brokers. The entry itself stays until its broker or its session releases it, so a call without an entry was
 seen by no server.
 
 Invariants (`check`): a call is open or has ended, and is open exactly while `dispatcher` has it; `kept_bytes`
@@ -31,6 +32,9 @@ MAX_GONE: Final = 4096
 """The number of forgotten sessions that are remembered."""
 
 _TOO_LARGE: Final = "Its answer came while carpool was restarting, and there was no room to keep it."
+LONG_BYTES: Final = 1024 * 1024
+"""A shorter answer cannot be what ends a broker: it is sent again as often as brokers ask for it."""
+TAKEN: Final = "carpool restarted twice before the answer was passed on."
 _NO_TASK: Final = "It became a task, and the part of carpool that knew its agent has died."
 _LINK: Final = "The processes of carpool had lost their connection, and the call was cancelled at its server."
 _UNKNOWN: Final = "carpool has no record of it any more."
@@ -80,6 +84,8 @@ class CallRecord:
         """In the order of their ends."""
         self._bare: dict[CallId, CallRecordEntry] = {}
         """Calls that have ended and whose answers were dropped."""
+        self._taken: set[CallId] = set()
+        """Calls whose long answers were sent again to the broker that there is now."""
         self.unresumable: set[SessionId] = set()
         """Sessions that no carrier can resume at another broker."""
         self._gone: dict[SessionId, None] = {}
@@ -145,7 +151,12 @@ class CallRecord:
                 del self._gone[next(iter(self._gone))]
 
     def end_unresumable(self) -> list[SessionId]:
-        """A new broker begins: remove the sessions that cannot be resumed. Returns them."""
+        """A new broker begins: remove the sessions that cannot be resumed. Returns them. Long answers that
+        the one before had taken over are dropped.
+        """
+        for call in sorted(self._taken & self._ended.keys()):
+            self._drop_answer(call, TAKEN)
+        self._taken.clear()
         over = sorted(self.unresumable)
         for session in over:
             self.session_closed(session)
@@ -189,6 +200,8 @@ class CallRecord:
         if call in self._open:
             return None
         entry = self._ended.get(call) or self._bare.get(call)
+        if entry is not None and isinstance(entry.end, CallAnswered) and len(entry.end.body) > LONG_BYTES:
+            self._taken.add(call)
         return CallFailed(call, "lost", "maybe", _UNKNOWN) if entry is None else entry.end
 
     def check(self, calls: Collection[CallId]) -> None:

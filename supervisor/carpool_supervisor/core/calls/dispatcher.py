@@ -14,7 +14,7 @@ messages to queued calls (`queue_timeouts`), JSON, sessions' rights.
 from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
-from carpool_protocol.ids import CallId, SessionId, WireId, call_name
+from carpool_protocol.ids import CallId, ServerName, SessionId, WireId, call_name
 from carpool_protocol.link.messages import (
     Call,
     CallAnswered,
@@ -25,17 +25,21 @@ from carpool_protocol.link.messages import (
     CallTimed,
     Payload,
 )
+from carpool_supervisor.core.calls import stopped_calls
 from carpool_supervisor.core.calls.between_rounds import PendingRetries
 from carpool_supervisor.core.calls.call_timeouts import CallTimeouts
 from carpool_supervisor.core.calls.leases import LeaseLost, Leases
+from carpool_supervisor.core.calls.parked_calls import ParkedCallWatch
 from carpool_supervisor.core.calls.placement import (
     check_line,
     find_instance,
+    next_placeable,
     only_free_slots_decide,
     place_call,
 )
 from carpool_supervisor.core.calls.queue_timeouts import QueueTimeouts
 from carpool_supervisor.core.calls.refusals import (
+    TimeoutFault,
     refused_call,
     state_lost_text,
     timeout_text,
@@ -53,9 +57,9 @@ from carpool_supervisor.core.model.pool import (
     Instance,
     Pool,
     PoolCall,
-    Pools,
     timeout_of,
 )
+from carpool_supervisor.core.model.pool_table import Pools
 from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 NAMED_CALLS: Final = 20
@@ -92,6 +96,7 @@ class Dispatcher:
         self.calls: Calls = {}
         self.timeouts = timeouts
         self.queue_timeouts = QueueTimeouts(pools, leases, timers, out)
+        self.parked_calls = ParkedCallWatch(pools, asks, self.queue_timeouts, timers)
         self.late_answers = 0
         self.unknown_answers = 0
 
@@ -137,10 +142,11 @@ class Dispatcher:
             self._place_by_session(pool, now)
             return
         while pool.queue:
-            instance = pool.pick_instance()
-            if instance is None:
+            found = next_placeable(pool, self.calls)
+            if found is None:
                 return
-            call = pool.queue.pop()
+            session, instance = found
+            call = pool.queue.pop_for(session)
             self.queue_timeouts.call_left_queue(call)
             self._place(self.calls[call], instance, now)
 
@@ -161,24 +167,32 @@ class Dispatcher:
         return min((oldest, *self.calls))
 
     def instance_freed(self, instance: Instance, now: float) -> None:
-        """The instance takes calls again, or its holder has lost it: place waiting calls, also those of
-        replaced pools.
+        """The instance has room or takes calls again, or its holder has lost it: place waiting calls, also
+        those of pools that its pool has replaced, and of those that replaced it.
         """
         self.place_waiting(instance.pool, now)
         self.place_waiting_elsewhere(instance.pool, now)
 
     def place_waiting_elsewhere(self, pool: Pool, now: float) -> None:
         """Place waiting calls of all other pools of this server, older and newer."""
-        for other in self._pools.values():
-            if other.queue and other.server == pool.server and other is not pool:
+        for other in self._pools.waiting_of(pool.server):
+            if other is not pool:
                 self.place_waiting(other, now)
+
+    def place_waiting_at_server(self, server: ServerName, now: float) -> None:
+        """Place waiting calls of all pools of this server, until no call moves."""
+        waiting = self._pools.waiting_of(server)
+        before = -1
+        while (left := sum(len(pool.queue) for pool in waiting)) and left != before:
+            before = left
+            for pool in waiting:
+                self.place_waiting(pool, now)
 
     def _place_by_session(self, pool: Pool, now: float) -> None:
         """Sessions take turns, but one that cannot go holds up no other. Calls in other pools of the server
         come last, because placing them may serve this pool again.
         """
         told = False
-        alike = bool(pool.queue) and only_free_slots_decide(pool, self._leases)
         moved = True
         while moved:
             moved = False
@@ -191,7 +205,7 @@ class Dispatcher:
                     continue  # if one call of a kind finds no free slot, none does; calls of one turn go once
                 verdict = self._try_place(pool, self.calls[call], now)
                 if verdict == "waits":
-                    if alike:
+                    if only_free_slots_decide(pool, self._leases):
                         full.add(can_ask)
                 else:
                     told = told or verdict == "told"
@@ -202,6 +216,8 @@ class Dispatcher:
                     moved = True
         if told:
             self.place_waiting_elsewhere(pool, now)
+        if not (pool.wanted or pool.queue):
+            pool.touch()  # it may be gone now
 
     def _try_place(self, pool: Pool, pool_call: PoolCall, now: float) -> Literal["waits", "leaves", "told"]:
         """Place a waiting call, or end it because the state that it relies on is lost. `told`: its session
@@ -225,6 +241,8 @@ class Dispatcher:
         instance.next_wire += 1
         instance.calls += 1
         instance.in_flight[wire] = pool_call
+        if instance.turns:
+            instance.count_turn(pool_call)
         pool_call.instance, pool_call.wire = instance, wire
         if not instance.pool.plain:
             self._leases.call_started(instance.id)
@@ -252,6 +270,9 @@ class Dispatcher:
             self._session_left_queue(pool, session)
         if call.call in self.calls:
             self.queue_timeouts.call_queued(pool_call, pool, now)
+            if not pool.plain:
+                self._pools.note_waiting(pool)
+            self.parked_calls.watch(pool, now)
 
     # --- the server speaks -----------------------------------------------------------------------------
 
@@ -291,12 +312,13 @@ class Dispatcher:
         if opened is not None:
             self._emit(CallFailed(opened.call.call, fault, "maybe", text))
             self._log_ended_calls(instance, f"its answer was invalid ({fault})", opened)
-        self.place_waiting(instance.pool, now)
+        self.instance_freed(instance, now)
 
     def call_progressed(self, instance: Instance, wire_id: WireId, params: Payload, now: float) -> None:
         """Progress restarts the idle deadline, until the total one comes first."""
         opened = instance.in_flight.get(wire_id)
         if opened is None:
+            stopped_calls.call_goes_on(instance, wire_id, now)
             return
         self.timeouts.restart_idle(opened, now)
         if opened.call.wants_progress:
@@ -310,6 +332,8 @@ class Dispatcher:
             else:
                 self.unknown_answers += 1
             return None
+        if instance.turns:
+            instance.uncount_turn(opened)
         if not instance.in_flight:
             instance.idle_since = now
         if not instance.pool.plain:
@@ -335,10 +359,10 @@ class Dispatcher:
         if opened.instance is None:
             self._leave_queue(self._pools[opened.call.key], opened)
             return None
-        pool = opened.instance.pool
+        instance = opened.instance
         self._abandon(opened, reason, now)
-        self.place_waiting(pool, now)
-        return pool
+        self.instance_freed(instance, now)
+        return instance.pool
 
     def end_by_operator(self, call: CallId, now: float) -> Pool | None:
         """An operator has cancelled it. Returns the pool whose instance may now be drained."""
@@ -353,7 +377,7 @@ class Dispatcher:
         self._log_ended_calls(instance, "an operator cancelled a call", opened)
         self._abandon(opened, "an operator cancelled it", now)
         self._emit(CallFailed(call, "operator_cancelled", "maybe", ""))
-        self.place_waiting(instance.pool, now)
+        self.instance_freed(instance, now)
         return instance.pool
 
     def end_queued(self, calls: Iterable[CallId], now: float) -> None:
@@ -365,10 +389,9 @@ class Dispatcher:
             slug = "paused" if pool.paused else "waited_too_long"
             self._emit(CallFailed(call, slug, "no", wait_expired_text(pool, now), 5.0))
 
-    def end_running(
-        self, calls: Iterable[CallId], slug: Literal["timed_out", "ran_too_long"], now: float
-    ) -> list[Pool]:
+    def end_running(self, calls: Iterable[CallId], slug: TimeoutFault, now: float) -> list[Pool]:
         """End these calls in flight, whose deadline has passed. Returns the pools that lost one."""
+        who = "its agent has not come back" if slug == "agent_away" else "it has not answered"
         touched: dict[str, Pool] = {}
         for call in calls:
             opened = self.calls[call]
@@ -377,12 +400,13 @@ class Dispatcher:
             text = timeout_text(slug, pool, opened)
             if opened in self._retries:
                 text = f"It waited to be sent again, while other calls ran on that instance. {text}"
-            self._log_ended_calls(opened.instance, f"it has not answered in time ({slug})", opened)
+            self._log_ended_calls(opened.instance, f"{who} in time ({slug})", opened)
             self._abandon(opened, "timed out", now)
             self._emit(CallFailed(call, slug, "maybe", text))
             touched[pool.key] = pool
         for pool in touched.values():
             self.place_waiting(pool, now)
+            self.place_waiting_elsewhere(pool, now)
         return list(touched.values())
 
     def instance_lost(
@@ -447,7 +471,10 @@ class Dispatcher:
         pool_call.instance = None
         self.calls[call.call] = pool_call
         pool.queue.put_back(call.session, call.call, pool_call.size_bytes, call.principal)
+        if not pool.plain:
+            self._pools.note_waiting(pool)
         self.queue_timeouts.call_queued(pool_call, pool, now)
+        self.parked_calls.watch(pool, now)
 
     def fail_waiting(self, pool: Pool, slug: str, text: str, retry_after_s: float | None = None) -> None:
         """End all queued calls of a pool as not delivered, because no instance will serve them."""
@@ -484,6 +511,7 @@ class Dispatcher:
         self.queue_timeouts.call_left_queue(call)
         del self.calls[call]
         self._session_left_queue(pool, pool_call.call.session)
+        pool.touch()
 
     def _session_left_queue(self, pool: Pool, session: SessionId) -> None:
         if not pool.plain and not pool.queue.has_session(session):
@@ -502,6 +530,9 @@ class Dispatcher:
             del instance.abandoned[next(iter(instance.abandoned))]
         if instance.state in (InstanceState.SERVING, InstanceState.DRAINING):
             self._emit(WriteCancel(instance.id, wire, reason))
+            is_shared = self._leases.holder(instance.id) is None
+            if is_shared and call.method in CAN_ASK and not instance.is_stdin_closed:
+                stopped_calls.cancel_written(instance, wire, self._emit)
 
     def check_call(self, call: CallId) -> None:
         """Assert that this call has the limits of its state, and none once it is over."""
@@ -524,7 +555,9 @@ class Dispatcher:
             for each in pool.serving:
                 held = self._leases.holder(each.id) is not None
                 assert held or len(each.abandoned) < MAX_ABANDONED, f"instance {each.id} is to be replaced"
+                each.check_turns()
             check_line(pool, self.calls, self._pools, self._leases)
+        self.parked_calls.check()
         self.timeouts.check(self.calls)
         self.queue_timeouts.check(self.calls)
 

@@ -10,23 +10,31 @@ is written, even for a call that has waited. A lease of a replaced pool lasts as
 A loss belongs to a server, not to one of its pools: whichever pool serves the session's next call reports it,
 however often the configuration has changed.
 
+A free instance goes to the session that waits whose turn (`fair_queue.turn_key`) holds fewest instances of
+the pool, of equals to the one that waits longest. While a session waits for longer than a grace, a turn that
+holds many gives one back for it (`pick_from_largest_turn`): so no bearer token keeps a pool from others.
+
 Invariants (`check`): an instance has at most one holder and a session at most one instance of a server; no
 session waits for a server of which it holds an instance; a pool with waiting sessions has no spare; exactly
 the leases without calls in flight have an idle deadline. Knows nothing of: processes, calls (except the
 number in flight), clocks. Returns decisions as values. Decision: docs/decisions/0010.
 """
 
-from collections import OrderedDict
-from collections.abc import Collection, Iterable
-from typing import Final
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec import Struct
 
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName, SessionId
 from carpool_protocol.link.messages import Call
 from carpool_supervisor.core.calls.told_losses import ToldLosses
+from carpool_supervisor.core.model.fair_queue import turn_key
 from carpool_supervisor.core.model.loss_causes import LossCause
 from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 IDLE_S: Final = 1800.0
 
@@ -62,14 +70,41 @@ class LeaseEnded(Struct, frozen=True):
     pool: PoolKey
 
 
-class _Lease:
-    __slots__ = ("in_flight", "instance", "pool", "server", "session", "used")
+class TurnShares(NamedTuple):
+    """How leased instances are shared out among turns (`fair_queue.turn_key`)."""
 
-    def __init__(self, instance: InstanceId, pool: PoolKey, server: ServerName, session: SessionId) -> None:
+    held: Counter[SessionId]
+    """The number of instances of each turn."""
+    most: int
+    """The largest of these numbers."""
+    idle: InstanceId | None
+    """Of the instances of turns with the most: the one without calls in flight that is idle for longest."""
+
+    @property
+    def can_give(self) -> bool:
+        """True if a turn that holds none can get an instance of one that holds most."""
+        return self.idle is not None and self.most > 1
+
+
+class _Wait(NamedTuple):
+    """A session's place in the line of a pool."""
+
+    turn: SessionId
+    """The principal or session whose instances count together (`fair_queue`)."""
+    since: float
+
+
+class _Lease:
+    __slots__ = ("in_flight", "instance", "pool", "server", "session", "turn", "used")
+
+    def __init__(
+        self, instance: InstanceId, pool: PoolKey, server: ServerName, session: SessionId, turn: SessionId
+    ) -> None:
         self.instance = instance
         self.pool = pool
         self.server = server
         self.session = session
+        self.turn = turn
         self.in_flight = 0
         self.used = False
         """A call ran on it, so there may be state to lose."""
@@ -87,10 +122,22 @@ class Leases:
         self._held: dict[tuple[SessionId, ServerName], _Lease] = {}
         self._spares: dict[PoolKey, OrderedDict[InstanceId, None]] = {}
         self._pool_of_spare: dict[InstanceId, PoolKey] = {}
-        self._waiting: dict[PoolKey, OrderedDict[SessionId, None]] = {}
+        self._waiting: dict[PoolKey, OrderedDict[SessionId, _Wait]] = {}
         self._servers: dict[PoolKey, ServerName] = {}
         """The server of each pool."""
+        self._waits_of: dict[SessionId, dict[PoolKey, None]] = {}
+        """The pools in whose lines a session stands."""
         self._lost: dict[tuple[SessionId, ServerName], LossCause] = {}
+        self._held_of: dict[SessionId, dict[ServerName, None]] = {}
+        """The servers of which a session holds an instance."""
+        self._lost_of: dict[SessionId, dict[ServerName, None]] = {}
+        """The servers of which a session has lost one."""
+        self._leases_of: dict[PoolKey, dict[InstanceId, None]] = {}
+        """The leased instances of a pool."""
+        self._concerned: dict[ServerName, int] = {}
+        """The number of held and of lost instances of a server."""
+        self._absent: set[SessionId] = set()
+        """Sessions whose agents have no open connection."""
         self.told_losses: ToldLosses[LossCause] = ToldLosses()
         """Losses that were told, and the calls that must hear of them too."""
         self.idle_timers = timers.of("idle_lease")
@@ -107,9 +154,11 @@ class Leases:
 
     # --- a session needs an instance -------------------------------------------------------------------
 
-    def acquire(self, session: SessionId, pool: PoolKey, now: float) -> LeaseHeld | LeaseLost | LeaseQueued:
+    def acquire(
+        self, session: SessionId, pool: PoolKey, now: float, principal: str = ""
+    ) -> LeaseHeld | LeaseLost | LeaseQueued:
         """A call of this session needs an instance. A session that waits keeps its place if this is
-        repeated.
+        repeated. `principal`: as in `fair_queue`.
         """
         server = self._servers[pool]
         loss = self.take_loss(session, server)
@@ -122,17 +171,37 @@ class Leases:
         if spares:
             instance, _ = spares.popitem(last=False)
             del self._pool_of_spare[instance]
-            self._begin(instance, pool, session, now)
+            self._begin(instance, pool, session, turn_key(session, principal), now)
             return LeaseHeld(instance, fresh=True)
         waiting = self._waiting.setdefault(pool, OrderedDict())
         is_new = session not in waiting
-        waiting[session] = None
+        if is_new:
+            waiting[session] = _Wait(turn_key(session, principal), now)
+        self._waits_of.setdefault(session, {})[pool] = None
         return LeaseQueued(is_new)
 
     def take_loss(self, session: SessionId, server: ServerName) -> LeaseLost | None:
         """Take the untold loss of this session at this server, if there is one."""
         cause = self._lost.pop((session, server), None)
-        return None if cause is None else LeaseLost(cause, is_news=True)
+        if cause is None:
+            return None
+        _drop(self._lost_of, session, server)
+        self._count(server, -1)
+        return LeaseLost(cause, is_news=True)
+
+    def _lose(self, session: SessionId, server: ServerName, cause: LossCause) -> None:
+        if (session, server) not in self._lost:
+            self._lost_of.setdefault(session, {})[server] = None
+            self._count(server, 1)
+        self._lost[session, server] = cause
+
+    def _count(self, server: ServerName, more: int) -> None:
+        """Count a held or lost instance of this server, or one less."""
+        count = self._concerned.get(server, 0) + more
+        if count:
+            self._concerned[server] = count
+        else:
+            del self._concerned[server]
 
     def loss_reported_by_server(self, call: Call, server: ServerName) -> None:
         """Carpool's own bridge answered this call that its server no longer knows the session."""
@@ -146,6 +215,7 @@ class Leases:
         line = self._waiting.get(pool)
         if line is not None:
             line.pop(session, None)
+            _drop(self._waits_of, session, pool)
             if not line:
                 del self._waiting[pool]
 
@@ -170,8 +240,8 @@ class Leases:
     # --- an instance is fit ----------------------------------------------------------------------------
 
     def instance_offered(self, instance: InstanceId, pool: PoolKey, now: float) -> SessionId | None:
-        """An unused instance is fit: lease it to the session that has waited longest, or keep it as a spare.
-        The waiting calls of the returned session must be placed again.
+        """An unused instance is fit: lease it to the first session in line, or keep it as a spare. The
+        waiting calls of the returned session must be placed again.
         """
         if instance in self._by_instance or instance in self._pool_of_spare:
             return None
@@ -180,17 +250,22 @@ class Leases:
             self._spares.setdefault(pool, OrderedDict())[instance] = None
             self._pool_of_spare[instance] = pool
             return None
-        session = next(iter(line))
-        self._begin(instance, pool, session, now)
+        session = self.waiting_sessions(pool)[0]
+        self._begin(instance, pool, session, line[session].turn, now)
         return session
 
-    def _begin(self, instance: InstanceId, pool: PoolKey, session: SessionId, now: float) -> None:
+    def _begin(
+        self, instance: InstanceId, pool: PoolKey, session: SessionId, turn: SessionId, now: float
+    ) -> None:
         server = self._servers[pool]
-        for each in [each for each in self._waiting if self._servers[each] == server]:
+        for each in [each for each in self._waits_of.get(session, ()) if self._servers[each] == server]:
             self.stop_waiting(session, each)
-        lease = _Lease(instance, pool, server, session)
+        lease = _Lease(instance, pool, server, session, turn)
         self._by_instance[instance] = lease
         self._held[session, server] = lease
+        self._held_of.setdefault(session, {})[server] = None
+        self._leases_of.setdefault(pool, {})[instance] = None
+        self._count(server, 1)
         self._arm(lease, now)
 
     def _arm(self, lease: _Lease, now: float) -> None:
@@ -200,10 +275,11 @@ class Leases:
 
     def session_closed(self, session: SessionId) -> list[LeaseEnded]:
         """The session has ended, and with it its leases, losses and places in queues."""
-        for pool in [pool for pool, line in self._waiting.items() if session in line]:
+        for pool in list(self._waits_of.get(session, ())):
             self.stop_waiting(session, pool)
-        for key in [key for key in self._lost if key[0] == session]:
-            del self._lost[key]
+        for server in list(self._lost_of.get(session, ())):
+            self.take_loss(session, server)
+        self._absent.discard(session)
         self.told_losses.session_closed(session)
         return [self._end(lease) for lease in self._of_session(session)]
 
@@ -240,7 +316,7 @@ class Leases:
         lease = self._by_instance.get(instance)
         if lease is not None:
             if lease.used and lease.pool not in self._stateless:
-                self._lost[lease.session, lease.server] = cause
+                self._lose(lease.session, lease.server, cause)
             return self._end(lease)
         spare_of = self._pool_of_spare.pop(instance, None)
         if spare_of is not None:
@@ -251,13 +327,14 @@ class Leases:
 
     def loss_reported_by_broker(self, session: SessionId, server: ServerName, cause: LossCause) -> None:
         """The broker reports the loss of a lease that this supervisor does not have."""
-        self._lost[session, server] = cause
+        self._lose(session, server, cause)
 
     def withdraw_pool(self, pool: PoolKey) -> None:
         """The pool leases no instances any more: its spares become ordinary instances, and no session waits
         for a lease.
         """
-        self._waiting.pop(pool, None)
+        for session in self._waiting.pop(pool, ()):
+            _drop(self._waits_of, session, pool)
         for instance in self._spares.pop(pool, ()):
             del self._pool_of_spare[instance]
 
@@ -266,11 +343,7 @@ class Leases:
         so.
         """
         self.withdraw_pool(pool)
-        over = [
-            self.instance_lost(lease.instance, "reload")
-            for lease in list(self._held.values())
-            if lease.pool == pool
-        ]
+        over = [self.instance_lost(instance, "reload") for instance in list(self._leases_of.get(pool, ()))]
         return [ended for ended in over if ended is not None]
 
     def pool_gone(self, pool: PoolKey) -> list[LeaseEnded]:
@@ -297,6 +370,86 @@ class Leases:
         ]
         return min(idle)[1] if idle else None
 
+    def set_absent(self, session: SessionId, *, absent: bool) -> None:
+        """The agent of this session has no open connection; or it is there again."""
+        (self._absent.add if absent else self._absent.discard)(session)
+
+    def pools_waited_for(self) -> list[PoolKey]:
+        """Return the pools in whose lines sessions stand."""
+        return [pool for pool, line in self._waiting.items() if line]
+
+    def pick_absent(self, pool: PoolKey) -> InstanceId | None:
+        """The lease of this pool to end first where another session waits: that of an absent session, without
+        calls in flight, the longest idle. None: there is none.
+        """
+        if not self._absent:
+            return None
+        idle = [
+            (self.idle_timers.deadline_of(lease.instance) or 0.0, lease.instance)
+            for lease in map(self._by_instance.__getitem__, self._leases_of.get(pool, ()))
+            if lease.session in self._absent and not lease.in_flight
+        ]
+        return min(idle)[1] if idle else None
+
+    def turn_shares(self, pools: Iterable[PoolKey]) -> TurnShares:
+        """How the instances of these pools are shared out now."""
+        leases = [self._by_instance[each] for key in pools for each in self._leases_of.get(key, ())]
+        held = Counter(lease.turn for lease in leases)
+        most = max(held.values(), default=0)
+        idle = [
+            (self.idle_timers.deadline_of(lease.instance) or 0.0, lease.instance)
+            for lease in leases
+            if held[lease.turn] == most and not lease.in_flight
+        ]
+        return TurnShares(held, most, min(idle)[1] if idle else None)
+
+    def pick_from_largest_turn(
+        self,
+        pool: PoolKey,
+        turn_shares: Callable[[], TurnShares],
+        *,
+        coming: int,
+        now: float,
+        grace_s: float,
+    ) -> InstanceId | None:
+        """The lease to end first for a session that waits for this pool: of the turn that holds most
+        instances, without calls in flight, the longest idle. `coming`: the number of instances that sessions
+        in the line will get without that. `turn_shares`: those among whom it is shared. None: there is none.
+
+        1. The session has waited for the grace.
+        2. The other turn holds more instances than its own plus one, which counts those that are coming to
+           it: sessions that hold one each keep it.
+        3. If calls are in flight on all instances of that turn, no lease ends.
+        """
+        if not self.has_waited(pool, grace_s, now):
+            return None
+        shares = turn_shares()
+        if not shares.can_give:
+            return None
+        line = self._waiting[pool]
+        more: Counter[SessionId] = Counter()
+        for number, session in enumerate(self.waiting_sessions(pool)):
+            turn, since = line[session]
+            will_hold = shares.held[turn] + more[turn] + 1
+            if number >= coming and since + grace_s <= now and will_hold < shares.most:
+                return shares.idle
+            more[turn] += 1
+        return None
+
+    def has_waited(self, pool: PoolKey, grace_s: float, now: float) -> bool:
+        """True if a session has waited for this pool for the grace."""
+        line = self._waiting.get(pool)
+        # In a line the first session has waited longest.
+        return line is not None and next(iter(line.values())).since + grace_s <= now
+
+    def next_to_wait_for(self, pool: PoolKey, grace_s: float, now: float) -> float | None:
+        """The next time at which a session will have waited for this pool for the grace. None: there is
+        none.
+        """
+        line = self._waiting.get(pool)
+        times = (each.since + grace_s for each in line.values()) if line else ()
+        return min((each for each in times if each > now), default=None)
+
     def is_busy(self, instance: InstanceId) -> bool:
         """True if a call of its holder is in flight on it."""
         lease = self._by_instance.get(instance)
@@ -305,6 +458,9 @@ class Leases:
     def _end(self, lease: _Lease) -> LeaseEnded:
         del self._by_instance[lease.instance]
         del self._held[lease.session, lease.server]
+        _drop(self._held_of, lease.session, lease.server)
+        _drop(self._leases_of, lease.pool, lease.instance)
+        self._count(lease.server, -1)
         self.idle_timers.disarm(lease.instance)
         return LeaseEnded(lease.instance, lease.session, lease.pool)
 
@@ -336,8 +492,7 @@ class Leases:
 
     def concerns_server(self, server: ServerName) -> bool:
         """True if a session holds an instance of this server, or must be told that one is lost."""
-        held = any(each == server for held in (self._held, self._lost) for _, each in held)
-        return held or self.told_losses.concerns_server(server)
+        return server in self._concerned or self.told_losses.concerns_server(server)
 
     def knows_instance(self, instance: InstanceId) -> bool:
         """True if it is leased or a spare."""
@@ -352,15 +507,23 @@ class Leases:
         return len(self._spares.get(pool, ()))
 
     def waiting_sessions(self, pool: PoolKey) -> tuple[SessionId, ...]:
-        """The waiting sessions, first come first."""
-        return tuple(self._waiting.get(pool, ()))
+        """The waiting sessions, in the order in which they get instances."""
+        line = self._waiting.get(pool)
+        if line is None:
+            return ()
+        held = Counter(self._by_instance[each].turn for each in self._leases_of.get(pool, ()))
+        places: list[tuple[int, int, SessionId]] = []
+        for number, (session, wait) in enumerate(line.items()):
+            places.append((held[wait.turn], number, session))
+            held[wait.turn] += 1
+        return tuple(session for _, _, session in sorted(places))
 
     def waiting_count(self, pool: PoolKey) -> int:
         """The number of waiting sessions."""
         return len(self._waiting.get(pool, ()))
 
     def _of_session(self, session: SessionId) -> list[_Lease]:
-        return [lease for (holder, _), lease in self._held.items() if holder == session]
+        return [self._held[session, server] for server in self._held_of.get(session, ())]
 
     def check(self) -> None:
         """Assert every invariant."""
@@ -383,7 +546,26 @@ class Leases:
                 assert (session, self._servers[pool]) not in self._held, "a holder waits for what it has"
         spares = {instance: pool for pool, each in self._spares.items() for instance in each}
         assert spares == self._pool_of_spare
+        assert _pairs(self._held_of) == set(self._held)
+        assert _pairs(self._lost_of) == set(self._lost)
+        assert _pairs(self._leases_of) == {(each.pool, each.instance) for each in self._by_instance.values()}
+        assert {(pool, session) for session, pool in _pairs(self._waits_of)} == _pairs(self._waiting)
+        concerned = Counter(server for _, server in (*self._held, *self._lost))
+        assert concerned == self._concerned
         self.told_losses.check()
+
+
+def _drop(index: dict[K, dict[V, None]], key: K, value: V) -> None:
+    """Remove a pair from an index; an empty entry is not kept."""
+    values = index.get(key)
+    if values is not None:
+        values.pop(value, None)
+        if not values:
+            del index[key]
+
+
+def _pairs(index: Mapping[K, Iterable[V]]) -> set[tuple[K, V]]:
+    return {(key, value) for key, values in index.items() for value in values}
 
 
 def _count(each: Iterable[bool]) -> int:

@@ -9,13 +9,14 @@ them, and what it loses at one of them it is told at any.
 Refuses to know: queues and time-outs (`dispatcher`), how instances start and end.
 """
 
-from carpool_protocol.ids import PoolKey, ServerName, SessionId
+from carpool_protocol.ids import ServerName, SessionId
 from carpool_protocol.link.messages import Call, CallFailed
 from carpool_supervisor.core.calls.leases import LeaseHeld, LeaseLost, LeaseQueued, Leases
 from carpool_supervisor.core.calls.refusals import refused_call
 from carpool_supervisor.core.model.attribution import CAN_ASK
 from carpool_supervisor.core.model.lifecycle import InstanceState
-from carpool_supervisor.core.model.pool import Calls, Instance, Pool, Pools, mark_not_plain
+from carpool_supervisor.core.model.pool import Calls, Instance, Pool
+from carpool_supervisor.core.model.pool_table import Pools
 from carpool_supervisor.core.model.sharing import may_take_call
 
 
@@ -27,8 +28,9 @@ def place_call(
     1. A call about a task runs where the task runs, at once or not at all.
     2. The pool is gone or stopped, or it has no instance and starts none: the call is refused.
     3. An operator has paused the server: it waits.
-    4. Calls wait before it (in a plain pool any, else those of its session): it waits behind them.
-    5. In a plain pool the instance with the fewest calls takes it, if one has room.
+    4. Calls wait before it (in a plain pool those of its turn, else those of its session): it waits behind
+       them. So in a plain pool all calls that wait are of turns that hold many places (`Instance.fits`).
+    5. In a plain pool the instance with the fewest calls takes it, if one has room for it.
     6. In any other pool `find_instance` decides.
     """
     if call.instance:
@@ -40,7 +42,9 @@ def place_call(
     if pool.paused:
         return None
     if pool.plain:
-        return None if pool.queue else pool.pick_instance()
+        if pool.queue and pool.queue.has_turn(call.session, call.principal):
+            return None
+        return pool.pick_instance(call)
     if pool.queue.has_session(call.session):
         return None
     return find_instance(call, pool, pools, leases, now)
@@ -67,12 +71,12 @@ def find_instance(
     if held is not None:
         return held if held.has_room() else None
     if pool.mode != "session":
-        return instance_with_free_slot(pool, can_ask=call.method in CAN_ASK)
-    found = leases.acquire(session, pool.key, now)
+        return instance_with_free_slot(pool, call)
+    found = leases.acquire(session, pool.key, now, call.principal)
     if not isinstance(found, LeaseHeld):
         pool.counts.lease_waits += isinstance(found, LeaseQueued) and found.is_new
         return None
-    mark_not_plain(pool.server, pools)
+    pools.mark_not_plain(pool.server)
     instance = pool.instances[found.instance]
     return instance if instance.has_room() else None
 
@@ -85,7 +89,10 @@ def _place_task_call(call: Call, pools: Pools, leases: Leases) -> Instance | Cal
         return CallFailed(call.call, "unknown_task", "no", "")
     if instance.state not in (InstanceState.SERVING, InstanceState.DRAINING):
         return CallFailed(call.call, "unknown_task", "no", "")
-    return instance if instance.has_room() else CallFailed(call.call, "unavailable", "no", "", 1.0)
+    # A cancel makes room.
+    takes_any = call.method == "tasks/cancel" or leases.holder(instance.id) is not None
+    has_room = instance.has_room() and (takes_any or instance.fits(call))
+    return instance if has_room else CallFailed(call.call, "unavailable", "no", "", 1.0)
 
 
 def could_be_placed(call: Call, pool: Pool, pools: Pools, leases: Leases) -> bool:
@@ -100,23 +107,25 @@ def could_be_placed(call: Call, pool: Pool, pools: Pools, leases: Leases) -> boo
         return held.has_room()
     if pool.mode == "session":
         return leases.spare_count(pool.key) > 0
-    return instance_with_free_slot(pool, can_ask=call.method in CAN_ASK) is not None
+    return instance_with_free_slot(pool, call) is not None
 
 
 def only_free_slots_decide(pool: Pool, leases: Leases) -> bool:
     """True if free slots alone decide on calls of this pool, so the outcome is equal for all calls of a kind:
-    no session holds or has lost an instance of the server.
+    no session holds or has lost an instance of the server, and no instance has only its last places left.
     """
-    return pool.mode != "session" and not leases.concerns_server(pool.server)
+    return pool.mode != "session" and not pool.has_last_place and not leases.concerns_server(pool.server)
 
 
-def instance_with_free_slot(pool: Pool, *, can_ask: bool) -> Instance | None:
-    """The instance with the fewest unanswered calls that this mode lets take one more."""
+def instance_with_free_slot(pool: Pool, call: Call) -> Instance | None:
+    """The instance with the fewest unanswered calls that this mode lets take this one."""
+    can_ask = call.method in CAN_ASK
     free = [
         each
         for each in pool.serving
         if each.has_room()
         and may_take_call(pool.mode, can_ask=can_ask, asking_in_flight=int(each.has_asking_call()))
+        and each.fits(call)
     ]
     return min(free, key=lambda each: len(each.in_flight), default=None)
 
@@ -155,18 +164,24 @@ def stranded_sessions(pool: Pool, pools: Pools, leases: Leases) -> list[SessionI
     ]
 
 
-def successors(pool: Pool, pools: Pools) -> tuple[PoolKey, ...]:
-    """The pools that replace this one (two if its agents were split by capability class): the wanted ones,
-    else those that still have a queue.
+def next_placeable(pool: Pool, calls: Calls) -> tuple[SessionId, Instance] | None:
+    """The session whose call leaves the queue of a plain pool next, and the instance that takes it. A turn
+    that holds many places does not hold up others.
     """
-    after = [each for each in pools.values() if pool.key in each.replaced_pools]
-    after = [each for each in after if each.wanted] or [each for each in after if each.queue]
-    return tuple(each.key for each in after)
+    queue = pool.queue
+    if not queue:
+        return None
+    session = next(queue.next_sessions())
+    instance = pool.pick_instance(calls[queue.head(session)].call)
+    if instance is not None:
+        return session, instance
+    found = pool.pick_last_place(queue.turns())
+    return None if found is None else (queue.next_session(found[0]), found[1])
 
 
-def check_head(pool: Pool) -> None:
-    """Assert that no call waits in a plain pool with room."""
-    assert pool.paused or not (pool.plain and pool.queue and pool.pick_instance()), (
+def check_head(pool: Pool, calls: Calls) -> None:
+    """Assert that no call waits in a plain pool with room for it."""
+    assert pool.paused or not pool.plain or next_placeable(pool, calls) is None, (
         f"{pool.key} has a line and room"
     )
 
@@ -174,7 +189,7 @@ def check_head(pool: Pool) -> None:
 def check_line(pool: Pool, calls: Calls, pools: Pools, leases: Leases) -> None:
     """Assert that no call in this queue could go."""
     pool.queue.check()
-    check_head(pool)
+    check_head(pool, calls)
     if pool.plain or pool.paused:
         return
     for session in pool.queue.sessions():

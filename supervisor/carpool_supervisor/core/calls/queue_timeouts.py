@@ -18,7 +18,8 @@ from carpool_protocol.ids import CallId, RawJson
 from carpool_protocol.link.messages import CallProgressed
 from carpool_supervisor.core.calls.leases import Leases
 from carpool_supervisor.core.model.effects import AnyEffect
-from carpool_supervisor.core.model.pool import Calls, Pool, PoolCall, Pools
+from carpool_supervisor.core.model.pool import Calls, Pool, PoolCall
+from carpool_supervisor.core.model.pool_table import Pools
 from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 NOTICE_S: Final = 5.0
@@ -53,6 +54,12 @@ class QueueTimeouts:
         """Disarm the limit of a call that has left the queue."""
         self._limits.disarm(call)
         self._notices.disarm(call)
+
+    def waiting_since(self, pool_call: PoolCall, pool: Pool) -> float:
+        """The time since which a queued call waits."""
+        limit = self._limits.deadline_of(pool_call.call.call)
+        assert limit is not None
+        return limit - pool.policy.wait_s
 
     def send_notices(self, due: Iterable[CallId], calls: Calls, now: float) -> None:
         """Tell the agents of these calls again that they wait."""

@@ -12,7 +12,7 @@ from carpool_protocol.ids import CallId
 from carpool_protocol.link.messages import CallFailed
 from carpool_supervisor.core.model.breaker_policy import NODE_OPEN_S
 from carpool_supervisor.core.model.loss_causes import LOSS_CAUSES, LossCause
-from carpool_supervisor.core.model.pool import Pool, PoolCall
+from carpool_supervisor.core.model.pool import Instance, Pool, PoolCall, away_limit_s
 
 POOL_REPLACED = ("draining", "Its configuration has just changed.", 0.5)
 
@@ -28,7 +28,7 @@ def refusal_now(pool: Pool | None, now: float) -> tuple[str, str, float | None] 
     if pool is None or not pool.wanted:
         return POOL_REPLACED
     if pool.stopped:
-        return ("stopped", "", None)
+        return ("offline" if pool.offline else "stopped", "", None)
     if not pool.serving:
         match pool.restart.breaker:
             case "open":
@@ -67,6 +67,25 @@ def start_refusal(pool: Pool, now: float) -> tuple[str, str, float | None]:
 def last_error(pool: Pool) -> str:
     """The last error as a sentence; empty if there is none."""
     return f"Its last error: {public_error(pool)}." if pool.last_error else ""
+
+
+def greeting_silence(pool: Pool, now: float) -> str:
+    """For how long the server has not answered its greeting, as a clause; empty: that is not long."""
+    silent = [each for each in pool.instances.values() if each.is_silent_greeting]
+    if pool.serving or not silent:
+        return ""
+    return instance_silence(min(silent, key=lambda each: each.spawned_at), now)
+
+
+def instance_silence(instance: Instance, now: float) -> str:
+    """The same clause of one instance; empty: it has written something, or was greeted lately."""
+    if not instance.is_silent_greeting:
+        return ""
+    if instance.list_request:
+        return f"has not answered {instance.list_request} for {now - instance.list_requested_at:.0f} s"
+    is_asked_both = "stateless" in instance.refusals
+    asked = "initialize" if instance.era == "handshake" or is_asked_both else "server/discover"
+    return f"has answered nothing to {asked} for {now - instance.spawned_at:.0f} s"
 
 
 def public_error(pool: Pool) -> str:
@@ -140,11 +159,15 @@ def wait_expired_text(pool: Pool, now: float) -> str:
         return text
     if pool.is_remote and pool.last_error:
         return f"{text} {last_error(pool)}"
+    if pool.shortage:
+        return f"{text} {pool.shortage}"
     if _lacks_room(pool, now):
         return (
             f"{text} It may have up to {pool.max_instances} instances and has {pool.active_count()}: the"
             " limit of all servers together (max_instances), or starts of others, left no room for one more."
         )
+    if silence := greeting_silence(pool, now):
+        return f"{text} It {silence}."
     if not pool.serving:
         return f"{text} {last_error(pool)}".rstrip()
     if pool.mode == "session" and len(pool.serving) >= pool.max_instances:
@@ -165,9 +188,18 @@ def state_lost_text(cause: LossCause) -> str:
     return f"It ended because {LOSS_CAUSES[cause]}."
 
 
-def timeout_text(slug: Literal["timed_out", "ran_too_long"], pool: Pool, pool_call: PoolCall) -> str:
+TimeoutFault = Literal["timed_out", "ran_too_long", "agent_away"]
+"""The limits at which a call in flight ends."""
+
+
+def timeout_text(slug: TimeoutFault, pool: Pool, pool_call: PoolCall) -> str:
     """The limit that was reached."""
-    return f"The limit is {pool_call.timeout_s if slug == 'timed_out' else pool.policy.max_total_s:g} s."
+    limits_s = {
+        "timed_out": pool_call.timeout_s,
+        "ran_too_long": pool.policy.max_total_s,
+        "agent_away": away_limit_s(pool.policy),
+    }
+    return f"The limit is {limits_s[slug]:g} s."
 
 
 def ended_text(pool: Pool, *, closing: bool, reason: str = "") -> str:

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from carpool_protocol.ids import AskId, InstanceId, RawJson, SessionId, WireId
 from carpool_protocol.link.messages import AnswerAsk, AskOpened, AskWithdrawn, Call, ForwardAskProgress
+from carpool_protocol.machine.memory_shares import exceeds_share
 from carpool_supervisor.core.calls import ask_evidence
 from carpool_supervisor.core.calls.call_timeouts import PausedTimeouts
 from carpool_supervisor.core.calls.url_elicitations import UrlElicitations
@@ -42,6 +43,10 @@ from carpool_supervisor.core.model.trace_context import TraceKey, with_tracepare
 
 MAX_OPEN_ASKS: Final = 256
 """Per instance: a server that never stops asking would fill our memory and the agent's."""
+MAX_OPEN_BYTES: Final = 128 * 1024 * 1024
+"""The same in bytes: the params of an open ask are kept for the next broker until it is answered."""
+COUNTED_BYTES: Final = 64 * 1024
+"""Asks with no more params are bounded by their number alone."""
 
 TASKS_KEPT: Final = 64
 """The number of an instance's task ids past which those of ended calls are forgotten."""
@@ -63,23 +68,43 @@ _REFUSALS: Final[dict[RefusalReason, tuple[int, str]]] = {
     "ambiguous": (
         _INTERNAL,
         "carpool shares this server between agents, several have requests open, and nothing says which one "
-        "to ask. Pass on the _meta.traceparent of the request, or try again later: carpool can give this "
-        'server one such request at a time ("sharing": "serial" in its configuration).',
+        "to ask. Pass on the _meta.traceparent of the request, or try again later.",
     ),
     "over": (
         _INTERNAL,
         "The request that this may belong to was cancelled or has timed out, so there is no agent to ask.",
     ),
 }
+_ONE_AT_A_TIME: Final = (
+    ' carpool can give this server one such request at a time ("sharing": "serial" in its configuration).'
+)
+"""What else helps where several requests are open at a server that is not serial yet."""
+_MAY_STILL_RUN: Final = (
+    "A request that was cancelled or has timed out may still run here, and this may belong to it, so carpool "
+    "cannot tell which agent to ask. Pass on the _meta.traceparent of the request, or try again in 2 s."
+)
 
 
 class OpenAsk:
     """One ask between its arrival and its answer."""
 
-    __slots__ = ("calls", "id", "in_round", "instance", "is_announced_again", "message", "request", "token")
+    __slots__ = (
+        "asked_at",
+        "calls",
+        "id",
+        "in_round",
+        "instance",
+        "is_announced_again",
+        "message",
+        "request",
+        "token",
+    )
 
-    def __init__(self, ask: AskId, instance: Instance, event: ServerAsked, calls: list[PoolCall]) -> None:
+    def __init__(
+        self, ask: AskId, instance: Instance, event: ServerAsked, calls: list[PoolCall], now: float
+    ) -> None:
         self.id = ask
+        self.asked_at = now
         self.instance = instance
         self.request = event.id
         """The server's own request id, byte for byte."""
@@ -138,6 +163,14 @@ class ServerAsks:
         """The number of open asks of this instance."""
         return len(self._of.get(instance, ()))
 
+    def asked_since(self, instance: Instance) -> dict[PoolCall, float]:
+        """The calls of this instance whose agents are asked, and since when by the oldest open ask."""
+        found: dict[PoolCall, float] = {}
+        for ask in self._of.get(instance.id, {}).values():
+            for opened in ask.calls:
+                found.setdefault(opened, ask.asked_at)  # asks are kept in the order in which they came
+        return found
+
     # --- before an ask ---------------------------------------------------------------------------------
 
     def with_trace(self, call: Call) -> tuple[Call, TraceKey]:
@@ -157,8 +190,10 @@ class ServerAsks:
         claimed = tasks.get(event.task, event.wire)
         tasks[event.task] = event.wire if claimed == event.wire else NOBODY
         if len(tasks) > TASKS_KEPT + 2 * (len(instance.in_flight) + len(instance.abandoned)):
-            for task in [task for task, wire in tasks.items() if not _may_run(instance, wire)]:
-                del tasks[task]
+            # One for each call at most, the latest, so that many tasks come before the next time.
+            kept = {wire: task for task, wire in tasks.items() if _may_run(instance, wire)}
+            tasks.clear()
+            tasks.update((task, wire) for wire, task in kept.items())
 
     # --- the server speaks -----------------------------------------------------------------------------
 
@@ -180,14 +215,26 @@ class ServerAsks:
             self._refuse(instance, event, _INTERNAL, text)
             return False
         pool = instance.pool
-        candidates = instance.ask_candidates()
+        candidates = instance.ask_candidates(now)
         found = attribute(event.facts, candidates, instance.tasks, held=pool.mode == "session")
         if isinstance(found, Attributed):
+            if len(event.params) > COUNTED_BYTES and self._exceeds_share(instance, event, found):
+                text = f"Your open requests to this agent have too many of the {MAX_OPEN_BYTES} bytes of all."
+                self._refuse(instance, event, _INTERNAL, text)
+                return False
             self._ask(instance, event, found, now)
             if event.facts.method in AGENT_METHODS:
                 ask_evidence.record_ask(pool, event.facts.method, self._emit)
             return False
-        self._refuse(instance, event, *_REFUSALS[found.reason])
+        code, text = _REFUSALS[found.reason]
+        if found.tainted:
+            text = _MAY_STILL_RUN
+        elif found.reason == "ambiguous" and pool.mode == "concurrent":
+            text += _ONE_AT_A_TIME
+        self._refuse(instance, event, code, text)
+        if found.tainted and not instance.may_run_ended_calls:
+            ask_evidence.record_ask(pool, event.facts.method, self._emit)
+            return False  # the server has stopped those calls, and soon nothing is uncertain any more
         if found.is_evidence:
             sessions = len({each.session for each in candidates if each.can_ask})
             ask_evidence.record_ambiguous_ask(instance, event.facts.method, sessions, self._emit)
@@ -195,11 +242,21 @@ class ServerAsks:
             ask_evidence.record_ask(pool, event.facts.method, self._emit)
         return found.tainted and pool.mode == "concurrent" and instance.state is InstanceState.SERVING
 
+    def _exceeds_share(self, instance: Instance, event: ServerAsked, found: Attributed) -> bool:
+        """True if no room is left for the params: a turn has as much as it leaves for all others."""
+        turn = instance.in_flight[found.wires[0]].turn
+        total = mine = 0
+        for each in self._of.get(instance.id, {}).values():
+            size_bytes = len(each.message.params)
+            total += size_bytes
+            mine += size_bytes if each.calls[0].turn == turn else 0
+        return exceeds_share(MAX_OPEN_BYTES, total, mine, len(event.params))
+
     def _ask(self, instance: Instance, event: ServerAsked, found: Attributed, now: float) -> None:
         self._asked += 1
         instance.pool.counts.asks += 1
         calls = [instance.in_flight[wire] for wire in found.wires]
-        ask = OpenAsk(AskId(f"{self._prefix}-{self._asked}"), instance, event, calls)
+        ask = OpenAsk(AskId(f"{self._prefix}-{self._asked}"), instance, event, calls, now)
         self._open[ask.id] = ask
         self._of.setdefault(instance.id, {})[event.id] = ask
         self._timers.arm(ask.id, now, instance.pool.policy.ask_timeout_s)
@@ -335,6 +392,7 @@ class ServerAsks:
         if not ask.in_round:
             ask.instance.asks -= 1
             ask.instance.asks_closed_at = now
+        ask.instance.pool.touch()
         del self._open[ask.id]
         self._timers.disarm(ask.id)
         asked = self._of[ask.instance.id]

@@ -12,6 +12,7 @@ Invariant (`check`): a call is in the entry that it is indexed under, and in no 
 leases, instances, causes.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final, Generic, TypeVar
 
@@ -42,6 +43,9 @@ class ToldLosses(Generic[C]):
     def __init__(self) -> None:
         self._entries: dict[Key, _ToldLoss[C]] = {}
         self._entry_of: dict[CallId, Key] = {}
+        self._servers_of: dict[SessionId, dict[ServerName, None]] = {}
+        self._counts: Counter[ServerName] = Counter()
+        """The number of entries of a server."""
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -51,6 +55,8 @@ class ToldLosses(Generic[C]):
         key = call.session, server
         self._forget(key)
         self._entries[key] = _ToldLoss(cause)
+        self._servers_of.setdefault(call.session, {})[server] = None
+        self._counts[server] += 1
         self._add(key, call.call)
 
     def cause_for_call(self, call: Call, server: ServerName) -> C | None:
@@ -81,7 +87,7 @@ class ToldLosses(Generic[C]):
         """No call below this number comes any more: a loss that concerns only such calls is over."""
         over = [key for key, entry in self._entries.items() if UNWRITTEN < entry.upto < oldest]
         for key in over:
-            del self._entries[key]
+            self._remove(key)
 
     def call_cancelled(self, call: CallId) -> tuple[Key, C] | None:
         """The agent of this call gets no answer to it. Returns the loss that is untold by that."""
@@ -92,33 +98,47 @@ class ToldLosses(Generic[C]):
         entry.calls.discard(call)
         if entry.calls:
             return None
-        del self._entries[key]
+        self._remove(key)
         return key, entry.cause
 
     def session_closed(self, session: SessionId) -> None:
         """Forget the losses of a session whose agent is gone."""
-        for key in [key for key in self._entries if key[0] == session]:
-            self._forget(key)
+        for server in list(self._servers_of.get(session, ())):
+            self._forget((session, server))
 
     def sessions(self) -> set[SessionId]:
         """The sessions with a told loss."""
-        return {session for session, _ in self._entries}
+        return set(self._servers_of)
 
     def concerns_server(self, server: ServerName) -> bool:
         """True if calls of this server may still come that must get the error."""
-        return any(key[1] == server for key in self._entries)
+        return server in self._counts
 
     def _add(self, key: Key, call: CallId) -> None:
         self._entries[key].calls.add(call)
         self._entry_of[call] = key
 
     def _forget(self, key: Key) -> None:
-        entry = self._entries.pop(key, None)
-        for call in () if entry is None else entry.calls:
-            del self._entry_of[call]
+        if key in self._entries:
+            for call in self._remove(key).calls:
+                del self._entry_of[call]
+
+    def _remove(self, key: Key) -> _ToldLoss[C]:
+        session, server = key
+        servers = self._servers_of[session]
+        del servers[server]
+        if not servers:
+            del self._servers_of[session]
+        self._counts[server] -= 1
+        if not self._counts[server]:
+            del self._counts[server]
+        return self._entries.pop(key)
 
     def check(self) -> None:
         """Assert every invariant."""
         indexed = {call: key for key, entry in self._entries.items() for call in entry.calls}
         assert indexed == self._entry_of
+        known = {(session, server) for session, servers in self._servers_of.items() for server in servers}
+        assert known == set(self._entries)
+        assert self._counts == Counter(server for _, server in known)
         assert all(bool(each.calls) == (each.upto == UNWRITTEN) for each in self._entries.values())

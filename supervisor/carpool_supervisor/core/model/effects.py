@@ -33,6 +33,7 @@ from carpool_protocol.link.messages import (
     Text,
 )
 from carpool_supervisor.core.model.sharing import EvidenceKind
+from carpool_supervisor.core.model.version_offers import VERSIONS
 
 
 class SupervisorEffect(Struct, frozen=True, tag=True):
@@ -48,6 +49,8 @@ class Spawn(SupervisorEffect, frozen=True):
     generation: int
     era: Era = "handshake"
     """The era of its first greeting."""
+    version: str = VERSIONS[0]
+    """The version that its first `initialize` offers."""
 
 
 class GreetInOtherEra(SupervisorEffect, frozen=True):
@@ -114,7 +117,7 @@ class WriteAskProgress(SupervisorEffect, frozen=True):
 
 
 class RecordEvidence(SupervisorEffect, frozen=True):
-    """Keep a piece of evidence about the program of this pool; `PoolKnowledgeChanged` follows."""
+    """Keep a piece of evidence about the program of this pool; `KnowledgeChanged` follows."""
 
     key: PoolKey
     kind: EvidenceKind
@@ -137,6 +140,8 @@ class WriteProbe(SupervisorEffect, frozen=True):
     """Ping the instance."""
 
     instance: InstanceId
+    number: int
+    """As `ProbeAnswered` repeats it."""
 
 
 class WriteLevel(SupervisorEffect, frozen=True):

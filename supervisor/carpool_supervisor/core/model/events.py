@@ -18,6 +18,7 @@ from carpool_protocol.link.messages import (
     CancelCall,
     CancelTask,
     Catalog,
+    ChangeResourceSubscriptions,
     DiscoverCatalog,
     EndCall,
     Era,
@@ -27,6 +28,7 @@ from carpool_protocol.link.messages import (
     Operate,
     Payload,
     ResumeCall,
+    SessionAbsent,
     SessionEnded,
     SessionNotResumable,
     SessionPoolChanged,
@@ -73,10 +75,11 @@ class SpawnFailed(SupervisorEvent, frozen=True):
     jitter: float
     """Uniform in [0, 1), drawn by the shell."""
     passing: bool = False
-    """The machine is at a limit (descriptors, processes), or another node is away, which may be over soon.
-    Otherwise a configuration is at fault (no such command, no such directory, a node that does not offer the
-    server), and only a change of it helps.
+    """Another node is away, which may be over soon. Otherwise a configuration is at fault (no such command,
+    no such directory, a node that does not offer the server), and only a change of it helps.
     """
+    shortage: bool = False
+    """Carpool or the machine is at a limit (descriptors, processes, memory): no server is at fault."""
 
 
 class InstanceGreeted(SupervisorEvent, frozen=True):
@@ -103,6 +106,15 @@ class EraRefused(SupervisorEvent, frozen=True):
     era: Era
     text: Text
     """Its answer, as a clause."""
+
+
+class VersionRefused(SupervisorEvent, frozen=True):
+    """The instance refused a version of the handshake era in words."""
+
+    instance: InstanceId
+    version: str
+    offered: str
+    """The version that it was offered next; empty: none."""
 
 
 class CatalogRead(SupervisorEvent, frozen=True):
@@ -276,6 +288,7 @@ class ProbeAnswered(SupervisorEvent, frozen=True):
     """The instance answered our ping."""
 
     instance: InstanceId
+    number: int
 
 
 class ServerLineRejected(SupervisorEvent, frozen=True):
@@ -326,18 +339,26 @@ class InstanceExited(SupervisorEvent, frozen=True):
     jitter: float
     is_final: bool = False
     """It was a session, and its node refuses another one until somebody changes something."""
+    refused_nothing: bool = False
+    """It ended by a signal, or had not read all of its stdin: no version that it was offered is why."""
 
 
-class PoolKnowledgeChanged(SupervisorEvent, frozen=True):
-    """The knowledge about the program of a pool has changed. Sent after each `SetPools` for new pools, and
-    again for new evidence.
-    """
+class PoolKnowledge(Struct, frozen=True):
+    """The knowledge about the program of one pool."""
 
     key: PoolKey
     entry: WellKnownServer | None
     evidence: tuple[Evidence, ...]
     era: Era | None = None
     """The era that it speaks, if the other one was tried and did not work."""
+
+
+class KnowledgeChanged(SupervisorEvent, frozen=True):
+    """The knowledge about the programs of these pools has changed. Sent after each `SetPools` for all new
+    pools, and again for new evidence.
+    """
+
+    pools: tuple[PoolKnowledge, ...]
 
 
 class MemoryMeasured(SupervisorEvent, frozen=True):
@@ -361,6 +382,7 @@ InstanceEvent = (
     | InstanceGreeted
     | GreetingFailed
     | EraRefused
+    | VersionRefused
     | CatalogRead
     | ListsChanged
     | ListAnswerLost
@@ -387,9 +409,7 @@ InstanceEvent = (
     | InstanceExited
 )
 """The events of one instance: each has a member `instance`."""
-OwnEvent = (
-    BrokerConnected | PoolKnowledgeChanged | MemoryMeasured | ClockJumped | StopRequested | InstanceEvent
-)
+OwnEvent = BrokerConnected | KnowledgeChanged | MemoryMeasured | ClockJumped | StopRequested | InstanceEvent
 LinkEvent = (
     SetPools
     | DiscoverCatalog
@@ -399,9 +419,11 @@ LinkEvent = (
     | Operate
     | SetLevel
     | SetResourceSubscriptions
+    | ChangeResourceSubscriptions
     | AnswerAsk
     | ForwardAskProgress
     | SessionEnded
+    | SessionAbsent
     | SessionNotResumable
     | SessionPoolChanged
     | OpenSessions
@@ -424,6 +446,7 @@ SIGNS_OF_LIFE = (
     ServerLineRejected,
     ServerNotReady,
     EraRefused,
+    VersionRefused,
     TaskChanged,
 )
 """Events that an instance caused itself: signs of life, like an answer (rule 8)."""

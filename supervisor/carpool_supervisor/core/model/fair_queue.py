@@ -13,7 +13,7 @@ Knows nothing of: instances, deadlines, the content of calls.
 """
 
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, KeysView, Mapping
 from itertools import zip_longest
 
 from carpool_protocol.ids import CallId, SessionId, whole_of
@@ -105,6 +105,22 @@ class FairQueue:
         """True if this session has a queued call."""
         return session in self._owners
 
+    def has_turn(self, session: SessionId, principal: str) -> bool:
+        """True if a queued call would use the same turn as a call of this session."""
+        return turn_key(session, principal) in self._turns
+
+    def next_sessions(self) -> Iterator[SessionId]:
+        """The session whose call goes next, for each turn, next turn first."""
+        return map(self.next_session, self._turns)
+
+    def turns(self) -> KeysView[SessionId]:
+        """The principals and whole sessions with queued calls, next turn first."""
+        return self._turns.keys()
+
+    def next_session(self, turn: SessionId) -> SessionId:
+        """The session whose call goes next of this turn, which must have a queued call."""
+        return next(iter(self._turns[turn].parts))
+
     def turn_of(self, session: SessionId) -> SessionId:
         """The principal or session whose turn the next call of this session uses. It must have a
         queued call.
@@ -165,7 +181,7 @@ class FairQueue:
     def _line(self, session: SessionId, principal: str) -> _Line:
         whole = self._owners.get(session)
         if whole is None:
-            whole = self._owners[session] = SessionId(f"@{principal}") if principal else whole_of(session)
+            whole = self._owners[session] = turn_key(session, principal)
         found = self._turns.get(whole)
         if found is None:
             found = self._turns[whole] = _Share()
@@ -205,6 +221,11 @@ class FairQueue:
             del parts[session], self._owners[session]
         if not parts:
             del self._turns[whole]
+
+
+def turn_key(session: SessionId, principal: str) -> SessionId:
+    """The principal or whole session whose turns calls of this session use."""
+    return SessionId(f"@{principal}") if principal else whole_of(session)
 
 
 def _size_of(line: _Line) -> int:

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 LossCause = Literal[
     "crash", "silent", "mute", "deaf", "idle", "reload", "restart", "needed", "room", "link", "roots",
-    "supervisor", "memory", "away", "remote",
+    "supervisor", "memory", "away", "remote", "absent", "share",
 ]  # fmt: skip
 
 LOSS_CAUSES: Final[Mapping[LossCause, str]] = {
@@ -24,6 +24,8 @@ LOSS_CAUSES: Final[Mapping[LossCause, str]] = {
     "link": "the processes of carpool had lost their connection",
     "supervisor": "the part of carpool that runs the servers was restarted",
     "away": "carpool was restarted, or this session was away for too long",
+    "absent": "its agent had no open connection for a minute, and another agent waited for an instance",
+    "share": "its token or session held most instances, this one was the longest unused, and others waited",
     "remote": "its remote server has ended the session, and its state is gone",
     "memory": "it held more memory than its limit (limits.rss_mb) for too long",
     "room": "another server had no instance at all, and this one was unused for the longest time",

@@ -6,6 +6,8 @@ Owns the shape of these records and all facts that follow from one record alone,
 Knows nothing of: effects, deadlines, other pools.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -16,7 +18,7 @@ from carpool_protocol.ids import CallId, InstanceId, PoolKey, RawJson, ServerNam
 from carpool_protocol.link.messages import Call, Catalog, Era, EraWish, Mode, Policy, PoolChanged, PoolState
 from carpool_supervisor.core.model.attribution import CAN_ASK, InFlight
 from carpool_supervisor.core.model.breaker_policy import FRESH, RestartState
-from carpool_supervisor.core.model.fair_queue import FairQueue
+from carpool_supervisor.core.model.fair_queue import FairQueue, turn_key
 from carpool_supervisor.core.model.instance_limits import NEVER, max_calls
 from carpool_supervisor.core.model.lifecycle import ACTIVE, InstanceState, LifecycleEvent, next_state
 from carpool_supervisor.core.model.loss_causes import LossCause
@@ -28,6 +30,7 @@ from carpool_supervisor.core.model.sharing import (
     most_instances,
 )
 from carpool_supervisor.core.model.trace_context import TraceKey
+from carpool_supervisor.core.model.version_offers import VersionOffers
 from carpool_supervisor.core.model.well_known import WellKnownServer
 
 
@@ -66,11 +69,22 @@ class PoolCall:
         """Stateless era: it is between two rounds, so the server does not run it (`between_rounds`)."""
 
     @property
+    def turn(self) -> SessionId:
+        """Whose turn it uses (`fair_queue.turn_key`)."""
+        return turn_key(self.call.session, self.call.principal)
+
+    @property
     def is_idle_paused(self) -> bool:
         """True if its idle timeout is paused: its agent is asked, or the stdout of its instance is
         not read.
         """
         return self.asks > 0 or (self.instance is not None and self.instance.unread_since is not None)
+
+
+STOPPED_S: Final = 2.0
+"""An ask may be that of a cancelled call until the server has answered a ping after the cancel, and has shown
+nothing of the call for this long since then (`stopped_calls`).
+"""
 
 
 class AbandonedCall(Struct, frozen=True):
@@ -83,6 +97,16 @@ class AbandonedCall(Struct, frozen=True):
     since: float
     until: float
     """Until this time its silence counts as work on it."""
+    ping: int = 0
+    """The number of the ping whose answer shows that the server has read the cancel; 0: none."""
+    stopped_at: float | None = None
+    """The time of that answer, unless the server went on with the call."""
+    has_slot: bool = True
+    """It counts as an open call of its instance."""
+
+    def may_ask(self, now: float) -> bool:
+        """True if an ask may be this call's."""
+        return self.can_ask and (self.stopped_at is None or now < self.stopped_at + STOPPED_S)
 
 
 MAX_ABANDONED: Final = 1024
@@ -98,10 +122,11 @@ class Instance:
     __slots__ = (
         "abandoned", "asks", "asks_closed_at", "blocked", "calls", "cause", "end_reason", "era",
         "failure", "fit_at", "generation", "held_tasks", "id", "idle_since", "in_flight",
-        "is_stdin_closed", "last_output_at", "limit_reached", "list_request", "next_wire", "node",
-        "node_session", "over_rss_count", "pid", "pool", "probed_at", "probed_era",
-        "recycle_pending_since", "refusals", "review_from", "rss_mb", "spawned_at", "state",
-        "suspended", "tasks", "undelivered", "unread_since",
+        "is_level_late", "is_process", "is_silence_told", "is_stdin_closed", "last_output_at",
+        "late_add", "late_drop", "limit_reached", "list_request", "list_requested_at", "next_wire", "node",
+        "node_session", "offered_version", "over_rss_count", "pid", "pings", "pool", "probed_at",
+        "probed_era", "recycle_pending_since", "refusals", "review_from", "rss_mb", "spawned_at", "state",
+        "stop_ping", "suspended", "tasks", "tried_versions", "turns", "undelivered", "unread_since",
     )  # fmt: skip
 
     def __init__(self, instance: InstanceId, pool: "Pool", generation: int, now: float) -> None:
@@ -114,17 +139,29 @@ class Instance:
         """It was sent `server/discover` and has not answered."""
         self.refusals: dict[Era, str] = {}
         """Its answers to greetings in eras that it does not speak."""
+        self.offered_version = pool.version_offers.next
+        """The version of its last `initialize`."""
+        self.tried_versions = [self.offered_version]
+        """The version that it was offered first, and those that it has refused in words."""
         self.state = InstanceState.SPAWNING
         self.pid = 0
         self.node = ""
         """The node at which it is a session in place of a process; empty: it is a process."""
         self.node_session = 0
         """The number of that session."""
+        self.is_process = not pool.is_remote
+        """False: it is a session at another node."""
         self.spawned_at = now
         self.fit_at: float | None = None
         self.last_output_at = now
+        self.is_silence_told = False
+        """Operators were told that it answers nothing to its greeting."""
         self.probed_at: float | None = None
         """The time of the unanswered ping."""
+        self.pings = 0
+        """The number of the last ping."""
+        self.stop_ping = 0
+        """The number of the unanswered ping after a cancel (`stopped_calls`); 0: none."""
         self.unread_since: float | None = None
         """The time since which its stdout is not read; None: it is read."""
         self.asks = 0
@@ -132,6 +169,10 @@ class Instance:
         self.asks_closed_at = now
         """The time at which the last of these was closed."""
         self.in_flight: dict[WireId, PoolCall] = {}
+        self.turns: Counter[SessionId] = Counter()
+        """The number of calls in flight of each turn (`fair_queue.turn_key`). Counted from the moment at
+        which one of the last places is asked for, until few calls are left; empty otherwise.
+        """
         self.abandoned: dict[WireId, AbandonedCall] = {}
         """Calls that ended for the agent but may still run (rule 5)."""
         self.tasks: dict[str, WireId] = {}
@@ -145,7 +186,15 @@ class Instance:
         self.idle_since = now
         self.blocked = False
         """It does not read its stdin."""
+        self.is_level_late = False
+        """It has not been told the level, because it does not read its stdin."""
+        self.late_add: set[str] = set()
+        self.late_drop: set[str] = set()
+        """The subscriptions that it has not been told of yet for the same reason, and those whose end it has
+        not been told of.
+        """
         self.list_request = ""
+        self.list_requested_at = now
         """The method of the open list request; empty: none is open."""
         self.is_stdin_closed = False
         """It has closed its stdin for ever."""
@@ -187,17 +236,35 @@ class Instance:
         """True if it runs calls or holds tasks."""
         return bool(self.in_flight or self.held_tasks)
 
-    def ask_candidates(self) -> list[InFlight]:
+    @property
+    def is_silent_greeting(self) -> bool:
+        """True if it has written nothing for a while since it was greeted, or since it was asked for a list
+        that its greeting needs.
+        """
+        silent = self.last_output_at <= (self.list_requested_at if self.list_request else self.spawned_at)
+        return self.is_silence_told and silent and self.state is InstanceState.GREETING
+
+    @property
+    def has_answered(self) -> bool:
+        """True if it has answered a call."""
+        return self.calls > len(self.in_flight) + len(self.abandoned)
+
+    def ask_candidates(self, now: float) -> list[InFlight]:
         """Everything in flight in rule 5's sense: the calls that an ask may belong to."""
         live = [
             InFlight(wire, each.call.session, each.call.method in CAN_ASK, each.trace)
             for wire, each in self.in_flight.items()
         ]
         over = [
-            InFlight(wire, each.session, each.can_ask, each.trace, over=True)
+            InFlight(wire, each.session, each.may_ask(now), each.trace, over=True)
             for wire, each in self.abandoned.items()
         ]
         return live + over
+
+    @property
+    def may_run_ended_calls(self) -> bool:
+        """True if a call that has ended for its agent may run: nothing shows that it was stopped."""
+        return any(each.can_ask and each.stopped_at is None for each in self.abandoned.values())
 
     def forget_sessions(self) -> None:
         """Forget the sessions of abandoned calls, because the broker that knew them is gone."""
@@ -213,14 +280,50 @@ class Instance:
             and self.state in (InstanceState.SERVING, InstanceState.DRAINING)
         )
 
+    def fits(self, call: Call, *, freed: int = 0) -> bool:
+        """True if there is a place for this call, once this many others have ended. The last places are for
+        turns that hold few: there a turn gets one while it holds fewer than are left, so one that holds none
+        always finds one.
+        """
+        load = len(self.in_flight) - freed
+        if load < self.pool.open_places:
+            return True
+        held = self.counted_turns()
+        return held[turn_key(call.session, call.principal)] < self.pool.max_in_flight - load
+
+    def counted_turns(self) -> Counter[SessionId]:
+        """The number of calls in flight of each turn, which is counted from now on."""
+        if not self.turns:
+            self.turns.update(each.turn for each in self.in_flight.values())
+        return self.turns
+
+    def count_turn(self, pool_call: PoolCall) -> None:
+        """A call was placed while turns are counted."""
+        self.turns[pool_call.turn] += 1
+
+    def uncount_turn(self, pool_call: PoolCall) -> None:
+        """A call has left while turns are counted."""
+        turn = pool_call.turn
+        if len(self.in_flight) < self.pool.open_places // 2:
+            self.turns.clear()
+        elif self.turns[turn] > 1:
+            self.turns[turn] -= 1
+        else:
+            del self.turns[turn]
+
+    def check_turns(self) -> None:
+        """Assert that each turn is counted, or none is."""
+        assert not self.turns or self.turns == Counter(each.turn for each in self.in_flight.values())
+
     def has_asking_call(self) -> bool:
         """True if a call in flight, in rule 5's sense, can ask."""
         return any(
             each.call.method in CAN_ASK and not each.awaits_retry for each in self.in_flight.values()
-        ) or any(each.can_ask for each in self.abandoned.values())
+        ) or any(each.can_ask and each.has_slot for each in self.abandoned.values())
 
     def transition(self, happening: LifecycleEvent) -> None:
         """Go to the next state of the lifecycle table."""
+        self.pool.touch()
         self.state = next_state(self.state, happening, f"instance {self.id} of {self.pool.server}")
 
 
@@ -235,9 +338,14 @@ class Pool:
         self.counts = counts or ServerCounts()
         """The counts of the server, which all its pools share."""
         self.policy = policy
-        self.max_in_flight = policy.max_in_flight
-        """The most unanswered calls of an instance; 1 during a trial (`circuit_breaker`)."""
+        self._set_places(policy.max_in_flight)
         self.wanted = True
+        self.is_abandoned = False
+        """It is not wanted, and no call waits in it."""
+        self.unwanted_because = ""
+        """Why it is not wanted any more, as a clause for logs."""
+        self.offline = False
+        """There is nothing to run: it counts as stopped, and no operator starts it."""
         self.stopped = False
         """By an operator."""
         self.paused = False
@@ -264,6 +372,7 @@ class Pool:
         """See `PoolChanged`."""
         self.died_on_discover = False
         """Its last instance died of a request of the stateless era."""
+        self.version_offers = VersionOffers()
         self.era: Era = "handshake"
         """The era of the instance that greeted last."""
         self.is_relisting = False
@@ -293,7 +402,7 @@ class Pool:
         """No instance starts before all older ones have ended."""
         self.level = ""
         """The most verbose log level that is wanted; empty: none."""
-        self.uris: tuple[str, ...] = ()
+        self.uris: set[str] = set()
         """The subscribed resources."""
         self.is_level_stale = self.are_uris_stale = False
         """These are subscriptions of a broker that has died; the next broker has not sent its own yet."""
@@ -301,7 +410,11 @@ class Pool:
         self.is_catalog_sent = False
         self.generations = 0
         self.ever_fit = False
+        self.is_slow_to_greet = False
+        """An instance used up a whole greeting turn, and none has greeted within its turn since."""
         self.last_error = ""
+        self.shortage = ""
+        """The sentence about a start that carpool had no room for, until one succeeds."""
         self.telling_stderr_line = ""
         """The stderr line that best explains why the server never served; used in texts only."""
         self.stderr: list[str] = []
@@ -309,8 +422,21 @@ class Pool:
         self.announced: PoolChanged | None = None
         self.announced_error = ""
         """The error in it. An error text of the server alone causes no announcement."""
+        self.relisting: Instance | None = None
+        """The instance whose lists an operator's `start` had read again, until they are read."""
         self.operations: list[tuple[int, str, int]] = []
         """(token, verb, generation at that time) of operators who wait."""
+        self._touched: dict[PoolKey, Pool] = {}
+        """The touched pools of its table."""
+
+    def attend(self, touched: "dict[PoolKey, Pool]") -> None:
+        """It is in a table now, which attends to the pools in this collection."""
+        self._touched = touched
+        self.touch()
+
+    def touch(self) -> None:
+        """It may have changed, so it is adjusted and announced after this event."""
+        self._touched[self.key] = self
 
     def record_error(self, error: str, words: str = "") -> None:
         """Record the last error."""
@@ -325,17 +451,25 @@ class Pool:
         """Take over this policy."""
         self.policy = policy
         self.queue.max_calls, self.queue.max_bytes = policy.max_waiting_calls, policy.max_waiting_bytes
-        self.max_in_flight = policy.max_in_flight if self.trial is None else 1
+        self._set_places(policy.max_in_flight if self.trial is None else 1)
         for instance in self.instances.values():
             instance.update_review()
 
     def set_trial(self, instance: "Instance | None") -> None:
         """Allow one call at a time until a call has returned from this instance; None: no trial any more."""
         before, self.trial = self.trial, instance
-        self.max_in_flight = self.policy.max_in_flight if instance is None else 1
+        self._set_places(self.policy.max_in_flight if instance is None else 1)
         for each in (before, instance):
             if each is not None:
                 each.update_review()
+
+    def _set_places(self, most: int) -> None:
+        self.max_in_flight = most
+        """The most unanswered calls of an instance; 1 during a trial (`circuit_breaker`)."""
+        self.open_places = most - most // 8
+        """So many of these are open to every call; the last ones are for turns that hold few
+        (`Instance.fits`).
+        """
 
     def update_sharing(self) -> None:
         """Decide the sharing mode again, after a change of policy, catalog or evidence."""
@@ -354,15 +488,45 @@ class Pool:
         few = entry is not None and 0 < self.max_instances <= entry.most
         self.both_eras = era is not None or few
 
-    def pick_instance(self) -> Instance | None:
-        """The instance with the fewest unanswered calls that can take one more."""
+    def pick_instance(self, call: Call) -> Instance | None:
+        """The instance with the fewest unanswered calls that can take this one."""
         best: Instance | None = None
-        fewest = self.max_in_flight
+        fewest = self.open_places
         for instance in self.serving:
             load = len(instance.in_flight)
             if load < fewest and not instance.blocked and not instance.suspended:
                 best, fewest = instance, load
+        if best is None:
+            found = self.pick_last_place((turn_key(call.session, call.principal),))
+            best = None if found is None else found[1]
         return best
+
+    def pick_last_place(self, turns: Iterable[SessionId]) -> tuple[SessionId, Instance] | None:
+        """The first of these turns that gets one of the last places (`Instance.fits`), and the instance with
+        the fewest unanswered calls that has one for it. No instance has another place.
+
+        A turn that gets none holds at least as many places of each instance as are left there. So few are
+        passed over, however many wait: on an instance with 250 calls and 6 places left, 41 at most.
+        """
+        free = [each for each in self.serving if each.has_room()]
+        if not free:
+            return None
+        free.sort(key=lambda each: len(each.in_flight))
+        places = [(each.counted_turns().get, self.max_in_flight - len(each.in_flight), each) for each in free]
+        held_by, left, roomiest = places[0]
+        others = places[1:]
+        for turn in turns:
+            if held_by(turn, 0) < left:
+                return turn, roomiest
+            for other_held_by, other_left, other in others:
+                if other_held_by(turn, 0) < other_left:
+                    return turn, other
+        return None
+
+    @property
+    def has_last_place(self) -> bool:
+        """True if an instance has only places left that not every call gets."""
+        return any(self.open_places <= len(each.in_flight) < self.max_in_flight for each in self.serving)
 
     def start_limit_s(self) -> float:
         """The time that the next instance may take until it is fit."""
@@ -387,6 +551,8 @@ class Pool:
         """The state that the broker and people are told."""
         if not self.wanted:
             return "draining"
+        if self.offline:
+            return "offline"
         if self.stopped:
             return "stopped"
         if self.serving:
@@ -414,14 +580,15 @@ def timeout_of(policy: Policy, call: Call) -> float:
     return policy.timeout_s
 
 
-Calls = dict[CallId, PoolCall]
-Pools = dict[PoolKey, Pool]
+MAX_AWAY_S: Final = 10.0
+"""See `away_limit_s`."""
 
 
-def mark_not_plain(server: ServerName, pools: Pools) -> None:
-    """Calls to all pools of this server must check leases: a session holds an instance of it, or has lost
-    one.
+def away_limit_s(policy: Policy) -> float:
+    """The seconds for which somebody else waits, and the agent of a parked call may stay away, before that
+    call gives way: with time left for whoever waits.
     """
-    for pool in pools.values():
-        if pool.server == server:
-            pool.plain = False
+    return min(MAX_AWAY_S, policy.wait_s / 3)
+
+
+Calls = dict[CallId, PoolCall]

@@ -48,11 +48,14 @@ MODES: Final[dict[Mode, str]] = {
     "session": "each agent has an instance of its own, ended when the agent leaves",
 }
 
-CHANGES: Final = (
-    "A change holds for new placements: calls that run end where they run.",
-    "If it becomes session, each agent's next call begins on an instance of its own, without the state of "
-    "the shared one.",
-)
+CHANGE: Final = "A change holds for new placements: calls that run end where they run."
+STATE_AFTER_CHANGE: Final[dict[bool, str]] = {
+    False: "If it becomes session, each agent's next call begins on an instance of its own, without the "
+    "state of the shared one.",
+    True: "If it becomes shared, each agent's next call runs on an instance that others use too, without the "
+    "state of its own one.",
+}
+"""By "each agent has an instance of its own": what becomes of state when that changes."""
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
@@ -206,7 +209,7 @@ def _without_evidence(entry: WellKnownServer | None, tools: Iterable[str]) -> Sh
         tool, reason = speaks
         text = f"Its tool {tool} suggests state: by its name it {reason}."
         return SharingVerdict(mode="session", verified=False, source="tool names", reasons=(text,))
-    text = "Nothing is known about this server, and nothing seen so far speaks against sharing."
+    text = "Carpool's list does not have this server, and nothing that was seen of it forbids sharing."
     return SharingVerdict(mode="concurrent", verified=False, source="assumed", reasons=(text,))
 
 
@@ -258,8 +261,7 @@ def explain_sharing(
             lines.append(f"To find out: `carpool check --probe {server}`.")
     else:
         lines.append(f'To let carpool decide: set "sharing" to "auto" for {server} in the config.')
-    lines += CHANGES
-    return lines
+    return [*lines, CHANGE, STATE_AFTER_CHANGE[verdict.mode == "session"]]
 
 
 _SOURCES: Final[dict[SharingSource, str]] = {

@@ -13,15 +13,19 @@ TimerKind = Literal[
     "queue_notice",  # call id: its agent hears again that the call waits
     "idle_call",  # call id: the server has sent nothing about the call
     "running_call",  # call id: the call may not run longer in all
+    "parked_calls",  # pool: calls wait, and agents of others are asked
     "ask",  # ask id: the agent must answer
     "retry_pause",  # (instance, wire id): the server wanted a pause before it gets the call again
     "held_task",  # (instance, task): the server no longer keeps the task
     "list_answer",  # instance: the answer to a list request must come
     "list_reread",  # instance: its lists may be read again
     "idle_lease",  # instance: its session may not keep it longer without a call
+    "lease_share",  # pool: a session has waited for an instance for so long that others share theirs
     "tainted_instance",  # pool: an instance still owes the answer to a call that is over
     "start_backoff",  # pool: the next instance may start
+    "shortage",  # `ALL`: a start may be tried again
     "greeting_turn",  # instance: its greeting no longer holds back others
+    "silent_greeting",  # instance: it has answered nothing to its greeting
     "era_silence",  # instance: it has not answered `server/discover`
     "instance_phase",  # instance: it must greet, finish or end
     "instance_check",  # `ALL`: idle and silent instances are checked

@@ -12,15 +12,13 @@ recognizes carpool's ids without a table.
 Knows nothing of: open calls, the origin of the secret (a shell draws it once per life).
 """
 
-import json
 import re
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-import msgspec
-
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire.json_scan import fields, key_text
+from carpool_protocol.wire.jsonrpc import quote_name
 from carpool_protocol.wire.traceparent import parse_traceparent
 
 LIFE_BYTES: Final = 16
@@ -94,20 +92,13 @@ def _respliced(meta: RawJson, ours: bytes, *, keeps_state: bool) -> RawJson:
     found.pop("traceparent", None)
     if not keeps_state:
         found.pop("tracestate", None)
-    members = [ours, *(_key(name) + b":" + raw for name, raw in found.items())]
+    members = [ours, *(quote_name(name) + b":" + raw for name, raw in found.items())]
     return RawJson(b"{%b}" % b",".join(members))
-
-
-def _key(name: str) -> bytes:
-    try:
-        return msgspec.json.encode(name)
-    except UnicodeEncodeError:
-        return json.dumps(name).encode()  # a lone surrogate is passed on as it came
 
 
 def key_of(ask_meta: RawJson) -> TraceKey | None:
     """The context in the `_meta` of a server's request; None if it has no legal one."""
-    if _unwanted(ask_meta) is None:
+    if ask_meta.find(b"traceparent") < 0 and ask_meta.find(b"\\") < 0:
         return None
     found = fields(ask_meta)
     theirs = parse_traceparent(key_text(found.get("traceparent", b"")) or "") if found else None

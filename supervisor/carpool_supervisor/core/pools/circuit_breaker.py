@@ -15,10 +15,17 @@ from msgspec.structs import replace
 
 from carpool_supervisor.core.calls.dispatcher import Dispatcher
 from carpool_supervisor.core.calls.refusals import cannot_start_text, refusal_now, start_refusal
-from carpool_supervisor.core.model.breaker_policy import NODE_OPEN_S, after_failure, after_success
+from carpool_supervisor.core.model.breaker_policy import (
+    NODE_OPEN_S,
+    after_failure,
+    after_same_failure,
+    after_success,
+    is_same_failure,
+)
 from carpool_supervisor.core.model.effects import AnyEffect, WriteLogLine
 from carpool_supervisor.core.model.lifecycle import InstanceState
-from carpool_supervisor.core.model.pool import Instance, Pool, Pools
+from carpool_supervisor.core.model.pool import Instance, Pool
+from carpool_supervisor.core.model.pool_table import Pools
 from carpool_supervisor.core.pools.start_queue import StartQueue
 
 
@@ -40,16 +47,26 @@ class CircuitBreakers:
         now: float,
         *,
         hopeless: bool = False,
+        has_answered: bool = False,
         words: str = "",
     ) -> None:
-        """Count the end of this instance as one failure. `words`: its last words, if they may be told."""
+        """Count the end of this instance as one failure, or as a part of the last one. `has_answered`: it has
+        answered a call. `words`: its last words, if they may be told.
+        """
         pool = instance.pool
         lived_s = 0.0 if instance.fit_at is None else now - instance.fit_at
-        pool.record_error(why, words)
         restarts = pool.restart.restarts
-        pool.restart, pause_s = after_failure(
-            pool.policy, pool.restart, lived_s=lived_s, jitter=jitter, hopeless=hopeless
+        is_same = not hopeless and is_same_failure(
+            pool.restart, spawned_at=instance.spawned_at, has_answered=has_answered, now=now
         )
+        if is_same:
+            pool.restart, pause_s = after_same_failure(pool.restart), max(pool.not_before - now, 0.0)
+        else:
+            pool.restart, pause_s = after_failure(
+                pool.policy, pool.restart, lived_s=lived_s, jitter=jitter, hopeless=hopeless, now=now
+            )
+        if not is_same or instance.fit_at is not None:  # else the first one says more
+            pool.record_error(why, words)
         if pool.is_remote:  # a session is no process: its node counts what has died there
             pool.restart = replace(pool.restart, restarts=restarts)
             pause_s = min(pause_s, NODE_OPEN_S)
@@ -77,7 +94,7 @@ class CircuitBreakers:
             pool.start_wanted = True
         elif pool.target == 0:
             pool.target = 1
-            self._start_queue.enqueue(pool)
+            self._start_queue.enqueue(pool, now)
             self._start_queue.start_queued(now)
 
     def instance_greeted(self, instance: Instance, now: float) -> None:
@@ -96,7 +113,7 @@ class CircuitBreakers:
         pool.target = max(pool.target, pool.policy.min_instances)
         self._emit(WriteLogLine("info", f"{pool.server} is healthy again", pool.server))
         self._dispatcher.place_waiting(pool, now)
-        self._start_queue.enqueue(pool)
+        self._start_queue.enqueue(pool, now)
         self._start_queue.start_queued(now)
 
     def recheck(self, instance: Instance, now: float) -> None:

@@ -33,15 +33,10 @@ def wanted_instances(pool: Pool, leases: Leases) -> int:
     return 0
 
 
-def may_end(instance: Instance, leases: Leases) -> bool:
-    """True if its pool can do without this instance once it is idle. A lease has an idle limit of its own."""
-    pool = instance.pool
-    if leases.holder(instance.id) is not None:
-        return False
+def kept_instances(pool: Pool, leases: Leases) -> int:
+    """The number of instances that the pool keeps although they are idle."""
     kept = pool.policy.min_instances
-    if pool.mode == "session":
-        kept = max(kept, wanted_instances(pool, leases))
-    return pool.active_count() > kept
+    return max(kept, wanted_instances(pool, leases)) if pool.mode == "session" else kept
 
 
 def is_unleasable(instance: Instance, leases: Leases) -> bool:

@@ -1,12 +1,13 @@
-"""The era of each instance whose server's era is not configured.
+"""The era of each instance whose server's era is not configured, and the version that each one is offered.
 
 Owns the era of the first greeting, the wait before a silent server is greeted in the other era, and the
 meaning of an end. Some servers die of `server/discover` before they are initialized; that is no failure. Such
 a server is started once more and greeted with `initialize`. The result is reported (`RecordEra`) to be
-remembered.
+remembered. Others end in place of an answer to `initialize`: the next process is offered another version
+(`version_offers`).
 
-Invariants: an instance has a silence timer only while it greets; a pool forgives one end until it has been
-fit. Knows nothing of: the messages of an era, files, dates.
+Invariants: an instance has a silence timer only while it greets; a pool forgives one end for each era and
+version until it has been fit. Knows nothing of: the messages of an era, files, dates.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +16,7 @@ from typing import Final
 from carpool_protocol.ids import InstanceId
 from carpool_protocol.link.messages import Catalog, Era
 from carpool_supervisor.core.model.effects import AnyEffect, GreetInOtherEra, RecordEra, WriteLogLine
-from carpool_supervisor.core.model.events import EraRefused
+from carpool_supervisor.core.model.events import EraRefused, VersionRefused
 from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance, Pool
 from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
@@ -62,10 +63,17 @@ class EraGreetings:
         instance.probed_era = False
         instance.refusals[event.era] = event.text
 
+    def version_refused(self, instance: Instance, event: VersionRefused) -> None:
+        """The instance refused one version, and was offered the next one if there is one."""
+        instance.tried_versions.append(event.version)
+        instance.offered_version = event.offered or event.version
+
     def instance_greeted(self, instance: Instance, catalog: Catalog) -> None:
         """The instance is fit, so it speaks this era."""
         self._silence.disarm(instance.id)
         pool = instance.pool
+        if catalog.era == "handshake":
+            pool.version_offers.accepted(instance.tried_versions[0])
         if pool.era_wish in ("auto", "newest"):
             # A refusal of `initialize` proves nothing after our own `server/discover`, which may have caused
             # it.
@@ -93,6 +101,26 @@ class EraGreetings:
             text = f"{pool.server} #{instance.id} ended when it was asked server/discover; initialize is next"
             self._emit(WriteLogLine("info", text, pool.server, instance.id))
         return by_itself
+
+    def offers_other_version(self, instance: Instance, failure: str, *, ended_greeting: bool) -> bool:
+        """The instance is gone, which is a failure. Returns True if that is forgiven: it may have ended
+        because of the version that it was offered, and the next one is offered another. `ended_greeting`: it
+        ended by itself after it had read its greeting.
+        """
+        pool, tried = instance.pool, instance.tried_versions
+        has_refused = len(tried) > 1
+        if not (ended_greeting or has_refused) or pool.is_remote:  # a node has versions of its own
+            return False
+        if instance.fit_at is not None or instance.list_request:  # it has accepted a version
+            return False
+        if instance.probed_era or pool.era_wish == "stateless":  # it was offered none
+            return False
+        if not pool.version_offers.failed(tried, instance.offered_version):
+            return False
+        text = f"{failure}, offered MCP {tried[0]}; the next one is offered {pool.version_offers.next}"
+        server = pool.server
+        self._emit(WriteLogLine("info", f"{server} #{instance.id} {text}", server, instance.id))
+        return True
 
     def end_silence(self, instances: Iterable[InstanceId]) -> None:
         """Greet these instances in the other era, after their silence."""

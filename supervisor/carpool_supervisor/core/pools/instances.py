@@ -14,7 +14,7 @@ Knows nothing of: calls (only that an instance has some), JSON, how processes ar
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from carpool_protocol.ids import InstanceId, instance_of
+from carpool_protocol.ids import InstanceId, PoolKey, instance_of
 from carpool_protocol.link.messages import Catalog, NodeSession
 from carpool_supervisor.core.calls import ask_evidence
 from carpool_supervisor.core.calls.dispatcher import Dispatcher
@@ -22,6 +22,7 @@ from carpool_supervisor.core.calls.leases import Leases
 from carpool_supervisor.core.calls.refusals import (
     died_text,
     ended_text,
+    instance_silence,
     left_out_text,
     loss_fault,
     telling_stderr_line,
@@ -39,7 +40,8 @@ from carpool_supervisor.core.model.effects import (
 from carpool_supervisor.core.model.events import InstanceExited, InstanceSpawned, SpawnFailed, StdinBroken
 from carpool_supervisor.core.model.lifecycle import ACTIVE, ENDING, InstanceState, LifecycleEvent
 from carpool_supervisor.core.model.loss_causes import LossCause
-from carpool_supervisor.core.model.pool import MAX_ABANDONED, Instance, Pool, Pools, mark_not_plain
+from carpool_supervisor.core.model.pool import MAX_ABANDONED, Instance, Pool
+from carpool_supervisor.core.model.pool_table import Pools
 from carpool_supervisor.core.model.timer_kinds import ALL, SupervisorTimers
 from carpool_supervisor.core.pools import demand
 from carpool_supervisor.core.pools.circuit_breaker import CircuitBreakers
@@ -51,6 +53,10 @@ MAX_ENDED_AT_NODES: Final = 500
 STDOUT_GRACE_S: Final = 1.0
 """The time for an instance to end after its stdout was closed, or its stdin with no call in flight. Usually
 it is just ending, and its exit explains more.
+"""
+SILENT_GREETING_S: Final = 9.0
+"""After this long a server that has written nothing since it was greeted is told. A little less than a list
+and a first call wait (`list_wait_s`), so that these can say it.
 """
 STDIN_GRACE_S: Final = 5.0
 """The time in which answers may still come after stdin was closed, by carpool or by the server."""
@@ -121,19 +127,24 @@ class Instances:
         instance = Instance(instance_of(self._supervisor, self._started), pool, pool.generations, now)
         self.by_id[instance.id] = instance
         pool.instances[instance.id] = instance
+        self.start_queue.process_count += instance.is_process
+        pool.touch()
         instance.update_review()
         self.phase_timers.arm(instance.id, now, pool.start_limit_s())
         self._watch(now)
         era = instance.era = first_greeting(pool)
-        self._emit(Spawn(instance.id, pool.key, pool.server, instance.generation, era))
+        version = instance.offered_version
+        self._emit(Spawn(instance.id, pool.key, pool.server, instance.generation, era, version))
         return instance
 
     def instance_spawned(self, instance: Instance, event: InstanceSpawned, now: float) -> None:
         """The process of the instance runs, or its session at another node is open."""
         instance.pid, instance.node, instance.node_session = event.pid, event.node, event.node_session
+        self.start_queue.instance_spawned(instance.pool)
         if instance.state is InstanceState.SPAWNING:
             instance.transition(LifecycleEvent.SPAWNED)
             self.era_greetings.instance_spawned(instance, now)
+            self._timers.arm("silent_greeting", instance.id, now, SILENT_GREETING_S)
 
     def node_sessions(self) -> dict[InstanceId, NodeSession]:
         """Return the instances that are sessions at other nodes, or were until lately."""
@@ -153,9 +164,10 @@ class Instances:
         pool.ever_fit = True
         pool.serving.append(instance)
         self.phase_timers.disarm(instance.id)
+        self._timers.disarm("silent_greeting", instance.id)
         if instance.is_stdin_closed:  # it has answered everything that it had read, and can be given no more
             self._end_within(instance, STDOUT_GRACE_S, now)
-        self.start_queue.greeting_turns.disarm(instance.id)
+        self.start_queue.instance_greeted(instance)
         self._log(instance, f"has greeted ({catalog.era} era) and serves")
         self.update_catalog(pool, catalog, now)
         self.breakers.instance_greeted(instance, now)
@@ -182,6 +194,8 @@ class Instances:
         a reload.
         """
         pool.update_sharing()
+        if pool.queue and not pool.plain:
+            self._pools.note_waiting(pool)
         if pool.mode != "session":
             self._leases.withdraw_pool(pool.key)
             for instance in list(pool.serving):
@@ -293,7 +307,7 @@ class Instances:
         elif instance.state is InstanceState.SERVING and len(instance.abandoned) >= MAX_ABANDONED:
             instance.note_end(f"{MAX_ABANDONED} calls that had ended could still run on it")
             self.drain(instance, now)
-            self.start_queue.enqueue(instance.pool)
+            self.start_queue.enqueue(instance.pool, now)
             self.start_queue.start_queued(now)
 
     def instance_exited(self, instance: Instance, event: InstanceExited, now: float) -> None:
@@ -303,6 +317,8 @@ class Instances:
             instance.state in ENDING or instance.state is InstanceState.DRAINING or self.start_queue.closed
         )
         never_fit = instance.fit_at is None
+        was_greeted = instance.state is InstanceState.GREETING
+        has_answered = instance.has_answered
         failure = instance.failure
         if failure is None and not asked:
             failure = f"{event.how} before it had greeted" if never_fit else event.how
@@ -316,9 +332,12 @@ class Instances:
             self._leases.mark_unused(instance.id)
         self._remove(instance)
         self._dispatcher.instance_lost(instance, event.unwritten, loss_fault(pool), text, now)
-        forgiven = self.era_greetings.instance_ended(
-            instance, by_itself=instance.failure is None and not asked
-        )
+        by_itself = instance.failure is None and not asked
+        forgiven = self.era_greetings.instance_ended(instance, by_itself=by_itself)
+        if failure is not None and not forgiven:
+            forgiven = self.era_greetings.offers_other_version(
+                instance, failure, ended_greeting=by_itself and was_greeted and not event.refused_nothing
+            )
         if failure is None or failure is instance.failure:
             reason = f": {instance.end_reason}" if instance.end_reason else ""
             self._log(instance, f"{event.how}{'' if failure else f', as carpool asked it to{reason}'}")
@@ -326,14 +345,24 @@ class Instances:
             pool.stderr = event.stderr.splitlines()[-20:]
             words = telling_stderr_line(event.stderr) if never_fit else ""
             self.breakers.instance_failed(
-                instance, failure, event.jitter, now, hopeless=event.is_final, words=words
+                instance,
+                failure,
+                event.jitter,
+                now,
+                hopeless=event.is_final,
+                has_answered=has_answered,
+                words=words,
             )
         self._after_exit(pool, now)
 
     def spawn_failed(self, instance: Instance, event: SpawnFailed, now: float) -> None:
-        """The process could not be started. A retry helps only if the machine was at a limit."""
+        """The process could not be started. A shortage is no failure of the server: it waits for room."""
         self._remove(instance)
-        if not self.start_queue.closed:
+        if event.shortage and not self.start_queue.closed:
+            pool = instance.pool
+            if self.start_queue.start_failed_for_room(pool, event.text, now):
+                self._emit(WriteLogLine("warning", f"{pool.server} waits: it {event.text}", pool.server))
+        elif not self.start_queue.closed:
             self.breakers.instance_failed(instance, event.text, event.jitter, now, hopeless=not event.passing)
         self._after_exit(instance.pool, now)
 
@@ -342,7 +371,7 @@ class Instances:
         self._emit(WriteLogLine("info", f"{server} #{instance.id} {text}", server, instance.id))
 
     def _after_exit(self, pool: Pool, now: float) -> None:
-        self.start_queue.enqueue(pool)
+        self.start_queue.enqueue(pool, now)
         self.start_queue.start_queued(now)
 
     def _remove(self, instance: Instance) -> None:
@@ -351,6 +380,7 @@ class Instances:
         instance.transition(LifecycleEvent.EXITED)
         self.phase_timers.disarm(instance.id)
         del self.by_id[instance.id]
+        self.start_queue.process_count -= instance.is_process
         if instance.node:
             self._ended_at_nodes[instance.id] = NodeSession(instance.node, instance.node_session)
             if len(self._ended_at_nodes) > MAX_ENDED_AT_NODES:
@@ -361,6 +391,7 @@ class Instances:
         self._emit(ReleaseInstance(instance.id))
 
     def _leaves_service(self, instance: Instance) -> None:
+        self._timers.disarm("silent_greeting", instance.id)
         self.start_queue.greeting_turns.disarm(instance.id)
         if instance.state is InstanceState.SERVING:
             instance.pool.serving.remove(instance)
@@ -369,7 +400,7 @@ class Instances:
     def _end_lease(self, instance: Instance, cause: LossCause) -> None:
         """End the lease of this instance."""
         if self._leases.instance_lost(instance.id, cause) is not None:
-            mark_not_plain(instance.pool.server, self._pools)
+            self._pools.lease_ended(instance.pool.server)
 
     def shrink(self, pool: Pool, now: float) -> None:
         """End instances above the allowed number, leased ones last."""
@@ -383,6 +414,22 @@ class Instances:
             self.wind_down(instance, now)
         pool.target = min(pool.target, pool.max_instances)
 
+    def list_requested(self, instance: Instance, now: float) -> None:
+        """A list request was sent to it, or the open one has ended."""
+        if instance.list_request and instance.state is InstanceState.GREETING:
+            self._timers.arm("silent_greeting", instance.id, now, SILENT_GREETING_S)
+
+    def tell_silence(self, instances: Iterable[InstanceId], now: float) -> None:
+        """Tell that these have not answered their greeting, or a list that it needs, as far as that is so."""
+        for instance_id in instances:
+            instance = self.by_id[instance_id]
+            instance.is_silence_told = True
+            instance.pool.touch()
+            if silence := instance_silence(instance, now):
+                server = instance.pool.server
+                text = f"{server} #{instance.id} {silence}"
+                self._emit(WriteLogLine("warning", text, server, instance.id))
+
     # --- timeouts --------------------------------------------------------------------------------------
 
     def end_phases(self, instances: Iterable[InstanceId], now: float) -> None:
@@ -392,8 +439,9 @@ class Instances:
 
     def check_all(self, now: float) -> None:
         """End instances that are idle for too long, and probe or end silent ones."""
+        surplus: dict[PoolKey, int] = {}
         for instance in list(self.by_id.values()):
-            self._recheck(instance, now)
+            self._recheck(instance, surplus, now)
         self._watch(now)
 
     def _phase_over(self, instance: Instance, now: float) -> None:
@@ -429,13 +477,24 @@ class Instances:
             case InstanceState.GONE:
                 pass
 
-    def _recheck(self, instance: Instance, now: float) -> None:
+    def _may_end(self, instance: Instance, surplus: dict[PoolKey, int]) -> bool:
+        """True if its pool can do without it once it is idle. A lease has an idle limit of its own.
+        `surplus`: of each pool, the number of instances that it can do without, as far as it is known.
+        """
+        if instance.limit_reached or self._leases.holder(instance.id) is not None:
+            return False
+        pool = instance.pool
+        if pool.key not in surplus:
+            surplus[pool.key] = pool.active_count() - demand.kept_instances(pool, self._leases)
+        return surplus[pool.key] > 0
+
+    def _recheck(self, instance: Instance, surplus: dict[PoolKey, int], now: float) -> None:
         if instance.state is not InstanceState.SERVING:
             return
         self.breakers.recheck(instance, now)
-        may_end = not instance.limit_reached and demand.may_end(instance, self._leases)
-        match judge_liveness(instance, now, may_end=may_end):
+        match judge_liveness(instance, now, may_end=lambda: self._may_end(instance, surplus)):
             case LivenessVerdict.END_IDLE:
+                surplus.pop(instance.pool.key, None)
                 instance.note_end("it was not used for a while (pool.idle_s)")
                 self.end_without_replacement(instance, now)
             case LivenessVerdict.PROBE:
@@ -452,7 +511,8 @@ class Instances:
         """Ping the instance, unless a ping is open."""
         if instance.state is InstanceState.SERVING and instance.probed_at is None:
             instance.probed_at = now
-            self._emit(WriteProbe(instance.id))
+            instance.pings += 1
+            self._emit(WriteProbe(instance.id, instance.pings))
 
     def suspend_until_probed(self, instance: Instance, now: float) -> None:
         """Place nothing on it before it has answered a ping: it may have died unnoticed (rule 8)."""
@@ -463,6 +523,9 @@ class Instances:
     def output_received(self, instance: Instance, now: float) -> None:
         """The instance wrote something, so it is alive."""
         instance.last_output_at = now
+        if instance.is_silence_told:
+            instance.is_silence_told = False
+            instance.pool.touch()
         if instance.probed_at is not None:
             instance.probed_at = None
             if instance.suspended:
@@ -493,6 +556,7 @@ class Instances:
         """Assert every invariant."""
         self.era_greetings.check()
         self.breakers.check(self._pools)
+        assert self.start_queue.process_count == sum(each.is_process for each in self.by_id.values())
         assert self.start_queue.process_count <= self._most + 1, "more processes than the cap"
         for instance in self.by_id.values():
             self.check_instance(instance)

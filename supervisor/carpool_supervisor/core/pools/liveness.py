@@ -9,6 +9,7 @@ answers no probe.
 Knows nothing of: why reading was paused, the content of asks, how an instance is ended.
 """
 
+from collections.abc import Callable
 from enum import Enum, auto
 
 from carpool_supervisor.core.model.pool import Instance
@@ -28,12 +29,14 @@ class LivenessVerdict(Enum):
     """It is silent for longer than any call may take."""
 
 
-def judge_liveness(instance: Instance, now: float, *, may_end: bool) -> LivenessVerdict:
-    """Judge the silence of a serving instance at this moment. `may_end`: its pool can do without it."""
+def judge_liveness(instance: Instance, now: float, *, may_end: Callable[[], bool]) -> LivenessVerdict:
+    """Judge the silence of a serving instance at this moment. `may_end`: true if its pool can do without it;
+    asked of an idle one only.
+    """
     pool = instance.pool
     policy = pool.policy
     idle = not instance.is_busy and now - instance.idle_since >= policy.idle_s
-    if idle and may_end and not pool.queue:
+    if idle and not pool.queue and may_end():
         return LivenessVerdict.END_IDLE
     if instance.unread_since is not None:
         return LivenessVerdict.NOTHING

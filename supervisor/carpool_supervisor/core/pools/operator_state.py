@@ -55,6 +55,8 @@ def _effect_of(pool: Pool, verb: str, generation: int) -> tuple[bool, str] | Non
         return False, "was stopped meanwhile"
     if pool.restart.breaker == "open":
         return False, cannot_start_text(pool)
+    if verb == "start" and pool.relisting in pool.serving:
+        return None
     if pool.serving and (verb == "start" or any(i.generation > generation for i in pool.serving)):
         return True, "serving"
     return None

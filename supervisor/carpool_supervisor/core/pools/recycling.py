@@ -26,7 +26,8 @@ from carpool_supervisor.core.model.instance_limits import (
     rss_limit_reached,
 )
 from carpool_supervisor.core.model.lifecycle import InstanceState
-from carpool_supervisor.core.model.pool import Instance, Pool, Pools
+from carpool_supervisor.core.model.pool import Instance, Pool
+from carpool_supervisor.core.model.pool_table import Pools
 from carpool_supervisor.core.model.timer_kinds import ALL, SupervisorTimers
 from carpool_supervisor.core.pools.instances import Instances
 
@@ -100,9 +101,9 @@ class Recycling:
         instance.limit_reached = reached
         if instance in pool.serving and (pool.stop_first or pool.mode == "session"):
             self._drain_worn(instance, now)
-        self._instances.start_queue.enqueue(pool)
+        self._instances.start_queue.enqueue(pool, now)
         self._instances.start_queue.start_queued(now)
-        self._watch(now)
+        self.watch(now)
 
     def _should_wait(self, instance: Instance, now: float) -> bool:
         """True if it is better to wait for a moment in which no call runs there."""
@@ -114,7 +115,7 @@ class Recycling:
         if now >= instance.recycle_pending_since + pool.policy.drain_s:
             return False
         instance.review_from = 0  # any answer may be that of the last call
-        self._watch(now)
+        self.watch(now)
         return True
 
     # --- replacement -------------------------------------------------------------------------------------
@@ -122,7 +123,8 @@ class Recycling:
     def instance_greeted(self, instance: Instance, now: float) -> None:
         """A new instance is fit, perhaps as the replacement of a worn one."""
         self._end_replaced(instance.pool, now)
-        self._watch(now)
+        if _has_limits(instance.pool):
+            self.watch(now)
 
     def check_ages(self, now: float) -> None:
         """Check the ages of instances, and the replacements that were put off."""
@@ -131,7 +133,7 @@ class Recycling:
                 self.recheck(instance, now)
         for pool in self._pools.values():
             self._end_replaced(pool, now)
-        self._watch(now)
+        self.watch(now)
 
     def _end_replaced(self, pool: Pool, now: float) -> None:
         """End the worn instance once enough others serve."""
@@ -144,7 +146,8 @@ class Recycling:
         instance.note_end(instance.limit_reached)  # until now, something else could end it
         self._instances.drain(instance, now)
 
-    def _watch(self, now: float) -> None:
+    def watch(self, now: float) -> None:
+        """See that ages are checked in time, if any running instance has a limit."""
         if self._timers.has("recycling_check", ALL):
             return
         running = {each.pool.key: each.pool for each in self._instances.by_id.values()}

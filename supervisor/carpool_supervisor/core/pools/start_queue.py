@@ -2,34 +2,43 @@
 the process cap.
 
 A pool with fewer active instances than its target is in the queue or in backoff, never forgotten. A greeting
-uses one of few places, but only for a while, so a server that never greets blocks no other
-(docs/decisions/0004). At the cap the least recently used idle instance makes room (rule 14) for an instance
-with work to do, never for a spare. Processes that are ending count as room already, each for one needed
-start. A draining one counts only if otherwise a busy instance or a lease had to end. Needs come before spares
-(`demand`): a spare starts only if no pool in the queue waits for room, or it would take the room that another
-instance was ended for. Among needs, those with a waiting call come first, because a start that only reads a
-catalog may install packages for minutes.
+uses one of few turns, but only for a while. Pools start one instance each, in turn, and those that want many
+leave a turn to others: a server that never greets costs another one a turn at most, however many of its
+instances are wanted (docs/decisions/0004). At the cap other instances end to make room (`process_room`) for
+an instance with work to do, never for a spare. Needs come before spares (`demand`): a spare starts only if no
+pool in the queue waits for a turn or for room, or it would take the room that another instance was ended for.
+Among needs, those with a waiting call come first, because a start that only reads a catalog may install
+packages for minutes.
+
+One pass looks at few pools, however many are queued: it ends with the last free turn, and once no room can be
+made it goes on with pools that have an instance already or a line of leases.
+
+A start that fails for want of descriptors, processes or memory lowers the cap to the number of processes that
+run, until `SHORTAGE_S` later: room is made as at the cap, and the start is tried again.
 
 Knows nothing of: calls, how instances end, failures.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Final
 
-from carpool_protocol.ids import InstanceId, PoolKey, SessionId
+from carpool_protocol.ids import InstanceId, PoolKey
 from carpool_supervisor.core.calls.leases import Leases
 from carpool_supervisor.core.model.breaker_policy import after_pause
-from carpool_supervisor.core.model.lifecycle import ENDING, InstanceState
+from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.loss_causes import LossCause
-from carpool_supervisor.core.model.pool import Instance, Pool, Pools
-from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
+from carpool_supervisor.core.model.pool import Instance, Pool
+from carpool_supervisor.core.model.pool_table import Pools
+from carpool_supervisor.core.model.timer_kinds import ALL, SupervisorTimers
 from carpool_supervisor.core.pools.demand import needed_instances
+from carpool_supervisor.core.pools.process_room import RoomSearch
+from carpool_supervisor.core.pools.start_line import StartLine
 
 GREETING_TURN_S: Final = 5.0
 """After this long a greeting no longer holds up the next start."""
-LEAVING: Final = ENDING | {InstanceState.DRAINING}
-"""The states of a process that is ending."""
+SHORTAGE_S: Final = 2.0
+"""After this long without room a start is tried again."""
 
 
 class StartQueue:
@@ -52,26 +61,85 @@ class StartQueue:
         self._drain = drain
         self.max_processes = 64
         self.max_greeting = 3
-        self._queue: OrderedDict[PoolKey, None] = OrderedDict()
+        self._asked = StartLine()
+        """Queued pools in which a call waits for an instance."""
+        self._unasked = StartLine()
+        """Further ones in need of an instance: they are wanted for their catalogs."""
+        self._wishes = StartLine()
+        """Those that lack no more than a spare."""
+        self._remote: dict[PoolKey, None] = {}
+        """Those whose instances are sessions at other nodes: these need no turn and no room here."""
+        self._turns: Counter[PoolKey] = Counter()
+        """The number of turns that each pool has, in the running pass."""
+        self.process_count = 0
+        """The number of instances that are processes of this machine."""
         self.greeting_turns = timers.of("greeting_turn")
-        """Greetings that still use one of the `max_greeting` places (rule 2)."""
+        """Greetings that still use one of the `max_greeting` turns (rule 2)."""
         self.backoffs = timers.of("start_backoff")
         """Pools in backoff."""
+        self._shortage = timers.of("shortage")
+        self._possible: int | None = None
+        """The number of processes that could run when a start failed for want of room; None: no start has."""
+        self._short: dict[PoolKey, Pool] = {}
+        """Pools of which a start failed for want of room."""
+        self.waits_for_room = False
+        """A pool in need had no room in the last pass: an instance that falls idle may make some."""
         self.closed = False
-        self._promised = 0
-        """Needed starts, in one pass of `start_queued`, that wait for the end of a process that is already
-        ending.
-        """
 
-    def enqueue(self, pool: Pool) -> None:
-        """Queue the pool if it has too few instances."""
-        if falls_short(pool):
-            self._queue[pool.key] = None
+    def enqueue(self, pool: Pool, now: float) -> None:
+        """Queue the pool if it has too few instances, after its backoff."""
+        if not falls_short(pool):
+            return
+        key = pool.key
+        if pool.not_before > now:
+            self._remove(key)
+            self.backoffs.arm(key, now, pool.not_before - now)
+        elif pool.is_remote:
+            self._remote[key] = None
+        elif not self._is_in_need(pool):
+            if key not in self._asked and key not in self._unasked:
+                self._wishes.add(pool)
+        elif pool.queue:
+            self._move(pool, self._asked)
+        elif key not in self._asked:
+            self._move(pool, self._unasked)
+
+    def _move(self, pool: Pool, line: StartLine) -> None:
+        """Move a pool to this line, where it keeps its place if it is there already."""
+        for other in (self._asked, self._unasked, self._wishes):
+            if other is not line:
+                other.discard(pool.key)
+        line.add(pool)
+
+    def _remove(self, key: PoolKey) -> None:
+        for line in (self._asked, self._unasked, self._wishes):
+            line.discard(key)
+        self._remote.pop(key, None)
 
     def move_to_front(self, pool: Pool) -> None:
-        """Move the pool to the head of the queue if it is queued."""
-        if pool.key in self._queue:
-            self._queue.move_to_end(pool.key, last=False)
+        """Move the pool to the head of its line if it is queued."""
+        for line in (self._asked, self._unasked):
+            line.move(pool.key, last=False)
+
+    def instance_greeted(self, instance: Instance) -> None:
+        """The instance has greeted: its turn, if it has it still, is free."""
+        if self.greeting_turns.disarm(instance.id):
+            self._set_slow(instance.pool, is_slow=False)
+
+    def turns_used_up(self, instances: Iterable[InstanceId]) -> None:
+        """These instances have had their whole turn without greeting. It is free for others."""
+        for each in instances:
+            if each in self._instances:
+                self._set_slow(self._instances[each].pool, is_slow=True)
+
+    def _set_slow(self, pool: Pool, *, is_slow: bool) -> None:
+        """Note if the pool is slow to greet, which decides its place in its line."""
+        if pool.is_slow_to_greet == is_slow:
+            return
+        pool.is_slow_to_greet = is_slow
+        for line in (self._asked, self._unasked, self._wishes):
+            if pool.key in line:
+                line.add(pool)
 
     def breaker_opened(self, pool: Pool, now: float) -> None:
         """The circuit breaker of the pool is open: start nothing before it is half open."""
@@ -81,16 +149,44 @@ class StartQueue:
 
     def drop(self, key: PoolKey) -> None:
         """Start nothing for this pool, now or after its backoff."""
-        self._queue.pop(key, None)
+        self._remove(key)
         self.backoffs.disarm(key)
 
     def close(self) -> None:
         """Start nothing any more."""
         self.closed = True
+        self.end_shortage()
+        self._shortage.disarm(ALL)
         for key in list(self._pools):
             self.drop(key)
 
-    def end_backoffs(self, pools: Iterable[PoolKey]) -> None:
+    def start_failed_for_room(self, pool: Pool, text: str, now: float) -> bool:
+        """A start of this pool has failed for want of room; `text`: why, as a clause. Returns True if that is
+        new.
+        """
+        self._possible = count = self.process_count
+        self._shortage.arm(ALL, now, SHORTAGE_S)
+        is_new = not pool.shortage
+        processes = "1 process of a server" if count == 1 else f"{count} processes of servers"
+        pool.shortage = f"Carpool can run {processes} now: another one {text}."
+        self._short[pool.key] = pool
+        return is_new
+
+    def instance_spawned(self, pool: Pool) -> None:
+        """A process of this pool runs. Others of its starts may have failed just before."""
+        if self._possible is None:
+            pool.shortage = ""
+
+    def end_shortage(self) -> None:
+        """Try starts again up to the process cap."""
+        self._possible = None
+        for key, pool in list(self._short.items()):
+            if not pool.queue:
+                pool.shortage = ""
+            if not pool.shortage:
+                del self._short[key]
+
+    def end_backoffs(self, pools: Iterable[PoolKey], now: float) -> None:
         """Queue these pools again; a pool whose circuit breaker was open long enough tries one start."""
         for key in pools:
             pool = self._pools[key]
@@ -99,28 +195,23 @@ class StartQueue:
                 always = pool.policy.min_instances or pool.policy.auto_connect
                 if pool.start_wanted or always or pool.serving:
                     pool.target = max(pool.target, 1)
-            self.enqueue(pool)
+            pool.touch()
+            self.enqueue(pool, now)
 
     def start_queued(self, now: float) -> None:
         """Start as much of the queue as is allowed: needs first, then spares."""
+        self.waits_for_room = False
         if self.closed:
             return
-        self._promised = 0
-        waits_for_room = False
-        for key in sorted(self._queue, key=self._is_unasked):
+        for key in list(self._remote):
             pool = self._ready(key, now)
-            if pool is None:
-                continue
-            if not self._fill_needs(pool, now):
-                return
-            waits_for_room = waits_for_room or self._is_in_need(pool)
-        if not waits_for_room:
+            while pool is not None and falls_short(pool) and (self._possible is None or self._has_room(pool)):
+                self._begin(pool, now)
+        if not self._has_free_turn() or not (self._asked or self._unasked or self._wishes):
+            return
+        self._turns = Counter(self._instances[each].pool.key for each in self.greeting_turns.armed)
+        if not self._fill_needs(now):
             self._fill_wishes(now)
-
-    def _is_unasked(self, key: PoolKey) -> bool:
-        """True if no call waits for an instance: it is wanted for its catalog, or as a spare."""
-        pool = self._pools.get(key)
-        return pool is None or not pool.queue
 
     def _ready(self, key: PoolKey, now: float) -> Pool | None:
         """The queued pool if it may start an instance now. A pool that has enough, or backs off, leaves the
@@ -128,10 +219,10 @@ class StartQueue:
         """
         pool = self._pools.get(key)
         if pool is None or not falls_short(pool):
-            self._queue.pop(key, None)
+            self._remove(key)
             return None
         if pool.not_before > now:
-            del self._queue[key]
+            self._remove(key)
             self.backoffs.arm(key, now, pool.not_before - now)
             return None
         return None if self._must_wait_for_others(pool) else pool
@@ -145,155 +236,135 @@ class StartQueue:
     def _is_in_need(self, pool: Pool) -> bool:
         return falls_short(pool) and pool.active_count() < needed_instances(pool, self._leases)
 
-    def _fill_needs(self, pool: Pool, now: float) -> bool:
-        """Start needed instances. Returns False if no pool may start anything now."""
-        while self._is_in_need(pool):
-            if not self._may_greet(pool):
-                return False
-            if not self._has_room(pool):
-                self._make_room(pool, now)
-                return True
-            self._begin(pool, now)
-        return True
+    def _fill_needs(self, now: float) -> bool:
+        """Start needed instances. Returns True if no spare may start: a need waits for a turn or for room."""
+        if not (self._asked or self._unasked):
+            return False
+        room = RoomSearch(self._pools, self._instances, self._leases, self._drain)
+        waits: set[PoolKey] = set()
+        has_started = True
+        while has_started:  # one start of each pool, then the next
+            has_started = False
+            for key in self._needy(room, waits, now):
+                pool = self._ready(key, now)
+                if pool is None:
+                    continue
+                if not self._is_in_need(pool):
+                    self._move(pool, self._wishes)
+                elif not self._has_free_turn():
+                    return True
+                elif not self._may_greet(pool):
+                    waits.add(key)
+                elif not self._has_room(pool):
+                    self._make_room(pool, room, now)
+                    self.waits_for_room = True
+                    waits.add(key)
+                else:
+                    self._begin(pool, now)
+                    has_started = True
+                    if falls_short(pool) and not self._is_in_need(pool):
+                        self._move(pool, self._wishes)
+        skipped = (self._asked.has_slow or self._unasked.has_slow) and not self._may_slow_greet()
+        return bool(waits) or skipped
 
-    def _fill_wishes(self, now: float) -> None:
-        for key in list(self._queue):
-            pool = self._ready(key, now)
-            while pool is not None and falls_short(pool):
-                if not self._may_greet(pool):
-                    return
-                if not self._has_room(pool):
-                    break
-                self._begin(pool, now)
-
-    def _begin(self, pool: Pool, now: float) -> None:
-        instance = self._start(pool, now)
-        if not pool.is_remote:
-            self.greeting_turns.arm(instance.id, now, GREETING_TURN_S)
-        if not falls_short(pool):
-            self._queue.pop(pool.key, None)
-
-    def _may_greet(self, pool: Pool) -> bool:
-        """True if another instance may start now; a session at another node costs no start here."""
-        return pool.is_remote or len(self.greeting_turns) < self.max_greeting
-
-    def _has_room(self, pool: Pool) -> bool:
-        """True if the process cap leaves room for another instance of the pool."""
-        return pool.is_remote or self.process_count < self._cap_for(pool)
-
-    @property
-    def process_count(self) -> int:
-        """Return the number of instances that are processes of this machine."""
-        return len(self._instances) - sum(
-            len(pool.instances) for pool in self._pools.values() if pool.is_remote
-        )
-
-    def _cap_for(self, pool: Pool) -> int:
-        """The process cap for this pool. A replacement may exceed it by one, or a full machine could never
-        restart anything.
+    def _needy(self, room: RoomSearch, waits: Set[PoolKey], now: float) -> Iterator[PoolKey]:
+        """The queued pools in need that do not wait already, in order: those last that have all turns but
+        one. Once no room can be made for pools without an instance, only those that have one, and those with
+        a line of leases, which may get one of whoever holds most.
         """
-        replaces = any(i.limit_reached or i.state is InstanceState.DRAINING for i in pool.instances.values())
-        return self.max_processes + (1 if replaces else 0)
+        seen = set(waits)
+        greedy: list[PoolKey] = []
+        for line in (self._asked, self._unasked):
+            for key in line.keys(with_slow=self._may_slow_greet()):
+                if room.is_exhausted:
+                    break
+                pool = self._pools.get(key)
+                if line is self._asked and pool is not None and not pool.queue:
+                    self._move(pool, self._unasked)  # its calls went elsewhere, or were cancelled
+                elif key not in seen:
+                    seen.add(key)
+                    if self._turns[key] < self._most_turns():
+                        yield key
+                    else:
+                        greedy.append(key)
+        if not room.is_exhausted:
+            yield from greedy
+        else:
+            seen.difference_update(greedy)
+            present = [instance.pool.key for instance in self._instances.values() if instance.is_process]
+            for key in (*present, *room.sharing_pools(now)):
+                if key not in seen and (key in self._asked or key in self._unasked):
+                    seen.add(key)
+                    yield key
 
-    def _make_room(self, needy: Pool, now: float) -> None:
+    def _make_room(self, needy: Pool, room: RoomSearch, now: float) -> None:
         """End as many instances as this pool lacks, minus those that are ending already. Of instances whose
         end costs a session something, only one ends at a time, because the need may be over by then.
         """
-        more = (
-            needed_instances(needy, self._leases) - needy.active_count()
-            if needy.restart.breaker == "closed"
-            else 1
-        )
-        for _ in range(min(more, self.max_greeting - len(self.greeting_turns))):
-            if not self._is_room_coming(needy, ENDING):
-                found = self._idle_victim(needy)
-                if found is None and not self._is_room_coming(needy, LEAVING):
-                    found = None if self._is_any_ending() else self._costly_victim(needy)
-                    if found is None:
-                        return
-                if found is not None:
-                    victim, cause = found
-                    if victim.pool is not needy and victim.is_counted:
-                        victim.pool.target = max(victim.pool.active_count() - 1, 0)
-                    self._drain(victim, now, cause)
-            self._promised += 1
+        more = 1
+        if needy.restart.breaker == "closed":
+            more = needed_instances(needy, self._leases) - needy.active_count()
+        turns = self.max_greeting - len(self.greeting_turns)
+        room.make_room(needy, min(more, turns), self._cap_for(needy) - self.process_count, now)
 
-    def _is_room_coming(self, needy: Pool, states: Collection[InstanceState]) -> bool:
-        """True if a process in one of these states leaves room that no other need waits for. A worn one does
-        not count: it may drain for a day.
+    def _fill_wishes(self, now: float) -> None:
+        has_started = True
+        while has_started:
+            has_started = False
+            for key in self._wishes.keys(with_slow=self._may_slow_greet()):
+                if not self._has_free_turn():
+                    return
+                pool = self._ready(key, now)
+                if pool is not None and self._may_greet(pool) and self._has_room(pool):
+                    self._begin(pool, now)
+                    has_started = True
+
+    def _begin(self, pool: Pool, now: float) -> None:
+        instance = self._start(pool, now)
+        if instance.is_process:
+            self.greeting_turns.arm(instance.id, now, GREETING_TURN_S)
+            self._turns[pool.key] += 1
+        if not falls_short(pool):
+            self._remove(pool.key)
+        for line in (self._asked, self._unasked, self._wishes):
+            line.move(pool.key, last=True)
+
+    def _has_free_turn(self) -> bool:
+        """True if another process may start now; a session at another node costs no start here."""
+        return len(self.greeting_turns) < self.max_greeting
+
+    def _most_turns(self) -> int:
+        """The most turns of one pool while others wait, and of all pools together that are slow to greet."""
+        return max(self.max_greeting - 1, 1)
+
+    def _may_slow_greet(self) -> bool:
+        """True if a pool that is slow to greet may take another turn."""
+        slow = sum(self._instances[each].pool.is_slow_to_greet for each in self.greeting_turns.armed)
+        return slow < self._most_turns()
+
+    def _may_greet(self, pool: Pool) -> bool:
+        """True if this pool may take a turn now."""
+        return self._has_free_turn() and (not pool.is_slow_to_greet or self._may_slow_greet())
+
+    def _has_room(self, pool: Pool) -> bool:
+        """True if the process cap leaves room for another instance of the pool."""
+        return self.process_count < self._cap_for(pool)
+
+    def _cap_for(self, pool: Pool) -> int:
+        """The process cap for this pool. A replacement may exceed it by one, or a full machine could never
+        restart anything. No cap exceeds what is possible now.
         """
-        leaving = sum(
-            i.state in states and not (i.limit_reached and i.state is InstanceState.DRAINING)
-            for i in self._instances.values()
-            if not i.pool.is_remote
-        )
-        return self.process_count - leaving + self._promised < self._cap_for(needy)
-
-    def _is_any_ending(self) -> bool:
-        return any(i.state in ENDING for i in self._instances.values())
-
-    def _idle_victim(self, needy: Pool) -> tuple[Instance, LossCause] | None:
-        """An instance that may end at no cost (rule 14): the least recently used idle one without a holder;
-        else one that is only starting to be a spare.
-        """
-        idle = [i for i in self._free(needy) if _can_spare(i)]
-        if idle:
-            return min(idle, key=lambda i: i.idle_since), "room"
-        spare = self._spare_to_be(needy)
-        return None if spare is None else (spare, "room")
-
-    def _costly_victim(self, needy: Pool) -> tuple[Instance, LossCause] | None:
-        """The instance to end if none is idle: one that a session holds idle while it waits for another. For
-        a pool without any instance also one of several of another pool, so that every server with demand gets
-        one.
-        """
-        yielding = self._leases.pick_victim(self._waiting_for_more())
-        if yielding is not None:
-            return self._instances[yielding], "needed"
-        if needy.active_count():
-            return None
-        several = [i for i in self._free(needy) if i.pool.active_count() > 1]
-        if several:
-            return max(several, key=lambda i: i.pool.active_count()), "room"
-        held = [
-            i for i in self._others(needy) if i.pool.active_count() > 1 and not self._leases.is_busy(i.id)
-        ]
-        return (min(held, key=lambda i: i.idle_since), "room") if held else None
-
-    def _others(self, needy: Pool) -> list[Instance]:
-        """The serving instances of other pools."""
-        return [
-            i
-            for i in self._instances.values()
-            if i.state is InstanceState.SERVING and i.pool is not needy and not i.pool.is_remote
-        ]
-
-    def _free(self, needy: Pool) -> list[Instance]:
-        """Those of them without a holder."""
-        return [i for i in self._others(needy) if self._leases.holder(i.id) is None]
-
-    def _spare_to_be(self, needy: Pool) -> Instance | None:
-        """The youngest instance that has not greeted, of a pool with more than it needs."""
-        for instance in reversed(self._instances.values()):
-            pool = instance.pool
-            starts = instance.state in (InstanceState.SPAWNING, InstanceState.GREETING)
-            others = pool is not needy and not pool.is_remote
-            if starts and others and pool.active_count() > needed_instances(pool, self._leases):
-                return instance
-        return None
-
-    def _waiting_for_more(self) -> set[SessionId]:
-        """The sessions that wait for another instance than the one they hold."""
-        return {
-            session
-            for pool in self._pools.values()
-            for session in pool.queue.sessions()
-            if self._leases.held_instance(session, pool.server) is None
-        }
+        if self._possible is not None and self._possible < self.max_processes:
+            return self._possible
+        replaces = any(i.limit_reached or i.state is InstanceState.DRAINING for i in pool.instances.values())
+        return self.max_processes + (1 if replaces else 0)
 
     def will_start(self, pool: Pool) -> bool:
         """True if this pool will start an instance without another event."""
-        return pool.key in self._queue or pool.key in self.backoffs
+        return any(
+            pool.key in each
+            for each in (self._asked, self._unasked, self._wishes, self._remote, self.backoffs)
+        )
 
 
 def falls_short(pool: Pool) -> bool:
@@ -303,9 +374,3 @@ def falls_short(pool: Pool) -> bool:
     return pool.restart.breaker == "closed" or (
         pool.restart.breaker == "half_open" and not pool.is_being_tried()
     )
-
-
-def _can_spare(instance: Instance) -> bool:
-    pool = instance.pool
-    busy = instance.is_busy or pool.queue or pool.operations
-    return not busy and pool.active_count() > pool.policy.min_instances

@@ -8,18 +8,29 @@ Knows nothing of: the causes of changes, memory and CPU (the shell adds them).
 """
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
-from carpool_protocol.ids import SessionId
+from carpool_protocol.ids import PoolKey, SessionId
 from carpool_protocol.link.messages import Catalog, InstanceReport, OperationEnded, PoolChanged, PoolReport
 from carpool_supervisor.core.calls.leases import Leases
-from carpool_supervisor.core.calls.refusals import last_error, left_out_text, public_error
+from carpool_supervisor.core.calls.refusals import (
+    greeting_silence,
+    instance_silence,
+    last_error,
+    left_out_text,
+    public_error,
+)
 from carpool_supervisor.core.model.effects import AnyEffect
 from carpool_supervisor.core.model.instance_limits import limit_reached
 from carpool_supervisor.core.model.lifecycle import InstanceState
-from carpool_supervisor.core.model.pool import Instance, Pool, Pools
+from carpool_supervisor.core.model.pool import Instance, Pool
+from carpool_supervisor.core.model.pool_table import Pools
 from carpool_supervisor.core.pools import operator_state
 from carpool_supervisor.core.pools.start_queue import StartQueue
 from carpool_supervisor.core.pools.targets import PoolTargets
+
+SILENT: Final = "silent in its greeting"
+"""The announced error of a pool whose server does not answer its greeting; the text of it names a time."""
 
 
 class PoolAnnouncer:
@@ -38,16 +49,29 @@ class PoolAnnouncer:
         for news in pool_changes(pool, now):
             self._emit(news)
 
-    def announce_all(self, now: float) -> None:
-        """Announce the changes of all pools since the last announcements."""
-        pools = list(self._pools.values())
-        if self._targets.retire_all(now):
-            self._start_queue.start_queued(now)  # a pool that is gone may have blocked other starts
-        for pool in pools:
-            if not pool.plain and pool.key in self._pools:
-                self._targets.adjust_pool(pool, now)
-        for pool in pools:
+    def announce_touched(self, now: float) -> None:
+        """Adjust the pools that an event has touched, and announce their changes."""
+        pools, changed = self._pools, dict[PoolKey, Pool]()
+        while pools.touched:  # what one pool releases may serve another
+            touched = pools.take_touched()
+            if self._targets.retire_unwanted(touched, now):
+                self._start_queue.start_queued(now)  # a pool that is gone may have blocked other starts
+            self._targets.adjust_pools([pool for pool in touched if pool.key in pools], now)
+            for pool in touched:
+                changed[pool.key] = pool
+        for pool in changed.values():
             self.announce(pool, now)
+
+    def check(self, now: float) -> None:
+        """Assert that each pool is announced as it is. A pool whose pause has just ended is announced with
+        its timer.
+        """
+        assert not self._pools.touched
+        for pool in self._pools.values():
+            pause_ends = pool.not_before and pool.not_before <= now and self._start_queue.will_start(pool)
+            if pool.wanted and not pause_ends:
+                assert pool.catalog is None or pool.is_catalog_sent, f"{pool.key}: its catalog is unsent"
+                assert not _is_changed(pool, now), f"{pool.key} has changed, and nobody was told"
 
 
 def pool_changes(pool: Pool, now: float) -> Iterator[OperationEnded | Catalog | PoolChanged]:
@@ -59,31 +83,40 @@ def pool_changes(pool: Pool, now: float) -> Iterator[OperationEnded | Catalog | 
     if pool.catalog is not None and not pool.is_catalog_sent:
         pool.is_catalog_sent = True
         yield pool.catalog
+    if not _is_changed(pool, now):
+        return
     state = pool.state_at(now)
-    reason = "" if state == "serving" else last_error(pool)
-    retry_after_s = pool.retry_after_s(now) if state in ("backing_off", "breaker_open") else None
-    announced = pool.announced
-    error = "" if state == "serving" else pool.last_error
-    if (
+    silence = greeting_silence(pool, now)
+    pool.announced_error = _error_to_announce(pool, now)
+    pool.announced = PoolChanged(
+        pool.key,
+        state,
+        "" if state == "serving" else f"It {silence}." if silence else last_error(pool),
+        pool.retry_after_s(now) if state in ("backing_off", "breaker_open") else None,
+        pool.mode,
+        pool.restart.hopeless and state != "serving",
+        pool.both_eras,
+        pool.keeps_state,
+        pool.is_remote,
+    )
+    yield pool.announced
+
+
+def _is_changed(pool: Pool, now: float) -> bool:
+    """True if the pool is in another state than it was announced in."""
+    announced, state = pool.announced, pool.state_at(now)
+    return (
         announced is None
         or (announced.state, announced.mode, announced.both_eras, announced.keeps_state)
         != (state, pool.mode, pool.both_eras, pool.keeps_state)
-        or pool.announced_error != error
-    ):
-        pool.announced_error = error
-        cannot_start = pool.restart.hopeless and state != "serving"
-        pool.announced = PoolChanged(
-            pool.key,
-            state,
-            reason,
-            retry_after_s,
-            pool.mode,
-            cannot_start,
-            pool.both_eras,
-            pool.keeps_state,
-            pool.is_remote,
-        )
-        yield pool.announced
+        or pool.announced_error != _error_to_announce(pool, now)
+    )
+
+
+def _error_to_announce(pool: Pool, now: float) -> str:
+    if pool.state_at(now) == "serving":
+        return ""
+    return SILENT if greeting_silence(pool, now) else pool.last_error
 
 
 def report_pool(pool: Pool, now: float, leases: Leases) -> PoolReport:
@@ -95,13 +128,15 @@ def report_pool(pool: Pool, now: float, leases: Leases) -> PoolReport:
         sharing=pool.mode,
         waiting=len(pool.queue),
         restarts=pool.restart.restarts,
-        last_error=_problem(pool),
+        last_error=greeting_silence(pool, now) or _problem(pool),
         stderr_tail=list(pool.stderr),
         instances=[_instance(each, now, leases) for each in pool.instances.values()],
         verified=pool.verdict.verified,
         asking=pool.asking,
         breaker=pool.restart.breaker,
         retry_after_s=pool.retry_after_s(now),
+        shortage=pool.shortage if pool.queue else "",
+        left_out=left_out_text(pool),
     )
 
 
@@ -142,7 +177,9 @@ def _state_text(instance: Instance, leases: Leases) -> str:
 
 
 def _why(instance: Instance, leases: Leases, now: float) -> str:
-    """The limit for which it drains, if that is the reason."""
+    """The limit for which it drains, if that is the reason; or that it does not answer its greeting."""
+    if instance.is_silent_greeting:
+        return instance_silence(instance, now)
     if (
         instance.limit_reached
         or instance.state is not InstanceState.SERVING

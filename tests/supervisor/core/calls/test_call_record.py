@@ -124,13 +124,47 @@ def test_a_call_that_has_ended_is_told_again_as_often_as_a_broker_asks_and_until
     rig = CallRecordRig()
     rig.call(1)
     said = rig.answer_wire(1)
-    for _ in range(2):
+    for _ in range(3):
         rig.another_broker()
         assert rig.feed(ResumeCall(CallId(1))) == said
     rig.feed(AnswersWritten([CallId(1)]))
     assert rig.another_broker() == ([], [])
     [unknown] = rig.feed(ResumeCall(CallId(1)))
     assert (unknown.fault, unknown.delivered) == ("lost", "maybe")
+
+
+@behaviour("record:two-brokers")
+def test_a_long_answer_that_two_brokers_did_not_settle_is_lost_at_the_third_and_ends_no_more_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("carpool_supervisor.core.calls.call_record.LONG_BYTES", 1)
+    rig = CallRecordRig()
+    for number in (1, 2, 3):
+        rig.call(number)
+    said = rig.answer_wire(1)
+    rig.another_broker()
+    assert rig.feed(ResumeCall(CallId(1))) == said
+    later = rig.answer_wire(2)
+    _, calls = rig.another_broker()
+    assert [(each.call, each.ended) for each in calls] == [(3, False), (1, True), (2, True)]
+    [lost] = rig.feed(ResumeCall(CallId(1)))
+    assert (lost.fault, lost.delivered) == ("lost", "maybe")
+    assert "restarted twice" in lost.text
+    assert rig.feed(ResumeCall(CallId(2))) == later, "no broker before had it sent again"
+    assert rig.feed(ResumeCall(CallId(3))) == [], "an open call is resumed as often as need be"
+    rig.feed(AnswersWritten([CallId(1), CallId(2)]))
+    assert rig.core.record.kept_bytes == 0
+    third = rig.answer_wire(3)
+    rig.another_broker()
+    assert rig.feed(ResumeCall(CallId(3))) == third
+
+
+def test_a_refusal_is_told_to_every_broker_because_it_is_carpools_own() -> None:
+    rig = CallRecordRig()
+    said = rig.call(1, key=OTHER)
+    for _ in range(3):
+        rig.another_broker()
+        assert rig.feed(ResumeCall(CallId(1))) == said
 
 
 def test_a_call_that_was_refused_is_in_the_record_as_well() -> None:

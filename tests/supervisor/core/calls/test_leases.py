@@ -231,6 +231,79 @@ def test_the_longest_idle_of_two_sessions_that_wait_for_each_other_gives_up_its_
     assert table.acquire(A, WEB, 7.0) == LeaseLost("needed", is_news=True)
 
 
+def held_by(*turns: str) -> Leases:
+    """Each of these principals or sessions holds one instance more of WEB than the number of those before it
+    of the same name; all are idle, the first for longest.
+    """
+    table = empty()
+    for number, turn in enumerate(turns, start=1):
+        instance = InstanceId(number)
+        table.instance_offered(instance, WEB, float(number))
+        assert table.acquire(SessionId(f"{turn}{number}"), WEB, float(number), turn) == LeaseHeld(
+            instance, True
+        )
+    return table
+
+
+def pick(table: Leases, now: float, coming: int = 0) -> InstanceId | None:
+    return table.pick_from_largest_turn(
+        WEB, lambda: table.turn_shares([WEB]), coming=coming, now=now, grace_s=10.0
+    )
+
+
+@behaviour("lease:shared-out")
+def test_the_longest_idle_instance_of_the_token_with_most_goes_to_one_that_has_waited_for_a_while() -> None:
+    table = held_by("x", "many", "many", "many", "x")
+    assert pick(table, 1000.0) is None, "nobody waits"
+    table.acquire(A, WEB, 100.0)
+    assert pick(table, 109.0) is None, "it has not waited for the grace"
+    assert table.next_to_wait_for(WEB, 10.0, 109.0) == 110.0
+    assert pick(table, 110.0) == InstanceId(2)
+    assert table.next_to_wait_for(WEB, 10.0, 110.0) is None
+    assert pick(table, 110.0, coming=1) is None, "an instance for it starts already"
+    table.call_started(InstanceId(2))
+    assert pick(table, 110.0) == InstanceId(3)
+    table.call_started(InstanceId(3))
+    table.call_started(InstanceId(4))
+    assert pick(table, 110.0) is None, "another token that holds less pays nothing for it"
+
+
+@behaviour("lease:shared-out")
+def test_a_token_gives_back_no_more_than_leaves_it_one_more_than_each_that_waits() -> None:
+    table = held_by("many", "many", "many", "many")
+    for session in (A, B, C):
+        table.acquire(session, WEB, 100.0)
+    table.acquire(SessionId("m"), WEB, 50.0, "many")
+    ended: list[InstanceId] = []
+    while (instance := pick(table, 200.0, coming=len(ended))) is not None:
+        table.instance_lost(instance, "share")
+        ended.append(instance)
+    assert ended == [InstanceId(1), InstanceId(2), InstanceId(3)]
+    for number, session in enumerate((A, B, C), start=5):
+        assert table.instance_offered(InstanceId(number), WEB, 200.0) == session
+    assert pick(table, 300.0) is None, "its own session waits for more"
+
+
+@behaviour("lease:shared-out")
+def test_agents_that_hold_one_instance_each_keep_it() -> None:
+    table = empty()
+    for number, session in enumerate((A, B), start=1):
+        table.instance_offered(InstanceId(number), WEB, 0.0)
+        table.acquire(session, WEB, 0.0)
+    table.acquire(C, WEB, 0.0)
+    assert pick(table, 1000.0) is None
+
+
+def test_a_free_instance_goes_to_whoever_holds_fewest_and_of_these_to_the_first() -> None:
+    table = held_by("many", "many")
+    for session, principal in ((A, "many"), (B, "one"), (C, "one")):
+        table.acquire(session, WEB, 10.0, principal)
+    assert table.waiting_sessions(WEB) == (B, C, A)
+    assert table.instance_offered(InstanceId(3), WEB, 11.0) == B
+    assert table.waiting_sessions(WEB) == (C, A)
+    table.check()
+
+
 def test_a_lease_of_which_no_call_was_delivered_holds_no_state_to_lose() -> None:
     table = leased()
     table.mark_unused(I1)

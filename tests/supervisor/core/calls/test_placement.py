@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from carpool_protocol.ids import (
     ABSENT,
@@ -20,11 +22,14 @@ from carpool_protocol.link.messages import (
     CallAnswered,
     CallFailed,
     CallProgressed,
+    CancelCall,
     DiscoverCatalog,
+    EndCall,
     Operate,
     Policy,
     PoolChanged,
     PoolSpec,
+    SessionAbsent,
     SessionEnded,
     SetPools,
 )
@@ -35,11 +40,14 @@ from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import MAX_ABANDONED
 from carpool_supervisor.core.model.sharing import Evidence
 from tests.behaviours import behaviour
-from tests.kit.supervisor_rig import SupervisorRig, catalog_of
+from tests.kit.bytecodes import count_bytecodes
+from tests.kit.supervisor_rig import SupervisorRig, catalog_of, tool_call
 
 WEB, NEW, EDIT = PoolKey("web:1"), PoolKey("web:2"), PoolKey("edit:1")
 OK = RawJson(b"{}")
-AMBIGUOUS = ev.PoolKnowledgeChanged(WEB, None, (Evidence(kind="asked_ambiguously", first="", last=""),))
+AMBIGUOUS = ev.KnowledgeChanged(
+    (ev.PoolKnowledge(WEB, None, (Evidence(kind="asked_ambiguously", first="", last=""),)),)
+)
 
 
 def spec(key: PoolKey = WEB, replaces: str = "", **policy: Any) -> PoolSpec:
@@ -59,7 +67,7 @@ def spec(key: PoolKey = WEB, replaces: str = "", **policy: Any) -> PoolSpec:
 class PoolsRig(SupervisorRig):
     """Pools whose processes start when told (`up`) and end when asked politely."""
 
-    def __init__(self, *specs: PoolSpec, cap: int = 64) -> None:
+    def __init__(self, *specs: PoolSpec, cap: int = 64, greeting: int = 99) -> None:
         self.answered: set[int] = set()
         self.is_prompt = True
         """Its broker writes `state_lost` to the agent before anything else is read."""
@@ -67,7 +75,7 @@ class PoolsRig(SupervisorRig):
         self.heard: dict[int, list[dict[str, Any]]] = {}
         self.said: dict[PoolKey, PoolChanged] = {}
         self.closing: list[InstanceId] = []
-        super().__init__(*specs, cap=cap)
+        super().__init__(*specs, cap=cap, greeting=greeting)
 
     def observe(self, effects: list[Any]) -> None:
         losses: list[CallId] = []
@@ -272,6 +280,162 @@ def test_the_next_in_line_gets_a_new_instance_while_that_of_an_ended_lease_still
     assert len(rig.spawned) == 1, "nobody waits for the old process to be gone"
     rig.up()
     assert rig.on(2) != first
+
+
+@behaviour("lease:absent-makes-room")
+def test_the_longest_idle_instance_of_an_absent_agent_goes_to_one_that_waits_and_its_holder_is_told() -> None:
+    rig = PoolsRig(spec(sharing="session", max_instances=2))
+    first = rig.served(1, "a")
+    rig.wait(1.0)
+    second = rig.served(2, "b")
+    rig.call(3, "c")
+    assert rig.closing == [], "nobody is absent"
+    rig.feed(SessionAbsent(SessionId("b"), absent=True))
+    assert rig.closing == [second]
+    rig.up()
+    assert rig.on(3) not in {first, second}
+    rig.answer(3)
+    rig.feed(SessionAbsent(SessionId("b"), absent=False))
+    rig.gone("c")
+    rig.killed(rig.on(3))
+    rig.call(4, "b")
+    assert (rig.fault(4), rig.failed[4].delivered) == ("state_lost", "no")
+    assert "no open connection" in rig.failed[4].text
+    assert rig.served(5, "a") == first
+
+
+def test_an_absent_agent_keeps_its_instance_while_it_has_a_call_or_nobody_waits() -> None:
+    rig = PoolsRig(spec(sharing="session", max_instances=1))
+    first = rig.served(1, "a")
+    rig.feed(SessionAbsent(SessionId("a"), absent=True))
+    rig.wait(60.0)
+    assert rig.closing == []
+    rig.call(2, "a")
+    rig.call(3, "b")
+    assert rig.closing == [], "its call runs"
+    rig.answer(2)
+    assert rig.closing == [first]
+
+
+@behaviour("lease:shared-out")
+def test_a_token_with_all_instances_gives_one_back_to_each_agent_that_waits_and_is_told() -> None:
+    rig = PoolsRig(spec(sharing="session", max_instances=4))
+    for number in range(4):
+        rig.call(number, f"t{number}", principal="token")
+        rig.up()
+        rig.answer(number)
+    rig.call(8, "t8", principal="token")
+    rig.call(9, "a")
+    rig.wait(9.0)
+    assert rig.closing == [], "nobody has waited long enough"
+    rig.wait(1.0)
+    assert rig.closing == [rig.on(0)]
+    rig.up()
+    assert 9 in rig.written
+    assert 8 not in rig.written
+    rig.call(10, "t0", principal="token")
+    assert (rig.fault(10), rig.failed[10].delivered) == ("state_lost", "no")
+    assert "held most instances" in rig.failed[10].text
+    rig.wait(1000.0)
+    assert rig.closing == [rig.on(0)], "nobody else waits"
+
+
+@behaviour("lease:shared-out")
+def test_an_instance_of_a_token_with_most_is_taken_back_as_soon_as_its_call_has_ended() -> None:
+    rig = PoolsRig(spec(sharing="session", max_instances=2, timeout_s=500.0))
+    for number in range(2):
+        rig.call(number, f"t{number}", principal="token")
+        rig.up()
+    rig.call(9, "a")
+    rig.wait(15.0)
+    assert rig.closing == [], "a call that runs is never ended for another one"
+    rig.answer(1)
+    assert rig.closing == [rig.on(1)]
+
+
+@behaviour("lease:shared-out")
+def test_at_the_process_cap_a_token_with_most_processes_of_all_servers_gives_one_back() -> None:
+    rig = PoolsRig(spec(sharing="session"), spec(EDIT, sharing="session"), cap=4)
+    for number in range(3):
+        rig.call(number, f"t{number}", EDIT, principal="token")
+        rig.up()
+        rig.answer(number)
+    rig.served(3, "a")
+    rig.call(9, "b")
+    rig.wait(10.0)
+    assert rig.closing == [rig.on(0)]
+    rig.killed(rig.on(0))
+    rig.up()
+    assert 9 in rig.written
+    rig.call(10, "t0", EDIT, principal="token")
+    assert rig.fault(10) == "state_lost"
+
+
+@behaviour("lease:shared-out")
+def test_a_call_that_can_get_no_room_does_not_keep_leases_from_those_that_wait_behind_it() -> None:
+    servers = [PoolKey(f"held{number}:1") for number in range(3)]
+    rig = PoolsRig(*(spec(key, sharing="session") for key in (*servers, WEB)), spec(EDIT), cap=3)
+    for number, key in enumerate(servers):
+        rig.call(number, f"t{number}", key, principal="token")
+        rig.up()
+        rig.answer(number)
+    rig.call(8, "v", EDIT)
+    rig.wait(1.0)
+    rig.call(9, "u", WEB)
+    rig.wait(9.0)
+    assert rig.closing == [], "only agents that wait for a lease of their own share in leases"
+    rig.wait(1.0)
+    assert rig.closing == [rig.on(0)]
+    for instance in rig.closing:
+        rig.killed(instance)
+    rig.up()
+    assert 8 in rig.written, "it has waited for longer"
+    for instance in rig.closing:
+        rig.killed(instance)
+    rig.up()
+    assert 9 in rig.written
+    rig.core.check()
+
+
+def one_idle(rig: PoolsRig, number: int) -> None:
+    """The server answers a call."""
+    rig.answer(number)
+
+
+def cancelled(rig: PoolsRig, number: int) -> None:
+    """Its agent cancels a call."""
+    rig.cancel(number)
+
+
+@behaviour("wait:cap")
+@pytest.mark.parametrize("end", [one_idle, cancelled])
+@pytest.mark.parametrize(("sharing", "cap"), [("session", 2), ("concurrent", 1)])
+def test_an_instance_that_is_idle_for_a_moment_makes_room_at_the_process_cap(
+    end: Any, sharing: str, cap: int
+) -> None:
+    """No time passes between the end of its call and its next one."""
+    rig = PoolsRig(spec(sharing="session"), spec(EDIT, sharing=sharing), cap=cap)
+    for number in range(cap):
+        rig.call(number, f"t{number}", EDIT, principal="token")
+        rig.up()
+    rig.call(9, "u")
+    rig.wait(0.3)
+    assert rig.closing == []
+    busy = rig.on(0)
+    end(rig, 0)
+    assert rig.closing == [busy]
+
+
+def test_without_a_line_of_leases_no_token_gives_back_its_only_instance_of_a_server() -> None:
+    servers = [PoolKey(f"held{number}:1") for number in range(3)]
+    rig = PoolsRig(*(spec(key, sharing="session") for key in servers), spec(EDIT), cap=3)
+    for number, key in enumerate(servers):
+        rig.call(number, f"t{number}", key, principal="token")
+        rig.up()
+        rig.answer(number)
+    rig.call(8, "v", EDIT)
+    rig.wait(29.0)
+    assert rig.closing == []
 
 
 @behaviour("lease:returned-ended", "lease:with-holder")
@@ -483,7 +647,11 @@ def test_an_instance_that_served_several_is_never_leased_it_ends_when_its_calls_
     rig.call(1, "a")
     rig.up()
     rig.call(2, "b")
-    rig.feed(ev.PoolKnowledgeChanged(WEB, None, (Evidence(kind="probe_diverged", first="", last=""),)))
+    rig.feed(
+        ev.KnowledgeChanged(
+            (ev.PoolKnowledge(WEB, None, (Evidence(kind="probe_diverged", first="", last=""),)),)
+        )
+    )
     rig.call(3, "a")
     rig.up()
     assert rig.on(3) != rig.on(1)
@@ -523,6 +691,42 @@ def test_after_a_reload_a_holder_keeps_its_instance_until_the_drain_limit_and_is
     rig.call(4, "a", NEW)
     assert "configuration was changed" in rig.failed[4].text
     assert rig.served(5, "a", NEW) not in (first, rig.on(3))
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        CancelCall(CallId(2), "not wanted"),
+        EndCall(CallId(2)),
+        ev.AnswerUnreadable(InstanceId(1), WireId(2), "bad_answer", "It was nonsense."),
+        None,
+    ],
+    ids=["cancelled", "cancelled by an operator", "answered invalidly", "timed out"],
+)
+def test_room_at_the_old_version_goes_at_once_to_the_call_that_waits_at_the_new_one(end: Any) -> None:
+    limits: dict[str, Any] = {"sharing": "session", "max_in_flight": 1, "drain_s": 200.0, "timeout_s": 10.0}
+    rig = PoolsRig(spec(**limits))
+    first = rig.served(1, "a")
+    rig.feed(SetPools([spec(NEW, replaces=WEB, **limits)]))
+    rig.call(2, "a", NEW)
+    rig.call(3, "a", NEW)
+    assert 3 not in rig.written
+    if end is None:
+        rig.wait(10.0)
+    else:
+        rig.feed(end)
+    assert rig.on(3) == first
+
+
+def test_an_old_version_that_reads_again_gets_the_call_that_waits_at_the_new_one() -> None:
+    rig = PoolsRig(spec(sharing="session", drain_s=20.0))
+    first = rig.served(1, "a")
+    rig.feed(SetPools([spec(NEW, replaces=WEB, sharing="session")]))
+    rig.feed(ev.StdinBlocked(first, True))
+    rig.call(2, "a", NEW)
+    assert 2 not in rig.written
+    rig.feed(ev.StdinBlocked(first, False))
+    assert rig.on(2) == first
 
 
 def test_a_holder_that_leaves_after_a_reload_lets_the_old_pool_go_at_once() -> None:
@@ -861,3 +1065,165 @@ def test_a_spare_starts_when_room_is_left_and_no_call_waits_for_it() -> None:
     ended(rig)
     rig.up()
     assert rig.core.leases.spare_count(WEB) == 1
+
+
+# --- the last places of an instance ------------------------------------------------------------------------
+
+
+def one_crowd(calls: int, **policy: Any) -> PoolsRig:
+    """One instance, and so many calls of one token, of several sessions."""
+    rig = PoolsRig(spec(max_instances=1, **{"sharing": "concurrent"} | policy))
+    for number in range(calls):
+        rig.call(number, f"t{number % 5}", principal="token")
+    rig.up()
+    return rig
+
+
+@behaviour("wait:last-places")
+def test_the_last_eighth_of_the_places_is_for_whoever_holds_fewer_than_are_left() -> None:
+    rig = one_crowd(40, max_in_flight=32)
+    assert len(rig.written) == 28
+    for number, session in enumerate(("a", "a", "a", "b", "c", "d"), start=50):
+        rig.call(number, session)
+    assert sorted(each for each in rig.written if each >= 50) == [50, 51, 53, 54]
+    rig.answer(0)
+    assert 55 in rig.written, "d holds none, and so gets the only place, though others have waited longer"
+    assert 52 not in rig.written
+    for number in (1, 2, 3):
+        rig.answer(number)
+    assert 52 in rig.written, "three places are left, and a holds two"
+    placed = len(rig.written)
+    rig.answer(4)
+    rig.answer(5)
+    assert len(rig.written) == placed, "the token gets no place as long as others have come"
+    rig.answer(50)
+    assert len(rig.written) == placed + 1, "it does when one of the places is free that are for all"
+
+
+@behaviour("wait:last-places")
+@pytest.mark.parametrize(("most", "kept"), [(1, 0), (7, 0), (8, 1), (15, 1), (16, 2), (256, 32)])
+def test_at_least_one_place_is_kept_where_there_are_eight(most: int, kept: int) -> None:
+    rig = one_crowd(most + 5, max_in_flight=most)
+    assert len(rig.written) == most - kept
+    rig.call(1000, "a")
+    assert (1000 in rig.written) == (kept > 0)
+
+
+def test_one_agent_that_waits_for_a_place_for_all_holds_up_no_other_and_keeps_its_own_order() -> None:
+    rig = one_crowd(15, max_in_flight=16)
+    rig.call(20, "a")
+    rig.call(21, "t0", principal="token")
+    assert 20 in rig.written
+    for number in (0, 1, 2):
+        rig.answer(number)
+    assert [each for each in rig.written if each >= 14] == [20, 14, 21]
+
+
+def work_of_an_answer(agents: int) -> int:
+    """The bytecodes of an answer at an instance with 256 places that are all taken, while more calls of each
+    of so many agents wait: nobody gets its place but who had it.
+    """
+    rig = PoolsRig(spec(sharing="concurrent", max_instances=1, max_in_flight=256))
+    rig.call(0, "s0")
+    rig.up()
+    for number in range(1, 256 + agents):
+        rig.core.handle(tool_call(number, WEB, f"s{number % agents}"), rig.now)
+    instance = rig.core.instances.by_id[rig.on(0)]
+    assert len(instance.in_flight) == 256 - (agents < 256)
+    answer = ev.ServerAnswered(instance.id, next(reversed(instance.in_flight)), is_error=False, body=OK)
+    return count_bytecodes(lambda: rig.core.handle(answer, rig.now))
+
+
+@behaviour("wait:last-places")
+def test_a_turn_that_waits_for_another_place_costs_an_answer_next_to_nothing() -> None:
+    few, many = 128, 256
+    work_of_an_answer(few)  # caches of the process are warm then
+    more = work_of_an_answer(many) - work_of_an_answer(few)
+    assert more < 40 * (many - few), f"{more} bytecodes for {many - few} more turns that wait"
+
+
+@behaviour("wait:last-places")
+def test_few_turns_are_passed_over_for_a_last_place_however_many_wait() -> None:
+    rig = one_crowd(0, max_in_flight=16)
+    rig.call(0, "a")
+    rig.up()
+    for number in range(1, 13):
+        rig.call(number, f"s{(number - 1) // 3}")
+    rig.call(13, "s4")
+    turns = [SessionId(f"s{number}") for number in range(5)]
+    turns += [SessionId(f"new{number}") for number in range(1000)]
+    left = iter(turns)
+    found = rig.core.pools[WEB].pick_last_place(left)
+    assert found is not None
+    assert found[0] == "s4", "the first in order that holds fewer than the two places that are left"
+    assert next(left) == turns[5]
+
+
+def test_turns_are_counted_only_while_an_instance_is_nearly_full() -> None:
+    rig = one_crowd(14, max_in_flight=16)
+    instance = rig.core.instances.by_id[rig.on(0)]
+    assert not instance.turns
+    for number, session in enumerate(("a", "b"), start=20):
+        rig.call(number, session)
+    assert dict(instance.turns) == {"@token": 14, "a": 1, "b": 1}
+    rig.answer(20)
+    assert "a" not in instance.turns
+    for number in range(9):
+        rig.answer(number)
+    assert not instance.turns
+
+
+@behaviour("wait:last-places")
+def test_calls_that_cannot_ask_leave_places_of_a_serial_instance_to_others() -> None:
+    rig = PoolsRig(spec(sharing="serial", max_instances=1, max_in_flight=8))
+    for number in range(9):
+        rig.call(number, "t", method="resources/subscribe", principal="token")
+    rig.up()
+    assert len(rig.written) == 7
+    rig.call(20, "a", method="resources/subscribe")
+    assert 20 in rig.written
+
+
+def test_a_call_about_a_task_leaves_the_last_places_to_others_too_unless_it_cancels_the_task() -> None:
+    rig = one_crowd(7, max_in_flight=8)
+    about = msgspec.structs.replace(
+        tool_call(20, WEB, "t0", principal="token"), method="tasks/result", instance=rig.on(0)
+    )
+    rig.feed(about)
+    assert rig.fault(20) == "unavailable"
+    rig.feed(msgspec.structs.replace(about, call=CallId(21), method="tasks/cancel"))
+    assert 21 in rig.written
+    rig.answer(21)
+    rig.feed(msgspec.structs.replace(about, call=CallId(22), session=SessionId("a"), principal=""))
+    assert 22 in rig.written
+
+
+@behaviour("wait:last-places")
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["call", "answer", "cancel"]), st.integers(0, 3), st.integers(0, 40)),
+        max_size=120,
+    ),
+    st.sampled_from(["concurrent", "serial"]),
+)
+@settings(max_examples=40, deadline=None)
+def test_whatever_comes_and_goes_no_call_waits_that_has_a_place(
+    steps: list[tuple[str, int, int]], sharing: str
+) -> None:
+    """The rig asserts the invariants of the core after each event."""
+    rig = PoolsRig(spec(sharing=sharing, max_instances=2, max_in_flight=8, scale_up_at=2))
+    rig.call(1, "a")
+    rig.up()
+    number = 1
+    for verb, who, which in steps:
+        running = [CallId(each) for each in rig.written if CallId(each) in rig.core.dispatcher.calls]
+        if verb == "call" or not running:
+            number += 1
+            method = "tools/call" if which % 4 == 0 else "resources/subscribe"
+            rig.call(number, f"s{which % 2}.{who}", method=method, principal="" if who == 3 else f"p{who}")
+            rig.up()
+        elif verb == "answer":
+            rig.answer(running[which % len(running)])
+        else:
+            rig.cancel(running[which % len(running)])
+    rig.core.check()

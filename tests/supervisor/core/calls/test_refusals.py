@@ -72,7 +72,8 @@ def failing(stderr: str, *, greeted: bool = False) -> tuple[EraRig, list[Any]]:
     rig.feed(ev.InstanceSpawned(InstanceId(1), 100))
     if greeted:
         rig.greeted(1, "handshake")
-    return rig, rig.feed(ev.InstanceExited(InstanceId(1), "ended with exit code 1", (), stderr, 0.5))
+    end = ev.InstanceExited(InstanceId(1), "ended with exit code 1", (), stderr, 0.5, refused_nothing=True)
+    return rig, rig.feed(end)
 
 
 @behaviour("errors:first-words")

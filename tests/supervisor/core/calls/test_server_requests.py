@@ -31,6 +31,7 @@ from carpool_protocol.link.messages import (
     PoolSpec,
     SessionEnded,
 )
+from carpool_supervisor.core.calls import server_requests
 from carpool_supervisor.core.calls.server_requests import MAX_OPEN_ASKS, TASKS_KEPT
 from carpool_supervisor.core.calls.url_elicitations import MAX_ELICITATIONS
 from carpool_supervisor.core.model import events as ev
@@ -48,6 +49,7 @@ from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.sharing import Evidence
 from carpool_supervisor.core.model.trace_context import issued
 from tests.behaviours import behaviour
+from tests.kit.bytecodes import count_bytecodes
 from tests.kit.supervisor_rig import LIFE, SupervisorRig, pool_spec
 
 KEY, PLAIN = PoolKey("s:1"), PoolKey("p:1")
@@ -228,6 +230,25 @@ def test_task_ids_of_calls_that_are_over_are_forgotten_in_time() -> None:
     assert "made up" not in rig.core.instances.by_id[ONE].tasks
 
 
+def test_many_task_ids_of_one_open_call_cost_no_more_each_and_are_not_all_kept() -> None:
+    def cost(tasks: int) -> int:
+        rig = AskingServerRig()
+        rig.call(1)
+        wire = rig.wire(1)
+
+        def create() -> None:
+            for number in range(tasks):
+                rig.feed(ev.TaskCreated(ONE, wire, f"T{number}"))
+
+        count = count_bytecodes(create)
+        kept = rig.core.instances.by_id[ONE].tasks
+        assert len(kept) <= TASKS_KEPT + 2
+        assert kept[f"T{tasks - 1}"] == wire
+        return count
+
+    assert cost(2000) < 5 * cost(500)
+
+
 # --- refusals ----------------------------------------------------------------------------------------------
 
 
@@ -296,6 +317,28 @@ def test_a_server_that_asks_on_and_on_is_refused_past_a_bound() -> None:
     rig.asked(b"-1")
 
 
+def test_the_open_questions_of_a_server_are_bounded_in_bytes_and_each_agent_has_a_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_requests, "MAX_OPEN_BYTES", 1_000_000)
+    rig = AskingServerRig()
+    rig.call(1)
+    quarter = RawJson(b'{"message":"%b"}' % (b"x" * 249_000))
+
+    def ask(request: bytes, params: RawJson, of: int) -> list[Any]:
+        facts = facts_of(ELICIT, rig.written[of].call.meta, LIFE)
+        return told(rig.feed(ev.ServerAsked(ONE, RawJson(request), params, facts, ABSENT)))
+
+    first, second = [*ask(b"1", quarter, 1), *ask(b"2", quarter, 1)]
+    assert {type(first), type(second)} == {AskOpened}
+    assert "bytes" in refused(ask(b"3", quarter, 1), b"3"), "the share of this agent is used up"
+    assert type(ask(b"4", QUESTION, 1)[0]) is AskOpened, "a short one has room"
+    rig.call(2, "other")
+    assert type(ask(b"5", quarter, 2)[0]) is AskOpened, "another agent has a share of its own"
+    rig.answer_ask(first.ask)
+    assert type(ask(b"3", quarter, 1)[0]) is AskOpened
+
+
 # --- what a question shows ---------------------------------------------------------------------------------
 
 
@@ -316,7 +359,7 @@ def test_the_first_question_of_a_server_is_kept_and_its_catalog_says_so_from_the
 def test_a_server_known_to_ask_from_an_earlier_life_is_said_to(kind: Any) -> None:
     rig = AskingServerRig()
     evidence = Evidence(kind=kind, first="2026-01-01T00:00:00Z", last="2026-01-01T00:00:00Z")
-    effects = rig.feed(ev.PoolKnowledgeChanged(KEY, None, (evidence,)))
+    effects = rig.feed(ev.KnowledgeChanged((ev.PoolKnowledge(KEY, None, (evidence,)),)))
     assert [each.asks for each in effects if isinstance(each, Catalog)] == [True]
     rig.call(1)
     effects = rig.feed(ev.ServerAsked(ONE, RawJson(b"1"), QUESTION, AskFacts(SAMPLE), ABSENT))

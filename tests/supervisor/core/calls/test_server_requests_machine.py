@@ -371,7 +371,7 @@ class AskingWorld:
         while self.evidence:
             kind = self.evidence.pop()
             self.kept[kind] = Evidence(kind=kind, first="1", last="1")
-            self.feed(ev.PoolKnowledgeChanged(KEY, None, tuple(self.kept.values())))
+            self.feed(ev.KnowledgeChanged((ev.PoolKnowledge(KEY, None, tuple(self.kept.values())),)))
 
     def time_passes(self, pick: int, _other: int) -> None:
         until = self.now + [0.1, 1.0, 1.0, 6.0][pick % 4]

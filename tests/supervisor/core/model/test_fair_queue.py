@@ -194,3 +194,17 @@ def test_bounds_hold_after_every_add_and_no_call_is_lost_or_doubled(
     for call in waiting.clear():
         inside[call] -= 1
     assert set(inside.values()) <= {0}
+
+
+def test_the_next_session_of_each_turn_and_whose_turn_waits() -> None:
+    queue = FairQueue(10, 1000)
+    for number, (session, principal) in enumerate(
+        (("a", "p"), ("b", "p"), ("c", ""), ("d.1", ""), ("d.2", ""))
+    ):
+        queue.add(SessionId(session), CallId(number), 1, principal)
+    assert list(queue.next_sessions()) == ["a", "c", "d.1"]
+    queue.pop_for(SessionId("a"))
+    assert list(queue.next_sessions()) == ["c", "d.1", "b"]
+    assert queue.has_turn(SessionId("new"), "p")
+    assert queue.has_turn(SessionId("d.9"), "")
+    assert not queue.has_turn(SessionId("new"), "")

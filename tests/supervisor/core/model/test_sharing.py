@@ -261,9 +261,16 @@ def test_why_tells_every_piece_of_evidence_once(
 
 
 def test_why_says_what_becomes_of_state_when_a_server_becomes_session() -> None:
-    for evidence in ([], [seen("probe_diverged")]):
-        text = why("auto", None, evidence)
-        assert "each agent's next call begins on an instance of its own, without the state" in text
+    session, shared = "If it becomes session, each agent's next call begins", "If it becomes shared, each"
+    cases: list[tuple[Configured, list[Evidence], bool]] = [
+        ("auto", [], False),
+        ("auto", [seen("probe_diverged")], True),
+        ("serial", [], False),
+        ("session", [], True),
+    ]
+    for configured, evidence, is_session in cases:
+        text = why(configured, None, evidence)
+        assert (shared in text, session in text) == (is_session, not is_session), configured
         assert "what runs stays" not in text
 
 

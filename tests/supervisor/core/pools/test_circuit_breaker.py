@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from carpool_protocol.ids import InstanceId, PoolKey, ServerName
 from carpool_protocol.link.messages import (
     DiscoverCatalog,
@@ -11,6 +13,8 @@ from carpool_protocol.link.messages import (
     SetPools,
 )
 from carpool_supervisor.core.model import events as ev
+from carpool_supervisor.core.model.effects import Spawn
+from carpool_supervisor.core.model.version_offers import VERSIONS
 from tests.behaviours import behaviour
 from tests.kit.supervisor_rig import SupervisorRig
 
@@ -270,3 +274,154 @@ def test_a_machine_at_a_limit_is_tried_again_after_a_pause_while_the_call_waits(
         rig.wait(pause_s)
     rig.feed(ev.SpawnFailed(rig.spawned.pop(), *failed))
     assert refusal(rig, 1)[:2] == ("breaker_open", "no")
+
+
+def siblings(count: int, **policy: Any) -> tuple[CircuitBreakerRig, list[InstanceId]]:
+    """A pool with so many instances, each of which has answered a call of an agent of its own."""
+    rig = CircuitBreakerRig(max_instances=count, min_instances=count, scale_up_at=1, **policy)
+    rig.call(99)
+    instances = []
+    while rig.spawned:
+        instances.append(rig.spawned.pop(0))
+        rig.greet(instances[-1])
+    assert len(instances) == count
+    rig.answer(99)
+    for number in range(1, count + 1):
+        rig.call(number, f"s{number}")
+    assert all(each.in_flight for each in rig.core.pools[KEY].serving)
+    for number in range(1, count + 1):
+        rig.answer(number)
+    rig.wait(1.0)
+    return rig, instances
+
+
+@behaviour("silence:breaker-siblings")
+def test_the_ends_of_all_instances_within_a_second_are_one_failure() -> None:
+    rig, instances = siblings(6)
+    for instance in instances:
+        rig.die(instance)
+        rig.wait(0.1)
+    assert rig.breaker == "closed"
+    assert rig.core.pools[KEY].restart.failures == 1
+    rig.call(9)
+    while rig.spawned:
+        rig.greet(rig.spawned.pop(0))
+    rig.answer(9)
+    assert not rig.failed
+
+
+@behaviour("silence:breaker-siblings")
+def test_starts_that_fail_within_a_second_of_each_other_are_one_failure() -> None:
+    rig = CircuitBreakerRig(max_instances=3, scale_up_at=1, min_instances=3)
+    rig.call(1)
+    rig.wait(0.1)
+    together = rig.spawned.copy()
+    rig.spawned.clear()
+    assert len(together) == 3
+    for instance in together:
+        rig.die(instance)
+    assert rig.breaker == "closed"
+
+
+@behaviour("silence:breaker-siblings")
+def test_an_instance_that_has_answered_is_not_counted_in_a_row_with_its_siblings() -> None:
+    rig, instances = siblings(4)
+    for instance in instances:
+        rig.die(instance)
+        rig.wait(10.0)
+    assert rig.breaker == "closed"
+
+
+def test_a_process_that_replaces_a_failed_one_counts_anew_however_soon_it_fails() -> None:
+    rig, instances = siblings(2)
+    for instance in instances:
+        rig.die(instance)
+    assert rig.breaker == "closed"
+    rig.wait(0.1)
+    rig.die()
+    assert rig.breaker == "open"
+
+
+def test_the_last_error_is_not_that_a_sibling_had_not_greeted_yet() -> None:
+    rig = CircuitBreakerRig(max_instances=2, min_instances=2)
+    rig.call(1)
+    first, second = rig.spawned
+    rig.greet(first)
+    rig.answer(1)
+    rig.wait(1.0)
+    for each in (first, second):
+        rig.exit(each, why="was killed by SIGKILL")
+    assert rig.core.pools[KEY].last_error == "was killed by SIGKILL"
+
+
+class OfferedVersionRig(CircuitBreakerRig):
+    """A pool whose processes end while they are greeted; the versions that each one was offered first."""
+
+    def __init__(self, **policy: Any) -> None:
+        self.offered: list[str] = []
+        super().__init__(**policy)
+
+    def observe(self, effects: list[Any]) -> None:
+        super().observe(effects)
+        self.offered += [effect.version for effect in effects if isinstance(effect, Spawn)]
+
+    def end_greeting(self, *refusals: tuple[str, str], failed: bool = False) -> None:
+        """The next process refuses versions (version, the one offered next), and ends."""
+        instance = self.spawned.pop(0)
+        self.feed(ev.InstanceSpawned(instance, 100))
+        for version, then in refusals:
+            self.feed(ev.VersionRefused(instance, version, then))
+        if failed:
+            self.feed(ev.GreetingFailed(instance, "refused initialize: Invalid Request (-32600)"))
+        self.exit(instance)
+        self.wait(0.1)
+
+
+@behaviour("versions:exit")
+@pytest.mark.parametrize("how", ["in silence", "after a refusal", "by a final refusal"])
+def test_processes_that_end_in_their_greeting_are_offered_each_version_before_the_breaker_opens(
+    how: str,
+) -> None:
+    rig = OfferedVersionRig(give_up_after=1)
+    rig.call(1)
+    for index, version in enumerate(VERSIONS):
+        assert (rig.offered, rig.breaker) == (list(VERSIONS[: index + 1]), "closed")
+        older = VERSIONS[index + 1] if index + 1 < len(VERSIONS) else ""
+        refusals = {"after a refusal": [(version, older)], "by a final refusal": [(version, "")]}.get(how, [])
+        rig.end_greeting(*refusals, failed=how == "by a final refusal")
+    assert rig.breaker == "open"
+    rig.wait(61.0)
+    rig.call(2)
+    assert rig.offered[-1] == VERSIONS[0]
+    rig.end_greeting()
+    assert rig.breaker == "open", "each version once"
+
+
+@behaviour("versions:exit")
+def test_the_version_that_a_process_has_accepted_is_offered_to_all_later_ones() -> None:
+    rig = OfferedVersionRig(give_up_after=9)
+    rig.call(1)
+    rig.end_greeting()
+    instance = rig.greeted()
+    rig.exit(instance)
+    rig.call(2)
+    rig.wait(0.1)
+    rig.end_greeting()
+    assert rig.offered == [VERSIONS[0], VERSIONS[1], VERSIONS[1], VERSIONS[1]]
+
+
+@behaviour("versions:exit")
+@pytest.mark.parametrize("why", ["not greeted", "accepted", "killed by carpool"])
+def test_an_end_that_is_no_matter_of_versions_changes_no_offer(why: str) -> None:
+    rig = OfferedVersionRig(first_start_s=5.0)
+    rig.call(1)
+    instance = rig.spawned.pop(0)
+    if why != "not greeted":
+        rig.feed(ev.InstanceSpawned(instance, 100))
+    if why == "accepted":
+        rig.feed(ev.ListRequestChanged(instance, "tools/list"))
+    if why == "killed by carpool":
+        rig.wait(6.0)
+    rig.exit(instance)
+    rig.wait(0.1)
+    assert rig.offered == [VERSIONS[0]] * 2

@@ -71,7 +71,7 @@ def test_a_server_that_reads_its_stdin_only_for_the_answer_lives_until_the_ask_i
     rig.feed(call(1))
     assert isinstance(rig.feed(asks())[0], AskOpened)
     said = rig.wait(59.0)
-    assert said == [WriteProbe(ONE)], "it is probed, and nothing is held against it"
+    assert said == [WriteProbe(ONE, 1)], "it is probed, and nothing is held against it"
     assert isinstance(rig.wait(1.0)[0], WriteAskAnswer)
     assert TERM not in rig.wait(3.5), "it has its whole time again"
     assert TERM in rig.wait(6.0), "and then that of the call that has timed out"

@@ -6,7 +6,10 @@ import pytest
 
 from carpool_protocol.ids import InstanceId, PoolKey, SessionId
 from carpool_protocol.link.messages import Operate
+from carpool_supervisor.core.model.effects import WriteLogLine
+from carpool_supervisor.core.model.events import InstanceSpawned, SpawnFailed
 from carpool_supervisor.core.model.lifecycle import InstanceState
+from carpool_supervisor.core.pools.start_queue import SHORTAGE_S
 from tests.behaviours import behaviour
 from tests.supervisor.core.calls.test_placement import PoolsRig, spec
 
@@ -84,3 +87,84 @@ def test_a_lease_goes_only_for_a_need_that_no_draining_instance_leaves_room_for(
     for number, key in list(enumerate((C, D), 3))[:needs]:
         full.call(number, "s", key)
     assert full.closing == [lease][: needs - 1]
+
+
+NO_PIPE = "could not be started: no pipe could be made (Too many open files)"
+
+
+def short(rig: PoolsRig) -> list[str]:
+    """The start that was asked for last finds no descriptor. Returns what is logged."""
+    effects = rig.feed(SpawnFailed(rig.spawned.pop(), NO_PIPE, 0.5, shortage=True))
+    return [each.text for each in effects if isinstance(each, WriteLogLine)]
+
+
+@behaviour("faults:own-shortage")
+def test_a_start_without_a_free_descriptor_is_no_failure_of_its_server_and_is_tried_again() -> None:
+    machine = PoolsRig(spec(A, give_up_after=1), cap=64)
+    machine.call(1, "s", A)
+    logged: list[str] = []
+    for _ in range(10):
+        logged += short(machine)
+        assert not machine.spawned
+        machine.wait(SHORTAGE_S)
+        assert machine.spawned
+    pool = machine.core.pools[A]
+    assert (pool.restart.breaker, pool.restart.failures, pool.last_error) == ("closed", 0, "")
+    assert (pool.counts.deaths, pool.counts.restarts) == (0, 0)
+    assert logged == [f"{pool.server} waits: it {NO_PIPE}"]
+    machine.up()
+    assert 1 in machine.written
+
+
+@behaviour("faults:own-shortage")
+def test_without_a_free_descriptor_an_idle_instance_of_another_server_makes_room() -> None:
+    machine = rig(cap=64)
+    idle, busy = used(machine, 1, A), used(machine, 2, B, open_=True)
+    machine.call(3, "s", C)
+    short(machine)
+    assert machine.closing == [idle]
+    assert not machine.spawned, "it waits for the end of the idle one"
+    machine.killed(idle)
+    machine.up()
+    assert 3 in machine.written
+    assert busy in machine.core.instances.by_id
+
+
+@behaviour("faults:own-shortage")
+def test_the_report_of_a_pool_says_why_its_calls_wait_for_a_process() -> None:
+    machine = PoolsRig(spec(A), cap=64)
+    machine.call(1, "s", A)
+    short(machine)
+    (report,) = machine.core.pool_reports()
+    assert NO_PIPE in report.shortage
+    machine.wait(SHORTAGE_S)
+    machine.up()
+    (report,) = machine.core.pool_reports()
+    assert report.shortage == ""
+
+
+@behaviour("faults:own-shortage")
+def test_a_shortage_is_told_while_some_of_the_starts_that_calls_wait_for_have_failed() -> None:
+    machine = PoolsRig(spec(A, sharing="session"), cap=64)
+    machine.call(1, "s", A)
+    machine.call(2, "t", A)
+    runs, fails = machine.spawned
+    machine.spawned.remove(fails)
+    machine.feed(SpawnFailed(fails, NO_PIPE, 0.5, shortage=True))
+    machine.feed(InstanceSpawned(runs, 1000))
+    (report,) = machine.core.pool_reports()
+    assert NO_PIPE in report.shortage
+
+
+@behaviour("faults:own-shortage")
+def test_a_call_that_waits_in_vain_for_room_is_told_how_many_processes_can_run() -> None:
+    machine = PoolsRig(spec(A), spec(B, wait_s=5.0), cap=64)
+    used(machine, 1, A, open_=True)
+    machine.call(2, "s", B)
+    for _ in range(4):
+        short(machine)
+        machine.wait(SHORTAGE_S)
+    failed = machine.failed[2]
+    assert (failed.fault, failed.delivered) == ("waited_too_long", "no")
+    assert "Carpool can run 1 process of a server now" in failed.text
+    assert "Too many open files" in failed.text

@@ -44,7 +44,7 @@ from carpool_broker.transport.incarnation import Incarnation
 from carpool_broker.transport.outbound import AgentOutput
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.release import RELEASE
-from carpool_protocol.ids import CallId, Epoch, SupervisorName
+from carpool_protocol.ids import CallId, Epoch, SessionId, SupervisorName
 from carpool_protocol.link.messages import (
     LINK_VERSION,
     AnyMessage,
@@ -57,6 +57,7 @@ from carpool_protocol.link.messages import (
     Hello,
     JournalRead,
     OperationEnded,
+    SearchPathTold,
     SharingExplained,
     Surveyed,
     UseLoginShell,
@@ -67,16 +68,17 @@ from carpool_protocol.link.zmq import ZmqLink
 from carpool_protocol.machine.stop_commands import STOP, STOP_FOR_RESTART, STOP_FOR_RESTART_NOW
 from carpool_protocol.runtime.lifeline import Lifeline
 from carpool_protocol.runtime.node_join import node_pid
+from carpool_protocol.runtime.pace import ALONE_S, Pace
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_protocol.runtime.process import bound_log
 from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH, CorePump
+from carpool_protocol.runtime.search_path import server_directories
 from carpool_protocol.runtime.steady_clock import SteadyClock
 
 log = logging.getLogger("carpool.broker")
 
-CONFIG_CHECK_S = CHECK_S = 1.0
 WRITTEN_CALLS = 64
-"""Number of written answers that are reported at once. Fewer are reported within `CHECK_S`."""
+"""Number of written answers that are reported at once. Fewer are reported at the next tick (`Pace`)."""
 MAX_LOSSES = 4096
 """Maximum number of calls with `state_lost` whose answer has not been written yet."""
 _LAST_GOOD = "the configuration is broken, the last good one stays in force: %s"
@@ -160,6 +162,7 @@ class BrokerShell:
         )
         self._withheld = SecretFilter(self.core, configuration, approvals)
         self._clock = SteadyClock()
+        self._pace = Pace(lambda: self._ready.rounds)
         self._pump: CorePump[events.AnyEvent, effects.AnyEffect] = CorePump(
             self.core,
             self._perform,
@@ -188,12 +191,16 @@ class BrokerShell:
 
     def _new_hooking(self, runtime_dir: str) -> HookRunner:
         configuration = self._configuration
+        runtime_id = paths.runtime_id(runtime_dir)
+        own = configuration.own_environment()
         return HookRunner(
             self.core.sessions,
             lambda session: configuration.workspace_of(session)["root"],
-            {**configuration.own_environment(), paths.DAEMON_MARK: paths.runtime_id(runtime_dir)},
+            {name: value for name, value in own.items() if name != "PATH"} | {paths.DAEMON_MARK: runtime_id},
             self._pump.feed,
             self._flush_burst,
+            search_path=server_directories(None, own),
+            runtime_id=runtime_id,
         )
 
     def _new_control(self, incarnation: Incarnation, approvals: ApprovalStore) -> ControlMethods:
@@ -205,6 +212,7 @@ class BrokerShell:
             audit=self._audit_log,
             trace=self._trace_exporter.facts,
             carriers=self._connections.carriers,
+            descriptors=lambda: self._agent_server.descriptors(),  # noqa: PLW0108 - made later
             node_pid=lambda: node_pid(self._runtime_dir),
             peer_uid=self._connections.peer_uid,
             told_at=self._catalog_cache.told_at,
@@ -237,6 +245,8 @@ class BrokerShell:
             settle=self._flush_burst,
             start_soon=self._start_soon,
             digest_key=incarnation.derive_key("digests"),
+            is_answering=self._is_answering,
+            on_unread=lambda: self._saying.answer_queue.unread_changed(),  # noqa: PLW0108 - made later
         )
         return AgentServer(
             paths.agents_socket(runtime_dir),
@@ -256,6 +266,9 @@ class BrokerShell:
         return {
             **self._saying.handlers,
             effects.ApplyRoots: lambda e: self._moving.roots_received(e.session, e.roots, changed=e.changed),
+            effects.ForgetSource: lambda e: self._pump.feed_all(
+                self._configuration.forget_source(e.source, e.why)
+            ),
             effects.SetSupervisorEpoch: lambda e: connections.set_supervisor_epoch(e.session, e.epoch),
             effects.SetStatefulServers: lambda e: connections.set_stateful_servers(e.session, e.servers),
             effects.ForgetRecordedCall: lambda e: connections.forget_recorded_call(e.session, e.call),
@@ -289,13 +302,13 @@ class BrokerShell:
             nursery.start_soon(self._ready.run, self._flush_burst)
             nursery.start_soon(self._pump.run_timers, self._flush_burst)
             nursery.start_soon(self._pump.run_dumps)
-            nursery.start_soon(self._clock.watch, self._clock_jumped)
-            nursery.start_soon(self._agent_server.watch)
+            nursery.start_soon(self._clock.watch, self._clock_jumped, self._pace)
+            nursery.start_soon(self._agent_server.watch, self._pace)
             nursery.start_soon(self._check_periodically)
             nursery.start_soon(bound_log, self._log_file)
             nursery.start_soon(self._watch_configuration)
             nursery.start_soon(self._catalog_cache.run)
-            nursery.start_soon(self._saying.search_queue.run, self._flush_burst)
+            nursery.start_soon(self._saying.answer_queue.run, self._flush_burst)
             await nursery.start(self._link.run, self._deliver, self._flush_burst)
             self._agent_server.open()
             problem = self._configuration.problem
@@ -311,7 +324,7 @@ class BrokerShell:
             self._log_warnings()
             log.info("broker serves (pid %d, %d servers configured)", os.getpid(), servers)
             await self._stopped.wait()
-            self._saying.search_queue.answer_all()
+            self._saying.answer_queue.answer_all()
             # If the launcher has died, carriers are not told to stay away.
             command = self._stop_command()
             again = command in {STOP_FOR_RESTART, STOP_FOR_RESTART_NOW}
@@ -343,6 +356,8 @@ class BrokerShell:
             self._flush_burst()
             return
         log.info("stopping")
+        if not command:  # the launcher has died: a call that begins now would be lost, maybe after it ran
+            self._agent_server.stop_reading()
         self._pump.feed(events.EndRequested(again=command == STOP_FOR_RESTART_NOW))
         self._flush_burst()
         self._stopped.set()
@@ -354,12 +369,16 @@ class BrokerShell:
         """
         if self._lifeline is not None and not self._stop_command():
             log.warning("ending, so that a broker of the new version takes over")
+            self._agent_server.stop_reading()
             self._stopped.set()
 
     def _stop_command(self) -> str:
         return "" if self._lifeline is None else self._lifeline.stop_command
 
     # --- the burst -------------------------------------------------------------------------------------
+
+    def _is_answering(self, session: SessionId) -> bool:
+        return self._saying.answer_queue.is_waiting(session)
 
     def _flush_burst(self) -> None:
         """End a burst: everything that it caused is written now."""
@@ -370,6 +389,8 @@ class BrokerShell:
             self._connections.written
         ):
             self._report_written()
+        if self._agent_server.finishing:
+            self._agent_server.end_finished()
         self._pump.settle()
 
     def _report_written(self) -> None:
@@ -447,6 +468,8 @@ class BrokerShell:
                 self._pump.feed(events.CreditReceived(message.size_bytes, name))
             case CallsRecorded():
                 self._pump.feed(events.RecordReceived(message, name))
+            case SearchPathTold():
+                self._hook_runner.search_path_told(message.directories)
             case Surveyed() | OperationEnded() | SharingExplained() | JournalRead() | CallsLocated():
                 self._inquiries.answer_received(name, message)
             case _:
@@ -498,7 +521,7 @@ class BrokerShell:
 
     async def _check_periodically(self) -> None:
         while True:
-            await trio.sleep(CHECK_S)
+            await trio.sleep(self._pace.delay_s())
             self._report_written()
             self._audit_log.retry()
             self._control_methods.counters.note_moment()
@@ -526,7 +549,10 @@ class BrokerShell:
 
     async def _watch_configuration(self) -> None:
         while True:
-            await trio.sleep(CONFIG_CHECK_S)
+            if any(not each.control for each in self.core.sessions.values()):
+                await trio.sleep(self._pace.delay_s())
+            else:
+                await self._config_watcher.wait_for_session(self._pace.delay_s(ALONE_S))
             if changed := await self._config_watcher.find_changes():
                 await self._reload(changed)
                 self._flush_burst()
@@ -548,7 +574,7 @@ class BrokerShell:
             self._log_warnings()
         config = self._configuration.config
         self._agent_server.slow_reader_s = config.session.slow_reader_s
-        self._agent_server.receive_budget.size_bytes = config.receive_budget_bytes
+        self._agent_server.receive_budget.set_size(config.receive_budget_bytes)
         self._audit_log.max_bytes = config.audit.max_bytes
         self._audit_log.set_enabled(on=config.audit.on)
         self._read_limits()

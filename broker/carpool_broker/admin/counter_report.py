@@ -98,7 +98,7 @@ class CounterReport:
         )
 
     def note_moment(self) -> None:
-        """Keep the sums of now for later comparison, if it is time. Call it every second."""
+        """Keep the sums of now for later comparison, if it is time. Call it at the broker's pace."""
         counting, now = self._core.call_table.counting, self._clock()
         if counting is not self._counted_by:
             self._counted_by, self._recent = counting, RecentFailures(now)

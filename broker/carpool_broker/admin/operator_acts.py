@@ -38,6 +38,20 @@ class NodeActParams(Struct):
     """Greater than 1: it stands for this number of refused requests."""
 
 
+class RefusedClientRow(Struct):
+    """Requests of one address that the HTTP door refused for a wrong secret."""
+
+    address: str
+    why: Literal["wrong_token", "wrong_code"]
+    times: int
+
+
+class RefusedClientsParams(Struct):
+    """Params of `carpool/refused_clients`."""
+
+    refused: list[RefusedClientRow]
+
+
 class OperatorActs:
     """Writes the acts of one broker. `peer_uid`: returns the user at the other end of a session's socket."""
 
@@ -49,8 +63,9 @@ class OperatorActs:
         self._peer_uid = peer_uid
 
     def register(self, methods: Methods) -> None:
-        """Put `carpool/node_act` into the table."""
+        """Put `carpool/node_act` and `carpool/refused_clients` into the table."""
         methods.add("carpool/node_act", NodeActParams, self.add_node_act)
+        methods.add("carpool/refused_clients", RefusedClientsParams, self.add_refused_clients)
 
     def add_node_act(self, session: SessionId, params: NodeActParams) -> dict[str, Any]:
         """Write the audit line of an act on a node. Returns an empty object.
@@ -70,6 +85,27 @@ class OperatorActs:
                     principal=params.by[:MAX_TARGET_CHARS],
                     outcome=params.outcome,
                     times=params.times,
+                )
+            )
+        return {}
+
+    def add_refused_clients(self, session: SessionId, params: RefusedClientsParams) -> dict[str, Any]:
+        """Write an audit line for each address from which wrong tokens came. Returns an empty object."""
+        if self._audit is None:
+            return {}
+        for each in params.refused[:MAX_TARGETS]:
+            self._audit.add_act(
+                OperatorAct(
+                    act="enter",
+                    targets=_bounded([each.address]),
+                    for_session="",
+                    session=session,
+                    pid=0,
+                    uid=None,
+                    via="http",
+                    principal="",
+                    outcome=each.why,
+                    times=each.times,
                 )
             )
         return {}

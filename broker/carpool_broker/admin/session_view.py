@@ -7,8 +7,9 @@ tools are asked for them, and the query waits. Agents may send these queries as 
 Knows nothing of: other sessions, how the supervisor answers operators.
 """
 
-from collections.abc import Container, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import trio
@@ -18,13 +19,19 @@ from carpool_broker.admin.methods import ControlError, Methods
 from carpool_broker.admin.supervisor_queries import SupervisorQueries
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.configuration.session_views import FAILING_STATES, SessionViews
+from carpool_broker.core.model.pagination import Listable
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.registry.builtin_tools import CARPOOL_SERVER
-from carpool_broker.core.registry.request_target import HELD_REASONS, denied_by
+from carpool_broker.core.registry.request_target import HELD_REASONS, denied_by, similar_names_text
 from carpool_broker.core.registry.view import BuiltinTool, DeniedName, HeldByPin, View, ViewResource, ViewTool
-from carpool_protocol.ids import PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.faults.fault_answers import TOOLS_CALL
+from carpool_protocol.ids import PoolKey, ServerName, SessionId
 from carpool_protocol.link.messages import DiscoverCatalog
+from carpool_protocol.machine.slices import SLICE_UNITS
+from carpool_protocol.wire.json_scan import read_despite_half_pairs
 from carpool_protocol.wire.tool_name_resolver import AmbiguousName, NoSuchName
+
+_L = TypeVar("_L", bound=Listable)
 
 
 def server_rows(
@@ -66,11 +73,12 @@ def is_unknown(view: View, name: str) -> bool:
 
 
 def resolve_tool(
-    session_views: SessionViews, session: Session, view: View, name: str
+    session_views: SessionViews, session: Session, view: View, name: str, similar: Callable[[], Sequence[str]]
 ) -> dict[str, Any] | ToolRefusal:
     """The tool with this name, as `{server, tool, name}`.
 
-    If there is none: `{candidates, ambiguous}`, with the tools of that name (ambiguous) or of similar names.
+    If there is none: `{candidates, ambiguous}`, with the tools of that name (ambiguous) or of similar names,
+    which `similar` returns.
     """
     found = view.resolve(name)
     if isinstance(found, ViewTool):
@@ -82,10 +90,7 @@ def resolve_tool(
     refused = refusal(session_views, session, name, found)
     if refused is not None:
         return refused
-    return {
-        "candidates": list(found.suggestions) if isinstance(found, NoSuchName) else [],
-        "ambiguous": False,
-    }
+    return {"candidates": list(similar()) if isinstance(found, NoSuchName) else [], "ambiguous": False}
 
 
 def refusal(session_views: SessionViews, session: Session, name: str, found: object) -> ToolRefusal | None:
@@ -105,12 +110,12 @@ def refusal(session_views: SessionViews, session: Session, name: str, found: obj
     return None
 
 
-def described(view: View, tool: ViewTool, own: Mapping[str, RawJson]) -> dict[str, Any]:
-    """A tool in the form of `carpool/tools`. `own`: definitions as the servers wrote them."""
+def described(view: View, tool: ViewTool) -> dict[str, Any]:
+    """A tool in the form of `carpool/tools`, with the definition as its server wrote it."""
     definition: dict[str, Any] | None = None
     try:
-        description = msgspec.json.decode(tool.definition, type=_Described).description
-        definition = msgspec.json.decode(own[tool.tool], type=dict[str, Any])
+        description = read_despite_half_pairs(_description, tool.definition).description
+        definition = read_despite_half_pairs(_object, tool.own)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         description = ""
     return {
@@ -127,7 +132,7 @@ def described(view: View, tool: ViewTool, own: Mapping[str, RawJson]) -> dict[st
 def resource_row(resource: ViewResource) -> dict[str, Any]:
     """A resource or template in the form of `carpool/resources`: MCP's object, and `server`."""
     try:
-        definition = msgspec.json.decode(resource.definition, type=dict[str, Any])
+        definition = read_despite_half_pairs(_object, resource.definition)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         definition = {"uri": resource.shown, "name": resource.shown}
     return {**definition, "server": resource.server}
@@ -142,8 +147,30 @@ def _tool_tags(view: View, server: ServerName, definition: Mapping[str, Any]) ->
     return [*dict.fromkeys([*(entry.tags if entry is not None else ()), *tool_tags])]
 
 
+_ROW_UNITS: Final = 100
+"""The cost of one row, plus one unit for this many bytes. See `SlicedWork`."""
+_BYTES_OF_UNIT: Final = 32
+
+
+async def _in_slices(row_of: Callable[[_L], dict[str, Any]], entries: Sequence[_L]) -> list[msgspec.Raw]:
+    """One row for each entry. Everything else goes on meanwhile: a list may have tens of thousands."""
+    rows: list[msgspec.Raw] = []
+    units = 0
+    for entry in entries:
+        rows.append(msgspec.Raw(msgspec.json.encode(row_of(entry))))
+        units += _ROW_UNITS + entry.max_bytes // _BYTES_OF_UNIT
+        if units >= SLICE_UNITS:
+            await trio.lowlevel.checkpoint()
+            units = 0
+    return rows
+
+
 class _Described(Struct):
     description: str = ""
+
+
+_description = msgspec.json.Decoder(_Described).decode
+_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def _server(name: ServerName, state: str, why: str, tags: list[str] | None = None) -> dict[str, Any]:
@@ -189,27 +216,26 @@ class SessionQueries:
     async def tools(self, session: SessionId, params: ToolsParams) -> dict[str, Any]:
         """`{"tools"}`: all, or the one with the given name. Raises `ControlError` if there is none."""
         view = self._known_view(session, params) if params.offline else await self._complete_view(session)
-        own = self._core.registry.tools_of_server(view.scope)
         if params.name is None:
-            return {"tools": [described(view, tool, own[tool.key]) for tool in view.tools]}
+            return {"tools": await _in_slices(lambda tool: described(view, tool), view.tools)}
         found = view.resolve(params.name)
         if isinstance(found, ViewTool):
-            return {"tools": [described(view, found, own[found.key])]}
+            return {"tools": [described(view, found)]}
         refused = refusal(self._core.session_views, self._core.sessions[session], params.name, found)
         if refused is not None:
             raise ControlError(*refused)
         if isinstance(found, AmbiguousName):
             names = ", ".join(found.candidates)
             raise ControlError("unknown_tool", f"More than one server has it; say which: {names}.")
-        suggestions = getattr(found, "suggestions", ())
-        raise ControlError("unknown_tool", f"Did you mean {', '.join(suggestions)}?" if suggestions else "")
+        similar = self._similar_names(session, view, params.name) if isinstance(found, NoSuchName) else ()
+        raise ControlError("unknown_tool", similar_names_text(similar))
 
     async def resources(self, session: SessionId) -> dict[str, Any]:
         """`{"resources", "templates"}`, as `resource_row` returns them."""
         view = await self._complete_view(session)
         return {
-            "resources": list(map(resource_row, view.resources)),
-            "templates": list(map(resource_row, view.templates)),
+            "resources": await _in_slices(resource_row, view.resources),
+            "templates": await _in_slices(resource_row, view.templates),
         }
 
     async def resolve(self, session: SessionId, params: ResolveParams) -> dict[str, Any]:
@@ -217,10 +243,19 @@ class SessionQueries:
         view = self._core.view_of(session)
         if is_unknown(view, params.name):  # it may belong to a server that has not sent its tools
             view = await self._complete_view(session)
-        found = resolve_tool(self._core.session_views, self._core.sessions[session], view, params.name)
+        similar = partial(self._similar_names, session, view, params.name)
+        own_session = self._core.sessions[session]
+        found = resolve_tool(self._core.session_views, own_session, view, params.name, similar)
         if isinstance(found, ToolRefusal):
             raise ControlError(*found)
         return found
+
+    def _similar_names(self, session: SessionId, view: View, name: str) -> Sequence[str]:
+        """Names of tools that are similar to this one; none if many were searched in this second."""
+        now = self._core.call_table.now
+        if not self._core.requests.guess_budget.take(self._core.sessions[session], now):
+            return ()
+        return view.similar_names(TOOLS_CALL, name)
 
     def _known_view(self, session: SessionId, params: ToolsParams) -> View:
         """The present view. The view of plain agents if only that one knows the name (rule 12)."""

@@ -4,7 +4,7 @@ Owns the keys of that page and of its rows (pools, their lists, hooks). They are
 keys are only added. Knows nothing of: the origin of the facts, how they are shown to people.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -51,13 +51,12 @@ def freshness_by_pool(core: BrokerCore, told_at: Callable[[PoolKey], str]) -> di
     """Origin and age of the catalog of each wanted pool."""
     away = {key for key, state in core.states.items() if state.state in AWAY_STATES}
     offline: dict[PoolKey, int] = {}
-    entries: dict[PoolKey, list[ScopeEntry]] = {}
-    for source in core.sources.sources.values():
-        for lane in source.lanes.values():
-            for it in lane.in_force.servers:
-                entries.setdefault(it.key, []).append(it)
-                if it.offline is not None:
-                    offline[it.key] = _visible_tools(it.offline, [it])
+    entries: dict[PoolKey, dict[ScopeEntry, None]] = {}
+    for scope in core.sources.scopes_in_force():
+        for it in scope.servers:
+            entries.setdefault(it.key, {})[it] = None
+            if it.offline is not None:
+                offline[it.key] = _visible_tools(it.offline, [it])
     found: dict[PoolKey, Lists] = {}
     for spec in core.sources.wanted_pools().pools:
         key = spec.key
@@ -67,7 +66,7 @@ def freshness_by_pool(core: BrokerCore, told_at: Callable[[PoolKey], str]) -> di
         elif known is not None:
             found[key] = Lists(
                 "earlier" if catalog is None else "server",
-                _visible_tools(known.tools, entries.get(key, [])),
+                _visible_tools(known.tools, entries.get(key, {})),
                 told_at(key),
             )
         else:
@@ -75,7 +74,7 @@ def freshness_by_pool(core: BrokerCore, told_at: Callable[[PoolKey], str]) -> di
     return found
 
 
-def _visible_tools(tools: Sequence[ToolOffer], entries: Sequence[ScopeEntry]) -> int:
+def _visible_tools(tools: Sequence[ToolOffer], entries: Collection[ScopeEntry]) -> int:
     """Number of a server's tools that its own configuration shows to at least one agent."""
     return sum(any(entry.allows(tool.name) for entry in entries) for tool in tools)
 
@@ -183,6 +182,8 @@ class StatusFacts(Struct, frozen=True, kw_only=True):
     """Pids of the HTTP door and of other carriers with many sessions on one connection."""
     node_pid: int = 0
     """The pid of the node's process; 0: there is none."""
+    descriptors: Mapping[str, Any] = {}
+    """`{limit, used_up, refused}` of the broker; empty: not known."""
 
 
 def status_page(facts: StatusFacts) -> dict[str, Any]:
@@ -222,6 +223,7 @@ def status_page(facts: StatusFacts) -> dict[str, Any]:
                     name: _OVERRIDE_WORDS[on] for name, on in facts.switches_of.get(session.id, {}).items()
                 },
                 "workspace": facts.places.get(session.id) or {"name": "", "root": ""},
+                "other_config": session.other_config,
             }
             for session in facts.sessions
         ],
@@ -234,6 +236,7 @@ def status_page(facts: StatusFacts) -> dict[str, Any]:
         "counters": None if facts.counters is None else counters_section(facts.counters),
         "trace": dict(facts.trace),
         "path": _search_path(facts.surveyed),
+        "descriptors": dict(facts.descriptors) or None,
     }
 
 
@@ -291,6 +294,10 @@ def _health(facts: StatusFacts, servers: Mapping[str, Any]) -> tuple[bool, str]:
         return False, "supervisor_away"
     if facts.surveyed is None or facts.silent_s is not None:
         return False, "supervisor_silent"
+    if facts.descriptors.get("used_up"):
+        return True, "descriptors_used_up"
+    if any(server["shortage"] for server in servers.values()):
+        return True, "no_room_to_start"
     if facts.config_problem:
         return True, "config_broken"
     if not all(server["well"] for server in servers.values()):
@@ -349,7 +356,8 @@ SLOW_START_AFTER_S: Final = 30.0
 
 
 def _is_healthy(server: Mapping[str, Any]) -> bool:
-    """False for a server that fails, or that has been starting for long or after an error.
+    """False for a server that fails, or that has been starting for long or after an error. One that does not
+    answer its greeting may be installing itself, and is not well once that takes long.
 
     A server of another node is judged at that node. Here it has sessions only, and a node that drains or is
     away refuses those, so only its configuration can be wrong here.
@@ -357,7 +365,8 @@ def _is_healthy(server: Mapping[str, Any]) -> bool:
     if server["node"]:
         return bool(server["state"] != "misconfigured")
     if server["state"] == "starting":
-        return not server["last_error"] and all(
+        is_silent = server["last_error"] in {each["why"] for each in server["instances"]}
+        return (not server["last_error"] or is_silent) and all(
             each["uptime_s"] < SLOW_START_AFTER_S for each in server["instances"]
         )
     return server["state"] not in _FAILING
@@ -377,9 +386,11 @@ def _pooled_server(
         server["tools"] = max(server["tools"], lists.tools)
         if pool is liveliest:
             server["lists"] = {"from": lists.origin, "told_at": lists.told_at}
+        server["shortage"] = server["shortage"] or pool.shortage
         if pool.last_error:
             server["last_error"] = pool.last_error
             server["stderr"] = pool.stderr_tail
+        server["left_out"] = server["left_out"] or pool.left_out
         server["instances"] += [_instance_row(each, sessions.get(each.holder)) for each in pool.instances]
         server["pools"].append(
             {
@@ -428,6 +439,7 @@ _STATE_RANK: Mapping[str, int] = {
     "cold": 1,
     "stopped": 2,
     "given_up": 3,
+    "offline": 3,
     "breaker_open": 4,
     "half_open": 5,
     "backing_off": 6,
@@ -447,6 +459,8 @@ def _server_row(state: str, sharing: str, *, verified: bool, last_error: str) ->
         "tools": 0,
         "lists": {"from": "unknown", "told_at": ""},
         "last_error": last_error,
+        "shortage": "",
+        "left_out": "",
         "stderr": [],
         "instances": [],
         "pools": [],

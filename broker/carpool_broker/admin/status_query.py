@@ -22,6 +22,7 @@ from carpool_broker.admin.status import StatusFacts, freshness_by_pool, status_p
 from carpool_broker.admin.supervisor_queries import SupervisorQueries
 from carpool_broker.config.configuration import DEFAULT_SOURCE, Configuration
 from carpool_broker.core.broker import BrokerCore
+from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.session import Session
 from carpool_broker.storage.audit_log import AuditLog
 from carpool_protocol.config.schema.model import ServerConfig
@@ -55,6 +56,8 @@ class Process(Struct, frozen=True):
     """Returns what is known of the export of traces."""
     carriers: Callable[[], list[int]] = list
     """Returns the pids of carriers that have many sessions on one connection."""
+    descriptors: Callable[[], dict[str, Any]] = dict
+    """Returns the section `descriptors`; empty: it is not known."""
     node_pid: Callable[[], int] = int
     """Returns the pid of the node's process; 0: there is none."""
     peer_uid: Callable[[SessionId], int | None] = lambda _: None
@@ -95,11 +98,13 @@ class StatusQuery:
 
     def register(self, methods: Methods) -> None:
         """Put `carpool/status` and `carpool/counters` into the table."""
-        methods.add("carpool/status", StatusParams, lambda _, params: self.status(params))
+        methods.add("carpool/status", StatusParams, self.status)
         methods.add("carpool/counters", StatusParams, lambda _, params: self.counters(params))
 
-    async def status(self, params: StatusParams) -> dict[str, Any]:
-        """The page, with the supervisor's answer if it arrives in time."""
+    async def status(self, asker: SessionId, params: StatusParams) -> dict[str, Any]:
+        """The page, with the supervisor's answer if it arrives in time. What a server lacks is judged by the
+        variables and the directory of the session that asks.
+        """
         core = self._core
         sessions = [each for each in core.sessions.values() if not each.control]
         shims = [session.pid for session in sessions if session.carrier in ("shim", "run") and session.pid]
@@ -108,7 +113,8 @@ class StatusQuery:
         pids = [os.getpid(), os.getppid(), *self._process.carriers(), *node, *hooks, *shims]
         surveyed, silent_s = await self._survey(pids, max(0.0, min(params.within_s, SURVEY_TIMEOUT_S)))
         sessions = [each for each in sessions if each.id in core.sessions]  # some may have ended meanwhile
-        return status_page(self._facts(sessions, surveyed, silent_s))
+        source = core.sessions[asker].source if asker in core.sessions else None
+        return status_page(self._facts(sessions, surveyed, silent_s, source))
 
     async def counters(self, params: StatusParams) -> CountersSnapshot:
         """All counters, with those of supervisors whose answers arrive in time.
@@ -125,14 +131,18 @@ class StatusQuery:
         )
 
     def _facts(
-        self, sessions: list[Session], surveyed: Surveyed | None, silent_s: float | None
+        self,
+        sessions: list[Session],
+        surveyed: Surveyed | None,
+        silent_s: float | None,
+        asker: SourceId | None,
     ) -> StatusFacts:
         core, layers = self._core, self._configuration.layers
         switches, process = self._configuration.overrides, self._process
         known = switches.apply(layers.configured_servers())
         of_agents = {each.source for each in core.sessions.values() if not each.control} | {DEFAULT_SOURCE}
         of_operators = core.sources.sources.keys() - of_agents
-        problems = core.sources.problems(of_operators)
+        problems = core.sources.problems(of_operators, asker)
         return StatusFacts(
             broker_pid=os.getpid(),
             launcher_pid=os.getppid(),
@@ -155,7 +165,7 @@ class StatusQuery:
             nodes={name: server.node for name, server in known.items() if server.node is not None},
             untrusted=problems.untrusted,
             unset=problems.unset,
-            workspaces=layers.workspace_rows(),
+            workspaces=self._configuration.workspace_rows(),
             places={each.id: self._configuration.workspace_of(each.id) for each in sessions},
             config_file=self._configuration.config.file,
             config_problem=self._configuration.problem,
@@ -166,6 +176,7 @@ class StatusQuery:
             waiting=_waiting(sessions),
             hooks=process.hooks(),
             doors=process.carriers(),
+            descriptors=process.descriptors(),
             node_pid=process.node_pid(),
             audit=self._audit_facts(),
             counters=self._counters.facts(surveyed),

@@ -19,13 +19,13 @@ from carpool_broker.builtin_tools.search import (
 )
 from carpool_broker.core.model.pagination import BadCursor
 from carpool_broker.core.registry.builtin_tools import DEFAULT_FOUND, MAX_FOUND
-from carpool_broker.core.registry.request_target import NoTarget, find_target
+from carpool_broker.core.registry.request_target import NoTarget, find_target, with_similar_names
 from carpool_broker.core.registry.view import BuiltinTool, View, ViewTool
 from carpool_protocol.faults.fault_answers import TOOLS_CALL, as_tool_result, fault
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson
-from carpool_protocol.wire.content import change_members, elements, text_of, value_of
+from carpool_protocol.wire.content import change_members, elements_to_change, text_of, value_of
 from carpool_protocol.wire.downgrade import tool_edit
-from carpool_protocol.wire.json_scan import fields
+from carpool_protocol.wire.json_scan import fields, key_text
 from carpool_protocol.wire.jsonrpc import quote
 
 MAX_LINE_CHARS = 200
@@ -136,7 +136,12 @@ def _described(view: View, name: str, version: str) -> RawJson:
     target = find_target(view, TOOLS_CALL, name)
     assert isinstance(target, NoTarget)
     return as_tool_result(
-        fault(target.fault, detail=target.detail, server=target.server, tool=target.subject)
+        fault(
+            target.fault,
+            detail=with_similar_names(view, TOOLS_CALL, target),
+            server=target.server,
+            tool=target.subject,
+        )
     )
 
 
@@ -166,7 +171,7 @@ def _prompts(view: View, cursor: str | None) -> RawJson:
 
 def as_builtin_result(method: str, body: RawJson) -> RawJson:
     """The result of `resources/read` or `prompts/get` as one of `tools/call`. A result made by carpool
-    stays.
+    stays. Raises `TooManyPartsError`.
     """
     if body.startswith(b'{"content":['):
         return body
@@ -181,16 +186,17 @@ def _resource_content(body: RawJson) -> list[bytes] | None:
 
     If there are several, the URI stands before each text.
     """
-    contents = elements(value_of(body, "contents") or b"")
+    contents = elements_to_change(value_of(body, "contents") or b"")
     if contents is None:
         return None
     blocks: list[bytes] = []
     for raw in contents:
         found = fields(raw) or {}
-        kind = text_of(raw, "mimeType") or ""
+        kind = key_text(found.get("mimeType", b"")) or ""
         if found.get("text", b"")[:1] == b'"':
             if len(contents) > 1:
-                blocks.append(b'{"type":"text","text":%b}' % quote(f"{text_of(raw, 'uri') or '?'}:"))
+                uri = key_text(found.get("uri", b"")) or "?"
+                blocks.append(b'{"type":"text","text":%b}' % quote(f"{uri}:"))
             blocks.append(b'{"type":"text","text":%b}' % found["text"])
         elif kind.startswith("image/") and found.get("blob", b"")[:1] == b'"':
             blocks.append(b'{"type":"image","data":%b,"mimeType":%b}' % (found["blob"], found["mimeType"]))
@@ -201,7 +207,7 @@ def _resource_content(body: RawJson) -> list[bytes] | None:
 
 def _prompt_content(body: RawJson) -> list[bytes] | None:
     """Each message's content, with its role at the beginning of a text."""
-    messages = elements(value_of(body, "messages") or b"")
+    messages = elements_to_change(value_of(body, "messages") or b"")
     if messages is None:
         return None
     blocks: list[bytes] = []

@@ -2,29 +2,26 @@
 
 Owns which parts of a tool are indexed with which weight, how a query is read, and the order of the results.
 The index is SQLite's full-text index, in memory (docs/decisions/0023). It is made at a search, and the last
-few are kept, each for the tuple of tools that it was made of. A long list is indexed in pieces, so that other
-agents do not wait: searches of long lists wait in turn, those of short ones pass them. If the list changes
-meanwhile, the search is answered at once from the new list.
+few are kept, each for the tuple of tools that it was made of. That of a long list may be made in pieces.
 
-Invariants: every result is one of the given tools; each search is answered once, also when the process ends.
+Invariant: every result is one of the given tools.
 
-Knows nothing of: sessions and rights (it gets only tools that may be called), the text of an answer.
+Knows nothing of: sessions and rights (it gets only tools that may be called), the text of an answer, whose
+turn it is (`answer_queue`).
 """
 
 import re
 import weakref
-from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-import trio
 from msgspec import Struct
 
-from carpool_broker.core.model.effects import AnswerBuiltin
 from carpool_broker.core.registry.pool_catalog import ViewTool
 from carpool_broker.core.registry.view import View
 from carpool_protocol.ids import RawJson, ServerName
+from carpool_protocol.wire.json_scan import read_despite_half_pairs
 
 MAX_QUERY_WORDS: Final = 32
 MAX_QUERY_CHARS: Final = 2000
@@ -38,6 +35,8 @@ MAX_INDICES: Final = 4
 """Indices that are kept: one for each profile that searches."""
 INDEX_BATCH_TOOLS: Final = 64
 """Tools that are indexed at once while other events wait: 2 to 5 ms."""
+TOOLS_AT_ONCE: Final = 256
+"""A list of up to this many tools is indexed at once: 5 to 10 ms."""
 
 COLUMNS: Final = {
     "name": 6.0,
@@ -106,7 +105,7 @@ class ToolText(NamedTuple):
 def tool_text(definition: RawJson) -> ToolText:
     """The text of a tool's definition; empty if it cannot be read."""
     try:
-        seen = _read(definition)
+        seen = read_despite_half_pairs(_read, definition)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ToolText("", "", (), ())
     schema = seen.inputSchema if isinstance(seen.inputSchema, dict) else {}
@@ -165,6 +164,12 @@ class ToolSearch:
             ]
         return SearchResult(found[:limit], len(found))
 
+    def is_indexed(self, tools: tuple[ViewTool, ...], tags: Mapping[ServerName, Sequence[str]]) -> bool:
+        """True if a search of these tools has little to index: nothing, or a short list."""
+        if len(tools) <= TOOLS_AT_ONCE:
+            return True
+        return any(index.is_made_of(tools, tags) and index.is_complete for index in self._indices)
+
     def index_more(self, tools: tuple[ViewTool, ...], tags: Mapping[ServerName, Sequence[str]]) -> bool:
         """True if these tools can be searched now; otherwise index one more piece. Raises
         `CannotSearchError`.
@@ -173,7 +178,7 @@ class ToolSearch:
 
     def _index(self, tools: tuple[ViewTool, ...], tags: Mapping[ServerName, Sequence[str]]) -> "_Index":
         for place, index in enumerate(self._indices):
-            if index.tools is tools and index.tags == tags:
+            if index.is_made_of(tools, tags):
                 self._indices.insert(0, self._indices.pop(place))
                 return index
         # Most texts of a changed list, or of another profile's list, are in another index already.
@@ -232,9 +237,18 @@ class _Index:
         """
         self._rows.execute("BEGIN")
 
+    def is_made_of(self, tools: tuple[ViewTool, ...], tags: Mapping[ServerName, Sequence[str]]) -> bool:
+        """True if this is the index of these very tools, with these tags."""
+        return self.tools is tools and self.tags == tags
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all its tools are indexed."""
+        return self._done == len(self.tools)
+
     def grow(self, count: int) -> bool:
         """Index `count` more tools. True if all are indexed."""
-        if self._done == len(self.tools):
+        if self.is_complete:
             return True
         rows = []
         for number, tool in enumerate(self.tools[self._done : self._done + count], self._done + 1):
@@ -288,54 +302,6 @@ def _index_words(names: str) -> str:
 def _valid_unicode(text: str) -> str:
     """The text with `?` in place of half surrogate pairs, which no text should have."""
     return text.encode(errors="replace").decode()
-
-
-TOOLS_AT_ONCE: Final = 256
-"""A list of up to this many tools is indexed at once: 5 to 10 ms."""
-
-
-class SearchQueue:
-    """The waiting searches of one broker. `answer`: performs the answer now."""
-
-    def __init__(self, finder: ToolSearch, answer: Callable[[AnswerBuiltin], None]) -> None:
-        self._finder = finder
-        self._answer = answer
-        self._queued: deque[tuple[AnswerBuiltin, View]] = deque()
-        self._wakeup = trio.Event()
-
-    def search_requested(self, effect: AnswerBuiltin, view: View) -> None:
-        """An agent searches its tools: answer now, or queue the search."""
-        if len(view.tools) <= TOOLS_AT_ONCE or (not self._queued and self._is_ready(view)):
-            self._answer(effect)
-            return
-        self._queued.append((effect, view))
-        self._wakeup.set()
-
-    async def run(self, settle: Callable[[], None]) -> None:
-        """Answer waiting searches until cancelled. `settle`: called after each answer, so that output can
-        leave.
-        """
-        while True:
-            await self._wakeup.wait()
-            self._wakeup = trio.Event()
-            while self._queued:
-                effect, view = self._queued[0]
-                if self._is_ready(view):
-                    self._queued.popleft()
-                    self._answer(effect)
-                    settle()
-                await trio.lowlevel.checkpoint()
-
-    def answer_all(self) -> None:
-        """Answer all waiting searches now."""
-        while self._queued:
-            self._answer(self._queued.popleft()[0])
-
-    def _is_ready(self, view: View) -> bool:
-        try:
-            return self._finder.index_more(view.tools, server_tags(view))
-        except CannotSearchError:
-            return True  # the answer says so
 
 
 def server_tags(view: View) -> Mapping[ServerName, Sequence[str]]:

@@ -1,7 +1,9 @@
 """The configuration in force, and the servers that it gives each session.
 
 Owns the sources (one per distinct `source_key` of sessions), which session uses which, and the files that
-they were read from. Changes for the core are returned as events, to be fed in order.
+they were read from. A source that its last session has left stays, with its workspace, until the core
+forgets it (`unused_sources`); only that of `carpool run` goes at once, and one that a change of the
+configuration replaces. Changes for the core are returned as events, to be fed in order.
 
 The servers of an untrusted project are named to its sessions and never run. The user's own server of the same
 name stays in force meanwhile, so that visiting a repository takes over no name (rule 19).
@@ -30,15 +32,22 @@ from carpool_broker.config.locations import (
     workspace_objection,
     workspace_request,
 )
+from carpool_broker.config.other_config import other_config_note
 from carpool_broker.config.scan import WorkspaceScan
 from carpool_broker.config.source_key import FindCatalog, SourceBasis, make_source_read
-from carpool_broker.config.workspaces import WatchedFiles
+from carpool_broker.config.workspaces import WatchedFiles, safe_path
 from carpool_broker.core.configuration.overrides import SessionOverrides
 from carpool_broker.core.configuration.profiles import is_visible, limits_of, permitted_servers, profile_scope
 from carpool_broker.core.configuration.resolve_servers import Resolution, only_server, resolve, resolve_run
 from carpool_broker.core.model.approval import Approved, PinId
 from carpool_broker.core.model.bounds import SessionBounds
-from carpool_broker.core.model.events import SessionSourceChanged, SourceDropped, SourceId, SourceRead
+from carpool_broker.core.model.events import (
+    SessionSourceChanged,
+    SourceDropped,
+    SourceId,
+    SourceRead,
+    SourceUnused,
+)
 from carpool_broker.hooks.spec import HookSpec, spec_of
 from carpool_broker.storage.override_store import OverrideStore
 from carpool_protocol.bootstrap import paths
@@ -49,6 +58,7 @@ from carpool_protocol.config.reading.load import ConfigFile, ConfigLayer, home_o
 from carpool_protocol.config.schema.environment import scrub
 from carpool_protocol.config.schema.expand import references
 from carpool_protocol.config.schema.model import Config, ServerConfig, variables
+from carpool_protocol.faults.kinds import USER_FILE_UNREAD
 from carpool_protocol.ids import ServerName, SessionId
 from carpool_protocol.link.messages import Root
 from carpool_protocol.wire.tool_name_resolver import check_name_length
@@ -56,7 +66,7 @@ from carpool_protocol.wire.tool_name_resolver import check_name_length
 DEFAULT_SOURCE = SourceId("daemon")
 """The source without a session, for servers with `auto_connect` or `pool.min`."""
 
-ConfigurationChange = SourceRead | SessionSourceChanged | SourceDropped
+ConfigurationChange = SourceRead | SessionSourceChanged | SourceUnused | SourceDropped
 
 
 class Configuration:
@@ -85,7 +95,7 @@ class Configuration:
         `auto_connect`.
         """
         self._own_environment = scrub(environ)
-        # The supervisor sets PATH: it asks the login shell, and no pool key depends on the answer.
+        # The supervisor sets PATH, because it asks the login shell.
         self._base_environment = {
             name: value for name, value in self._own_environment.items() if name != "PATH"
         }
@@ -98,7 +108,9 @@ class Configuration:
         self._sources: dict[SourceId, SourceBasis] = {DEFAULT_SOURCE: SourceBasis({}, "", "")}
         self._contexts: dict[SessionId, SessionContext] = {}
         self._workspace_requests = Counter[WorkspaceRequest]()
-        """How many sessions ask for each workspace: thousands of sessions may end at once."""
+        """How many sessions ask for each workspace, and sources without a session hold it. Thousands of
+        sessions may end at once.
+        """
         self.override_store = board or OverrideStore()
         self.overrides = self.override_store.overrides
         self._logins = paths.logins_dir(os.path.dirname(trust)) if trust else ""
@@ -129,7 +141,7 @@ class Configuration:
         return [WatchedFiles("", self.user_file.seen_files), *self.layers.workspaces.watched_files()]
 
     def workspace_requests(self) -> Set[WorkspaceRequest]:
-        """The workspaces that sessions ask for, as a view."""
+        """The workspaces that sessions ask for, and those of sources without a session, as a view."""
         return self._workspace_requests.keys()
 
     def reload(self, layer: ConfigLayer | None, scans: Iterable[WorkspaceScan]) -> list[ConfigurationChange]:
@@ -204,7 +216,7 @@ class Configuration:
         resumes = attach.resume is not None  # its workspace or profile may have left the file meanwhile
         if attach.profile and attach.profile not in self.config.profiles and not resumes:
             return StreamRefused(profile_objection(self.config, attach.profile), "unknown_profile")
-        if attach.workspace and not resumes:
+        if (attach.workspace or attach.workspaces) and not resumes:
             scan = self.layers.workspaces.scan_of(self.initial_request(attach))
             if why := self.workspace_objection(attach, attach.workspace) or scan.objection:
                 return StreamRefused(why, "unknown_workspace")
@@ -227,6 +239,10 @@ class Configuration:
             )
         return None
 
+    def attach_note(self, attach: Attach) -> str:
+        """The sentence for a carrier whose environment names another configuration; empty: it does not."""
+        return other_config_note(self.user_file.path, attach.config)
+
     def session_opened(
         self, session: SessionId, attach: Attach, environment: dict[str, str]
     ) -> tuple[SourceId, list[ConfigurationChange]]:
@@ -240,6 +256,8 @@ class Configuration:
 
     def workspace_objection(self, attach: Attach, workspace: str) -> str:
         """Why a session that attached in this way cannot be in this workspace; empty: it can."""
+        if attach.workspaces and workspace not in attach.workspaces:
+            return f"the token of this session is for these workspaces only: {', '.join(attach.workspaces)}"
         return workspace_objection(self.config, workspace, by_name_only=attach.streams)
 
     def roots_received(self, session: SessionId, roots: tuple[Root, ...]) -> list[ConfigurationChange]:
@@ -281,24 +299,43 @@ class Configuration:
     def move_session(self, session: SessionId, change: WorkspaceChanged) -> list[ConfigurationChange]:
         """Put the session into another workspace."""
         context = self._contexts[session]
-        self._remove_request(context.workspace_request)
+        before = context.workspace_request
         context.workspace_change = change
         self._add_request(context.workspace_request)
-        return self._assign_source(session, elsewhere=True)
+        followed = self._assign_source(session, left=before)
+        self._remove_request(before)
+        return followed
 
     def session_closed(self, session: SessionId) -> list[ConfigurationChange]:
-        """Forget a session, and its source if no other session uses it."""
+        """Forget a session, and release its source if no other session uses it."""
         if self.overrides.session_closed(session):
             self.override_store.save()
         context = self._contexts.pop(session)
+        left = context.workspace_request if context.attach.run is None else None
+        followed = self._release_source(context.source, left)
         self._remove_request(context.workspace_request)
-        followed = self._release_source(context.source)
+        self._forget_unasked(context.workspace_request)
+        return followed
+
+    def forget_source(self, source: SourceId, why: str) -> list[ConfigurationChange]:
+        """Forget a source without a session. `why`: why its servers end, as a clause for logs."""
+        basis = self._sources.get(source)
+        if basis is None or basis.sessions:
+            return []
+        request = basis.held_request
+        self._release_request(basis)
+        if request is not None:
+            self._forget_unasked(request)
+        del self._sources[source]
+        return [SourceDropped(source, why)]
+
+    def _forget_unasked(self, request: WorkspaceRequest) -> None:
+        """Forget the scan of this workspace if nobody asks for it."""
         workspaces = self.layers.workspaces
-        if context.workspace_request not in self._workspace_requests:
-            workspaces.forget(context.workspace_request)
+        if request not in self._workspace_requests:
+            workspaces.forget(request)
         if len(workspaces.scans) > len(self._workspace_requests):  # of sessions that left on their way here
             workspaces.retain(self.workspace_requests())
-        return followed
 
     def _add_request(self, request: WorkspaceRequest) -> None:
         if request != WorkspaceRequest():
@@ -309,8 +346,12 @@ class Configuration:
         if self._workspace_requests[request] <= 0:
             del self._workspace_requests[request]
 
-    def _assign_source(self, session: SessionId, *, elsewhere: bool = False) -> list[ConfigurationChange]:
-        """Find the source for the facts about a session. `elsewhere`: it has moved to another workspace."""
+    def _assign_source(
+        self, session: SessionId, *, left: WorkspaceRequest | None = None
+    ) -> list[ConfigurationChange]:
+        """Find the source for the facts about a session. `left`: it has moved from this workspace to another
+        one.
+        """
         context = self._contexts[session]
         source, basis = self._basis_of(context, self.overrides.of_session(session))
         if source == context.source:
@@ -321,15 +362,30 @@ class Configuration:
             self._sources[source] = basis
             followed.append(self.resolve_source(source))
         self._sources[source].sessions += 1
-        return [*followed, SessionSourceChanged(session, source, elsewhere), *self._release_source(before)]
+        self._release_request(self._sources[source])
+        moved = SessionSourceChanged(session, source, left is not None)
+        return [*followed, moved, *self._release_source(before, left)]
 
-    def _release_source(self, source: SourceId) -> list[ConfigurationChange]:
+    def _release_source(self, source: SourceId, left: WorkspaceRequest | None) -> list[ConfigurationChange]:
+        """A session uses the source no more. Without another one the source stays, and this workspace is
+        watched for it; None: it goes at once.
+        """
         basis = self._sources[source]
         basis.sessions -= 1
         if basis.sessions > 0 or source == DEFAULT_SOURCE:
             return []
+        if left is not None:
+            basis.held_request = left
+            self._add_request(left)
+            return [SourceUnused(source)]
         del self._sources[source]
         return [SourceDropped(source)]
+
+    def _release_request(self, basis: SourceBasis) -> None:
+        """The source needs no workspace to be watched for it."""
+        if basis.held_request is not None:
+            self._remove_request(basis.held_request)
+            basis.held_request = None
 
     def _basis_of(self, context: SessionContext, own: SessionOverrides) -> tuple[SourceId, SourceBasis]:
         attach = context.attach
@@ -444,6 +500,14 @@ class Configuration:
         config = self.config
         return [spec_of(hook, config.file, variables, self._home) for hook in config.hooks]
 
+    def workspace_rows(self) -> list[dict[str, object]]:
+        """The named workspaces and the workspaces of sessions that have a project file, for `status`."""
+        requests = {context.workspace_request for context in self._contexts.values()}
+        scans = [self.layers.workspaces.scan_of(each) for each in requests]
+        return self.layers.workspace_rows(
+            {key for scan in scans for key in (scan.workspace.file, scan.location.lost)}
+        )
+
     def workspace_of(self, session: SessionId) -> dict[str, str]:
         """The workspace of a session: `{name, root}`; both are empty if it has none."""
         context = self._contexts.get(session)
@@ -473,4 +537,17 @@ class Configuration:
         read = make_source_read(
             source, config, found, reasons, find=self._kept, base_scope=scope, pins=self._approvals
         )
-        return replace(read, broken=project.lost_reason() if project is not None else "")
+        broken = project.lost_reason() if project is not None else ""
+        user_broken = self._user_problem(basis)
+        return replace(read, broken=broken, user_broken=user_broken, of_sessions=source != DEFAULT_SOURCE)
+
+    def _user_problem(self, basis: SourceBasis) -> str:
+        """Return the sentence for agents that the user's file cannot be read. One with a profile does not
+        learn where it is.
+        """
+        if not self.problem or basis.run is not None:
+            return ""
+        place = self.user_file.problem_place
+        at = "" if basis.profile or not safe_path(place.replace(":", "")) else f" ({place})"
+        why = "so servers that it names may be missing. The user can run `carpool check`."
+        return f"{USER_FILE_UNREAD}{at}, {why}"

@@ -9,6 +9,7 @@ nothing, so that a thread may run it while it waits for the disk. Knows nothing 
 environments, the time of readings.
 """
 
+from collections.abc import Sequence, Set
 from typing import Final
 
 from carpool_broker.config.locations import Location
@@ -19,6 +20,7 @@ from carpool_protocol.config.reading.load import ConfigFile, ConfigLayer, load_l
 from carpool_protocol.config.reading.merge import cap_problem, merge_configs, taken_over
 from carpool_protocol.config.schema.model import Config, NamedWorkspace, ServerConfig, variables
 from carpool_protocol.config.text.file_stamps import Stamp
+from carpool_protocol.config.text.problems import ConfigProblem
 from carpool_protocol.ids import ServerName
 
 _NO_STAMP: Final = (-1, -1, -1)
@@ -27,6 +29,11 @@ _NO_STAMP: Final = (-1, -1, -1)
 
 class BrokenConfigError(Exception):
     """The file cannot be used. The text has one line per problem."""
+
+    def __init__(self, problems: Sequence[ConfigProblem]) -> None:
+        super().__init__("\n".join(problem.render() for problem in problems))
+        first = problems[0]
+        self.place = f"{first.file}:{first.line}" if first.line else first.file
 
 
 class UserFile:
@@ -39,6 +46,8 @@ class UserFile:
         self._last_good = last_good
         self.problem = ""
         """Why the present file is not in force; empty: it is."""
+        self.problem_place = ""
+        """The file that is wrong, with the line of its first problem, as far as it has one."""
         self.env: dict[str, str] = {}
         """Variables of its `env_file`. Secrets: in memory only."""
         self.seen_files: dict[str, Stamp] = {}
@@ -46,6 +55,11 @@ class UserFile:
         self.warnings: list[str] = []
         """Notes about ignored parts of other programs' files."""
         self.config = self._read_at_first()
+
+    @property
+    def path(self) -> str:
+        """The file itself, absolute."""
+        return self._file.path
 
     def load(self) -> ConfigLayer:
         """Read the files from disk."""
@@ -55,13 +69,13 @@ class UserFile:
         """Use a reading. If it is broken, `problem` says why and the last good one stays."""
         try:
             self.config = self._apply(layer)
-            self.problem = ""
+            self.problem = self.problem_place = ""
         except BrokenConfigError as error:
-            self.problem = str(error)
+            self.problem, self.problem_place = str(error), error.place
 
     def load_timed_out(self, why: str) -> None:
         """Note that reading takes too long. `why`: a clause."""
-        self.problem = f"{self._file.path} {why}"
+        self.problem, self.problem_place = f"{self._file.path} {why}", self._file.path
         self.seen_files = dict.fromkeys(self.seen_files, _NO_STAMP)
 
     def _read_at_first(self) -> Config:
@@ -73,7 +87,7 @@ class UserFile:
             layer = None if kept is None else load_layer(self._file, self._home, earlier=kept)
             if layer is None or layer.loaded.config is None:
                 raise
-            self.problem = str(error)
+            self.problem, self.problem_place = str(error), error.place
             self.seen_files = layer.seen | self.seen_files
             self.env = layer.env
             return layer.loaded.config
@@ -82,7 +96,7 @@ class UserFile:
         self.seen_files = layer.seen
         loaded = layer.loaded
         if loaded.config is None:
-            raise BrokenConfigError("\n".join(problem.render() for problem in loaded.problems))
+            raise BrokenConfigError(loaded.problems)
         self.env = layer.env
         self.warnings = [each.render() for each in loaded.warnings]
         if trouble := self._last_good.save(layer):
@@ -175,8 +189,8 @@ class EffectiveLayers:
         return servers
 
     def has_servers_that_stay(self) -> bool:
-        """True if a server runs also while no agent is there."""
-        policies = (each.policy for each in self.configured_servers().values() if not each.disabled)
+        """True if a server runs also while no agent is there: one of the user's own, in no workspace."""
+        policies = (each.policy for each in self.config.servers.values() if not each.disabled)
         return any(policy.auto_connect or policy.min_instances for policy in policies)
 
     def server_names(self) -> set[ServerName]:
@@ -191,7 +205,7 @@ class EffectiveLayers:
         """The files that disable a server with this name, for people."""
         return sorted({each.written_in for each in self.servers_named(name) if each.disabled})
 
-    def workspace_rows(self) -> list[dict[str, object]]:
-        """The named workspaces and the workspaces with a project file, for `status`."""
-        projects = [project for _, project in sorted(self.workspaces.projects.items())]
+    def workspace_rows(self, used: Set[str]) -> list[dict[str, object]]:
+        """The named workspaces and the workspaces with a project file that is `used`, for `status`."""
+        projects = [project for key, project in sorted(self.workspaces.projects.items()) if key in used]
         return named_workspace_rows(self.config, self.home) + project_rows(self.config, projects)

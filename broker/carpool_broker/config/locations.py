@@ -19,11 +19,10 @@ from carpool_protocol.carrier.attach_line import Attach, WorkspaceChanged
 from carpool_protocol.config.reading.project import workspace_name_at
 from carpool_protocol.config.reading.workspaces import roots_of
 from carpool_protocol.config.schema.model import Config
-from carpool_protocol.config.text.problems import did_you_mean
+from carpool_protocol.config.text.problems import MAX_NAMES_LISTED, did_you_mean
 from carpool_protocol.link.messages import Root
 
-MAX_NAMES_LISTED = 20
-"""Maximum number of known names in the error for an unknown workspace or profile."""
+_MAX_NAME_CHARS = 80
 
 
 class WorkspaceRequest(Struct, frozen=True):
@@ -97,7 +96,7 @@ def _unknown(kind: str, name: str, known: Collection[str]) -> str:
     listed = ", ".join(names[:MAX_NAMES_LISTED]) + (" …" if len(names) > MAX_NAMES_LISTED else "")
     hint = f"; did you mean {meant}?" if meant else ""
     choices = f" (there are: {listed})" if names else ": it names none"
-    return f"the configuration has no {kind} of that name{choices}{hint}"
+    return f"the configuration has no {kind} {name[:_MAX_NAME_CHARS]!r}{choices}{hint}"
 
 
 def file_uri_path(uri: str) -> str:

@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from carpool_broker.config.locations import Location
+from carpool_broker.config.locations import Location, WorkspaceRequest
 from carpool_broker.core.configuration.overrides import SessionOverrides
 from carpool_broker.core.configuration.resolve_servers import Resolution
 from carpool_broker.core.model.approval import Approved, PinId
@@ -67,6 +67,8 @@ class SourceBasis:
         """The longest name that its sessions ask for; 0: no own limit."""
         self.sessions = 0
         """Number of sessions that use the source."""
+        self.held_request: WorkspaceRequest | None = None
+        """The workspace of its last session, which is watched on while no session uses the source."""
 
     @property
     def is_empty(self) -> bool:

@@ -71,6 +71,7 @@ class ConfigWatcher:
         self._settle = settle
         self._start_soon = start_soon
         self.blocking_work = BlockingWork(settle, start_soon)
+        self._session_comes = trio.Event()
         self._numbers = count(1)
         self._waiting: dict[WorkspaceRequest, list[ScanDone]] = {}
         """Callers that wait for a running scan."""
@@ -83,6 +84,7 @@ class ConfigWatcher:
 
     def scan(self, workspace_request: WorkspaceRequest, then: ScanDone, *, spell: bool = False) -> None:
         """As `workspace_moves.WorkspaceScanner.scan`."""
+        self._session_comes.set()
         if spell:
             then = partial(self._spelled, then)
         if self._workspaces.has_scan(workspace_request):
@@ -189,6 +191,12 @@ class ConfigWatcher:
         return found
 
     # --- what changes on disk ---------------------------------------------------------------------------
+
+    async def wait_for_session(self, limit_s: float) -> None:
+        """Wait until a session comes, for which the files must be looked at now, or this long."""
+        with trio.move_on_after(limit_s):
+            await self._session_comes.wait()
+        self._session_comes = trio.Event()  # only now: one that came during the last look counts too
 
     async def find_changes(self) -> list[WatchedFiles]:
         """Files that changed since the last scan. A file that is still being written is left until it is

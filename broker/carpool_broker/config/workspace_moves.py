@@ -208,6 +208,10 @@ class WorkspaceMoves:
         line = self._moves.get(session)
         return line is not None and line[0] is move
 
+    def is_moving(self, session: SessionId) -> bool:
+        """True while a move of this session is under way."""
+        return session in self._moves
+
     def session_closed(self, session: SessionId) -> None:
         """Drop the moves of a session that has ended."""
         for each in self._moves.pop(session, ()):

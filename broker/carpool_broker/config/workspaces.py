@@ -121,19 +121,19 @@ class Project:
         return BROKEN if self.workspace.file else LOST
 
     def trust_needed(self) -> str:
-        """Why its servers may not run yet; empty: they may. Agents read this text: see `_safe_path`."""
+        """Why its servers may not run yet; empty: they may. Agents read this text: see `safe_path`."""
         if self.trust == "trusted":
             return ""
         root = self.workspace.root
         path, command = self.workspace.file, f"`carpool trust {root}`"
-        if not _safe_path(root):
+        if not safe_path(root):
             path = f"the file {os.path.relpath(path, root)} of this project"
             command = "`carpool trust` in the project's directory"
         change = "has changed since it was trusted" if self.trust == "changed" else "is not trusted yet"
         return f"{path} {change}; look at it with {command}"
 
 
-def _safe_path(path: str) -> bool:
+def safe_path(path: str) -> bool:
     """True if agents may read this directory, which a stranger may have named: no sentence, nothing for a
     shell.
     """

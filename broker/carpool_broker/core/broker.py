@@ -24,10 +24,12 @@ from carpool_broker.core.calls.call_tracing import CallTracing
 from carpool_broker.core.calls.input_required import ParkedCalls
 from carpool_broker.core.calls.server_requests import AgentAsks
 from carpool_broker.core.configuration.session_views import SessionViews
+from carpool_broker.core.configuration.unused_sources import UnusedSources
 from carpool_broker.core.hooks.hook_points import CallHooks
 from carpool_broker.core.model.bounds import SessionBounds
 from carpool_broker.core.model.effects import AnyEffect, Reply
 from carpool_broker.core.model.events import (
+    AgentAbsent,
     AgentEvent,
     AnyEvent,
     AskAnswered,
@@ -44,6 +46,7 @@ from carpool_broker.core.model.events import (
     HooksRead,
     InitializedReceived,
     InitializeRequested,
+    InputEnded,
     LimitsRead,
     ListenRequested,
     ListenResumed,
@@ -65,6 +68,7 @@ from carpool_broker.core.model.events import (
     SourceDropped,
     SourceRead,
     SourcesRead,
+    SourceUnused,
     SubscribeRequested,
     SupervisorConnected,
     SupervisorLost,
@@ -76,13 +80,13 @@ from carpool_broker.core.model.timer_kinds import ORDER, BrokerTimers, TimerKind
 from carpool_broker.core.recovery.recovery import Recovery
 from carpool_broker.core.recovery.supervisor_record import RecordedCalls
 from carpool_broker.core.recovery.supervisor_sync import SupervisorSync
-from carpool_broker.core.registry.catalog_queue import CatalogQueue
+from carpool_broker.core.registry.catalog_queue import NEXT_SLICE, CatalogQueue
 from carpool_broker.core.registry.registry import Registry
 from carpool_broker.core.registry.view import View
 from carpool_broker.core.requests.dispatch import RequestDispatch
 from carpool_broker.core.requests.drain import Drain
 from carpool_broker.core.requests.initialize import Initialization
-from carpool_broker.core.requests.notifications import Notifications
+from carpool_broker.core.requests.notifications import GATHERED, Notifications
 from carpool_broker.core.requests.roots import AgentRoots
 from carpool_broker.core.requests.stateless_call_handler import StatelessCallHandler
 from carpool_broker.core.updates import Updates
@@ -100,6 +104,7 @@ from carpool_protocol.link.messages import (
     LogForSession,
     PoolChanged,
     ResourceChanged,
+    SessionAbsent,
     TaskStatusChanged,
 )
 from carpool_protocol.machine.timers import Timers
@@ -135,6 +140,7 @@ class BrokerCore:
         self.session_views = SessionViews(registry, self._emit)
         self.states = self.session_views.states
         self.sources = self.session_views.sources
+        self.unused_sources = UnusedSources(self.sources, self.states, self.timers, self._emit)
         self.links = SupervisorLinks(supervisors)
         self.call_table = CallTable(self.sessions, bounds, self._emit, self.timers, life, links=self.links)
         self.admission = self.call_table.admission
@@ -146,7 +152,7 @@ class BrokerCore:
         )  # fmt: skip
         self.interests = self.requests.subscriptions
         self.notifications = Notifications(
-            self.sessions, self.session_views, self.call_table, self.requests, self._emit
+            self.sessions, self.session_views, self.call_table, self.requests, self._emit, timers=self.timers
         )
         record = RecordedCalls(self._emit, self.timers)
         self.agent_asks = AgentAsks(
@@ -166,7 +172,7 @@ class BrokerCore:
             self.sessions, registry, self.session_views, self.call_table, self.requests,
             hearing=self.notifications, roots=self.roots, recovery=self.recovery,
             linking=self.supervisor_sync,
-            queue=queue, out=self._emit,
+            queue=queue, unused_sources=self.unused_sources, out=self._emit,
         )  # fmt: skip
         self.initialization = Initialization(
             self.session_views, self.roots, self._emit, self.updates.class_changed
@@ -265,9 +271,14 @@ class BrokerCore:
                 self.admission.send_queued_of_all(now)
             case "hook_run":
                 self.hooks.end_runs(keys, now)
-            case "catalog_slice":
-                self.updates.learn_slice(now)
-                self._take_cached_catalogs(now)
+            case "catalogs":
+                if GATHERED in keys:
+                    self.notifications.tell_gathered()
+                if NEXT_SLICE in keys:
+                    self.updates.learn_slice(now)
+                    self._take_cached_catalogs(now)
+            case "unused_source":
+                self.unused_sources.forget(keys)
             case "drain":
                 self.drain.end()
             case _:
@@ -286,7 +297,9 @@ class BrokerCore:
         self.recovery.check()
         self.roots.check()
         self.session_views.check(self.sessions.values())
+        self.unused_sources.check()
         self.requests.check()
+        self.notifications.check()
         self.hooks.check()
         self.registry.check()
 
@@ -297,6 +310,18 @@ class BrokerCore:
     def view_of(self, session: SessionId) -> View:
         """Return what this session sees."""
         return self.session_views.view_of(self.sessions[session])
+
+    def is_behind(self, session: SessionId) -> bool:
+        """True if the agent of this session leaves so much unread that its calls wait."""
+        asking = self.sessions.get(session)
+        return asking is not None and self.call_table.unread.is_behind(asking)
+
+    def owes_answers(self, session: SessionId) -> bool:
+        """True while a request of this session has no answer."""
+        asking = self.sessions.get(session)
+        return asking is not None and bool(
+            asking.open_calls or asking.awaits_records or self.requests.deferred.of(session)
+        )
 
     def audit(self, on: bool) -> None:
         """Keep an audit record of each call that ends, or no longer."""
@@ -368,6 +393,8 @@ class BrokerCore:
                 self.updates.sources_read((event,), now)
             case SourcesRead():
                 self.updates.sources_read(event.readings, now)
+            case SourceUnused():
+                self.updates.source_unused(event, now)
             case SourceDropped():
                 self.updates.source_dropped(event)
             case CallCancelledByOperator():
@@ -400,6 +427,7 @@ class BrokerCore:
                 came.follows_roots = event.wanders
                 came.anonymous, came.max_open_calls = event.anonymous, event.max_open_calls
                 came.node, came.profile, came.principal = event.node, event.profile, event.principal
+                came.other_config, came.note = event.other_config, event.note
                 self.sessions[event.session] = came
                 self.admission.quotas.session_opened(came, self.call_table.bounds.profiles, now)
                 self.session_views.session_opened(came)
@@ -407,6 +435,8 @@ class BrokerCore:
                     event.source, asking=came.asking, stateless=True
                 ):
                     self.updates.update_scopes()
+                if not came.control:
+                    self.updates.agent_came(came.source)
             case SupervisorConnected():
                 self.supervisor_sync.supervisor_connected(event)
             case EndRequested():
@@ -497,8 +527,17 @@ class BrokerCore:
                         self.initialization.first_request(session, call.by, settles=True)
                 self.recovery.session_resumed(session, event, now)
                 self.supervisor_sync.recovery_advanced()
+            case AgentAbsent():
+                if any(use.is_called for use in session.servers.values()):
+                    self._emit(SessionAbsent(session.id, event.absent))
             case CarrierAnnounced():
                 session.pid = event.pid
+            case InputEnded():
+                session.input_ended = True
+                self.agent_asks.input_ended(session)
+                if session.awaits_roots:
+                    self.roots.input_ended(session)
+                    self.requests.catalogs_changed(now)
             case SessionClosed():
                 self.roots.session_closed(session)
                 self.requests.session_closed(session)
@@ -512,6 +551,8 @@ class BrokerCore:
                 self.supervisor_sync.session_closed(session.id)
                 self.session_views.session_closed(session)
                 del self.sessions[session.id]
+                if not session.control:
+                    self.updates.agent_left(session.source, now)
                 self.recovery.recheck()
                 self.supervisor_sync.recovery_advanced()
             case CallRequested():  # pragma: no cover

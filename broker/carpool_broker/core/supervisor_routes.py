@@ -20,6 +20,7 @@ from carpool_protocol.link.messages import (
     Call,
     CancelCall,
     CancelTask,
+    ChangeResourceSubscriptions,
     DiscoverCatalog,
     EndCall,
     ExplainSharing,
@@ -64,6 +65,7 @@ class SupervisorRoutes:
                 | DiscoverCatalog()
                 | SetLevel()
                 | SetResourceSubscriptions()
+                | ChangeResourceSubscriptions()
                 | Operate()
                 | ExplainSharing()
                 | ReportProbe()

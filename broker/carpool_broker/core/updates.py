@@ -12,8 +12,16 @@ from typing import Final
 from carpool_broker.core.calls import lost_state
 from carpool_broker.core.calls.call_table import CallTable
 from carpool_broker.core.configuration.session_views import ScopeChanged, SessionViews
+from carpool_broker.core.configuration.unused_sources import UnusedSources
 from carpool_broker.core.model.effects import AnyEffect
-from carpool_broker.core.model.events import PinsApproved, SessionSourceChanged, SourceDropped, SourceRead
+from carpool_broker.core.model.events import (
+    PinsApproved,
+    SessionSourceChanged,
+    SourceDropped,
+    SourceId,
+    SourceRead,
+    SourceUnused,
+)
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.recovery.recovery import Recovery
 from carpool_broker.core.recovery.supervisor_sync import SupervisorSync
@@ -25,7 +33,7 @@ from carpool_broker.core.requests.roots import AgentRoots
 from carpool_protocol.ids import PoolKey, SessionId
 from carpool_protocol.link.messages import Catalog, PoolChanged
 
-AWAY_STATES: Final = frozenset({"given_up", "stopped", "breaker_open", "half_open"})
+AWAY_STATES: Final = frozenset({"given_up", "stopped", "breaker_open", "half_open", "offline"})
 """The states in which a server leaves every list."""
 
 
@@ -45,6 +53,7 @@ class Updates:
         recovery: Recovery,
         linking: SupervisorSync,
         queue: CatalogQueue,
+        unused_sources: UnusedSources,
         out: Callable[[AnyEffect], None],
     ) -> None:
         self._sessions = sessions
@@ -58,6 +67,7 @@ class Updates:
         self._recovery = recovery
         self._linking = linking
         self._queue = queue
+        self._unused_sources = unused_sources
         self._emit = out
 
     # --- what happens ----------------------------------------------------------------------------------
@@ -65,7 +75,7 @@ class Updates:
     def catalog_received(self, event: Catalog, now: float) -> None:
         """The supervisor tells the catalog of a pool."""
         self._queue.add(event, now)
-        if len(self._queue) == 1:
+        if len(self._queue) == 1 and self._queue.is_due(now):
             self.learn_slice(now)
 
     def pool_changed(self, event: PoolChanged, now: float) -> None:
@@ -81,23 +91,26 @@ class Updates:
             if isinstance(told, PoolChanged):
                 self._apply_pool_state(told, now)
             else:
-                self._catalog_applied(told, now)
+                self._catalogs_applied(told, now)
 
     def finish_slices(self, now: float) -> None:
         """Learn all that was told at once, because the supervisor has gone."""
         while self._queue:
             self.learn_slice(now)
 
-    def _catalog_applied(self, learned: Learned, now: float) -> None:
-        event = learned.catalog
-        self._session_views.slow.discard(event.key)
-        self._requests.list_freshness.catalog_received(event, learned.came)
-        self._call_table.resource_cache.forget_pool(event.key)
-        self._notifications.tell_all(learned.changes)
+    def _catalogs_applied(self, learned: Learned, now: float) -> None:
+        for event, came in learned.catalogs:
+            self._session_views.slow.discard(event.key)
+            self._requests.list_freshness.catalog_received(event, came)
+            self._call_table.resource_cache.forget_pool(event.key)
+        if learned.has_first:
+            self._notifications.first_lists_told(learned.changes, now)
+        else:
+            self._notifications.tell_all(learned.changes)
         if self._registry.approvals.approved:
             self._requests.recheck.recheck_held()
         self._recovery.catalogs_changed()
-        self._catalogs_changed(now, event.key)
+        self._catalogs_changed(now, *(event.key for event, _ in learned.catalogs))
 
     def _apply_pool_state(self, event: PoolChanged, now: float) -> None:
         was = self._session_views.states.get(event.key)
@@ -124,10 +137,33 @@ class Updates:
                 self._roots.recheck(each)
         self._catalogs_changed(now)
 
+    def source_unused(self, event: SourceUnused, now: float) -> None:
+        """No session uses this configuration."""
+        self._unused_sources.source_unused(event.source, now)
+
     def source_dropped(self, event: SourceDropped) -> None:
-        """No session uses this configuration any more."""
+        """This configuration is forgotten."""
+        self._unused_sources.source_dropped(event.source)
         self._notifications.tell_all(self._sources.drop_source(event.source))
-        self._linking.send_pools()
+        self._linking.send_pools(event.why)
+
+    def agent_came(self, source: SourceId) -> None:
+        """An agent uses this configuration."""
+        self._unused_sources.agent_came(source)
+        if self._sources.agent_came(source):
+            self._linking.send_pools()
+
+    def agent_left(self, source: SourceId, now: float) -> None:
+        """An agent uses this configuration no more."""
+        if self._release_source(source, now):
+            self.update_scopes()
+
+    def _release_source(self, source: SourceId, now: float) -> bool:
+        """Count one agent less. Returns True if other scopes are in force or other pools wanted."""
+        has_changed = self._sources.agent_left(source)
+        if not self._sources.sources[source].agents:
+            self._unused_sources.last_agent_left(source, now)
+        return has_changed
 
     def tools_approved(self, event: PinsApproved, now: float) -> None:
         """Held tools were approved."""
@@ -141,7 +177,10 @@ class Updates:
         if self._call_table.audit_trail is not None:
             self._call_table.audit_trail.forget_caller(session)
         session.awaits_roots = False
-        session.source = event.source
+        left, session.source = session.source, event.source
+        if not session.control:
+            self.agent_came(event.source)
+            self._release_source(left, now)  # the scopes are updated below
         if (session.asking or session.stateless) and not session.control:
             self._sources.add_variant(event.source, asking=session.asking, stateless=session.stateless)
         before = session.scope
@@ -173,18 +212,21 @@ class Updates:
         else:
             self._sessions_rescoped(self._session_views.apply_scopes([session]), session)
 
-    def _catalogs_changed(self, now: float, key: PoolKey | None = None) -> None:
-        """Catalogs or states of pools (of `key`) have changed: requests that wait for them may go on."""
-        if self._sources.pool_changed(key):
+    def _catalogs_changed(self, now: float, *keys: PoolKey) -> None:
+        """Catalogs or states of pools (of `keys`) have changed: requests that wait for them may go on."""
+        if self._sources.pools_changed(keys):
             self.update_scopes()
         self._requests.catalogs_changed(now)
 
     def _sessions_rescoped(self, moved: list[ScopeChanged], gone: Session | None) -> None:
-        for session, before, _ in moved:
-            for word in lost_state.scope_changed(session, before):
+        if moved:
+            self._requests.subscriptions.scopes_changed()
+        for session, _, _, left in moved:
+            for word in lost_state.scope_changed(session, left):
                 # A pool that nobody has any more gives its leases back by itself, and lets them finish.
                 if session is gone or self._sources.is_still_used(session.source, word.old, word.new):
                     self._linking.send_pool_changed(word)
-        for session, _, families in moved:
-            self._notifications.lists_changed(session, families)
-            self._requests.scope_changed(session)
+        with self._session_views.sharing_findings():
+            for session, _, families, _ in moved:
+                self._notifications.lists_changed(session, families)
+                self._requests.scope_changed(session)

@@ -146,7 +146,7 @@ def read_line(session: SessionId, line: bytes, *, shared: bool = False, key: byt
         if message.method == TOOLS_CALL:
             call = split_call(message.params)
             if isinstance(call, ParamsError):
-                return BadLineReceived(session, message.id, "bad_params", call.text)
+                return BadLineReceived(session, message.id, "bad_params", call.sentence)
             return _call_requested(session, message.id, call, shared, key)
         return _read_request(session, message, key)
     if isinstance(message, InvalidLine):
@@ -226,12 +226,12 @@ def _read_request(session: SessionId, message: Request, key: bytes) -> LineMeani
         case method if method in LISTS:
             cursor = list_params(message.params)
             if isinstance(cursor, ParamsError):
-                return BadLineReceived(session, message.id, "bad_params", cursor.text)
+                return BadLineReceived(session, message.id, "bad_params", cursor.sentence)
             return ListPageRequested(session, message.id, cursor, LISTS[method])
         case method if method in TARGET_KEYS:
             subject = split_target(method, message.params)
             if isinstance(subject, ParamsError):
-                return BadLineReceived(session, message.id, "bad_params", subject.text)
+                return BadLineReceived(session, message.id, "bad_params", subject.sentence)
             name, rest, meta, token = subject.text, subject.rest, subject.meta, subject.token
             digest = stateless_decode.request_digest(method, name, rest, key)
             return CallRequested(
@@ -267,6 +267,8 @@ def _read_garbage(session: SessionId, garbage: InvalidLine) -> LineMeaning:
     """The answer to an unreadable line: with id null, if it has no readable id (JSON-RPC 2.0, section
     5.1).
     """
+    if garbage.why == "blank":
+        return None
     if garbage.kind == "answer":
         return server_requests.answer_unreadable(session, garbage.id, garbage.text)
     code = PARSE_ERROR if garbage.id is None else INVALID_REQUEST

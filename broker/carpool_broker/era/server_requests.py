@@ -28,9 +28,9 @@ from carpool_protocol.config.schema.expand import is_usable
 from carpool_protocol.ids import AskId, RawJson, SessionId
 from carpool_protocol.link.messages import Root
 from carpool_protocol.wire.asking_server import meta_server, name_server
-from carpool_protocol.wire.content import value_of
+from carpool_protocol.wire.content import TooManyPartsError, value_of
 from carpool_protocol.wire.downgrade import ELICITATION_SINCE, NEWEST, CannotDowngrade, downgrade_ask
-from carpool_protocol.wire.json_scan import key_text
+from carpool_protocol.wire.json_scan import has_too_many_parts, key_text
 from carpool_protocol.wire.jsonrpc import ErrorAnswer, ResultAnswer, notification_line, quote, request_line
 from carpool_protocol.wire.params import ParamsError, meta_params, split_meta, split_progress
 
@@ -114,8 +114,12 @@ def ask_line(effect: SendAsk) -> bytes | AskAnswered:
     The error is fed as if the agent had answered with it: so the journal shows it, and the server does not
     wait. The core cannot decide this, because it depends on params, which a journal does not keep.
     """
-    asked = name_server(effect.method, meta_server(effect.params, effect.server), effect.server)
-    name, params = quote(effect.ask), downgrade_ask(effect.version, effect.method, asked)
+    name = quote(effect.ask)
+    try:
+        asked = name_server(effect.method, meta_server(effect.params, effect.server), effect.server)
+        params = downgrade_ask(effect.version, effect.method, asked)
+    except TooManyPartsError as many:
+        params = CannotDowngrade(UNREADABLE, f"This cannot be asked of the agent. {many.text}")
     if isinstance(params, CannotDowngrade):
         error = error_object(params.code, params.text)
         return AskAnswered(effect.session, effect.ask, is_error=True, body=error)
@@ -158,8 +162,10 @@ def read_roots(body: RawJson) -> tuple[Root, ...] | None:
     """The roots of a `ListRootsResult`, in order; None if it is none.
 
     Each URI counts once. Other URIs than `file://` are ignored (client/roots), and names that are too long
-    are left out.
+    are left out. A list with too many parts to be looked at in one step is none.
     """
+    if has_too_many_parts(body):
+        return None
     try:
         roots_sent = _answer.decode(body).roots
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

@@ -30,7 +30,7 @@ from carpool_broker.era.envelope import RefusedEnvelope, RequestMeta, read_envel
 from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.wire.content import mentions, text_of, value_of, without_members
-from carpool_protocol.wire.json_scan import fields, key_text
+from carpool_protocol.wire.json_scan import MAX_PARTS, fields, has_too_many_parts, key_text
 from carpool_protocol.wire.jsonrpc import Request
 from carpool_protocol.wire.params import CallParams, ParamsError, list_params, split_call
 from carpool_protocol.wire.request_targets import TARGET_KEYS, TASK_ID_KEYS, split_target
@@ -102,7 +102,7 @@ def read_request(
 
 
 def _invalid_params(problem: ParamsError) -> RefusedEnvelope:
-    return refused_request("bad_params", f"{problem.text[:1].upper()}{problem.text[1:].removesuffix('.')}.")
+    return refused_request("bad_params", problem.sentence)
 
 
 # --- calls -----------------------------------------------------------------------------------------------
@@ -227,8 +227,8 @@ def _retry(rest: RawJson) -> _Retry | ParamsError:
     if text is None:
         return ParamsError("requestState must be a string, as it was given")
     answers = {} if responses == b"null" else fields(responses) if responses[:1] == b"{" else None
-    if answers is None:
-        return ParamsError("inputResponses must be an object")
+    if answers is None or has_too_many_parts(responses):
+        return ParamsError(f"inputResponses must be an object of at most {MAX_PARTS} parts")
     given = tuple(
         InputResponse(key, RawJson(raw), _is_accepted(raw))
         for key, raw in answers.items()

@@ -30,9 +30,9 @@ from carpool_protocol.faults.fault_answers import fault, fault_answer
 from carpool_protocol.faults.kinds import INVALID_PARAMS, RESOURCE_NOT_FOUND
 from carpool_protocol.ids import RawJson
 from carpool_protocol.wire import stateless
-from carpool_protocol.wire.asking_server import name_server
+from carpool_protocol.wire.asking_server import name_server, unreadable_elicitation
 from carpool_protocol.wire.capabilities import capabilities_of
-from carpool_protocol.wire.content import change_members, mentions, value_of
+from carpool_protocol.wire.content import TooManyPartsError, change_members, mentions, value_of
 from carpool_protocol.wire.json_scan import key_text, members
 from carpool_protocol.wire.jsonrpc import error_body_line, notification_line, quote, result_line
 
@@ -129,7 +129,10 @@ class StatelessEncoder:
                 if wanted.params
                 else b""
             )
-            params = name_server(wanted.method, RawJson(params), wanted.server)
+            try:
+                params = name_server(wanted.method, RawJson(params), wanted.server)
+            except TooManyPartsError:
+                params = unreadable_elicitation(wanted.server)
             member = b',"params":' + params if params not in {b"", b"{}", b"null"} else b""
             inputs.append(b'%b:{"method":%b%b}' % (quote(wanted.key), quote(wanted.method), member))
         return result_line(

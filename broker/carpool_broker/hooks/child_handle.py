@@ -1,7 +1,8 @@
 """The process of one hook, from the broker's side: start, messages, end.
 
-Owns the process with its pipes, its open runs, and the process groups of its commands. However it ends, each
-of its runs is reported as over, and no process that it started is left (rule 2).
+Owns the process with its pipes, its open runs, the process groups of its commands, and the mark of all that
+it starts. However it ends, each of its runs is reported as over, and no process that it started is left
+(rule 2).
 
 Knows nothing of: calls, verdicts, when a hook gets another process.
 """
@@ -11,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,7 @@ import trio
 import carpool_broker
 import carpool_protocol
 from carpool_broker.hooks.spec import HookSpec
+from carpool_protocol.bootstrap import paths
 from carpool_protocol.files.redaction import Mask
 from carpool_protocol.hooks.lines import BeginHookRun, HookAnswer, StartHook, line_of, read_answer
 from carpool_protocol.hooks.verdicts import ARGUMENTS_CAP_BYTES, RESULT_CAP_BYTES
@@ -57,11 +59,18 @@ class HookProcess:
     """One process. `on_run_ended`: called for each run that is over."""
 
     def __init__(
-        self, spec: HookSpec, environment: Mapping[str, str], on_run_ended: Callable[[HookAnswer], None]
+        self,
+        spec: HookSpec,
+        environment: Mapping[str, str],
+        on_run_ended: Callable[[HookAnswer], None],
+        runtime_id: str,
     ) -> None:
         self._spec = spec
         self._mask = Mask(spec.secrets, "…")
-        self._environment = environment
+        self._runtime_id = runtime_id
+        self._epoch = f"hook-{os.urandom(6).hex()}"
+        """Marks all that this process starts, as the epoch of a supervisor marks what that starts."""
+        self._environment = {**environment, paths.INSTANCE_MARK: f"{runtime_id}:{self._epoch}.0"}
         self._run_ended = on_run_ended
         self.open: set[int] = set()
         self.is_ending = False
@@ -105,9 +114,9 @@ class HookProcess:
         self._input.append(line_of(message))
         self._wakeup.set()
 
-    async def run(self) -> None:
-        """Run the process from start to end, with all processes that it starts. The caller calls
-        `process_ended` next.
+    async def run(self, search_path: Sequence[str]) -> None:
+        """Run the process from start to end, with all processes that it starts. `search_path`: its PATH if
+        its environment has none. The caller calls `process_ended` next.
         """
         spec = self._spec
         try:
@@ -116,7 +125,7 @@ class HookProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=self._environment,
+                env={"PATH": os.pathsep.join(search_path), **self._environment},
                 cwd=spec.cwd,
                 start_new_session=True,
             )
@@ -157,6 +166,25 @@ class HookProcess:
         code = process.returncode or 0
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         self.why = self.why or f"its process ended with {how}"
+
+    async def end_leftovers(self) -> None:
+        """End, by their mark, processes in sessions of their own, and groups that were not reported in time.
+        Called after the process has ended.
+        """
+        if not self.pid:
+            return
+        tool = "carpool_supervisor.spawn.orphans"  # as the launcher uses it
+        try:
+            done = await trio.run_process(
+                [sys.executable, "-P", "-m", tool, self._runtime_id, self._epoch],
+                stderr=subprocess.DEVNULL,
+                check=False,
+            )
+        except OSError as error:
+            log.warning("what hook %s has left is not looked for: %s", self._spec.name, error.strerror)
+            return
+        if done.returncode:
+            log.warning("processes that hook %s has started would not end", self._spec.name)
 
     def process_ended(self) -> None:
         """The process has ended: report its open runs as over. Runs that begin after this are never

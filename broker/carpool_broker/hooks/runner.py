@@ -39,6 +39,8 @@ HANG_TIMEOUT_S: Final = 1.0
 """A cancelled run that does not end within this time has its process replaced."""
 READY_TIMEOUT_S: Final = 60.0
 """How long a process may import its module: another process would have to start that again."""
+PATH_TIMEOUT_S: Final = 10.0
+"""How long the first start of a hook waits for the PATH of servers, for which the login shell is asked."""
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 
@@ -66,13 +68,21 @@ class HookRunner:
         environment: Mapping[str, str],
         feed: Callable[[HookAnswered], None],
         settle: Callable[[], None],
+        *,
+        search_path: Sequence[str],
+        runtime_id: str,
     ) -> None:
-        """`environment`: variables of each process, in addition to its hook's own."""
+        """`environment`: variables of each process, in addition to its hook's own. `search_path`: the
+        directories of its PATH if no supervisor tells those of servers in time.
+        """
         self._sessions = sessions
         self._workspace_of = workspace_of
         self._environment = environment
+        self._search_path = search_path
+        self._is_path_told = trio.Event()
         self._feed = feed
         self._settle = settle
+        self._runtime_id = runtime_id
         self._hooks: dict[str, _HookSlot] = {}
         self._runs: dict[RunId, tuple[HookProcess, BeginHook]] = {}
         self._nursery: trio.Nursery | None = None
@@ -90,6 +100,11 @@ class HookRunner:
         for each in self._hooks.values() if self._nursery is not None else ():
             if each.process is None and not each.spec.problem:
                 self._process_of(each)  # otherwise the first call would wait for its start
+
+    def search_path_told(self, directories: Sequence[str]) -> None:
+        """Processes that start from now on get this PATH, unless their hook has one of its own."""
+        self._search_path = directories
+        self._is_path_told.set()
 
     def problem_of(self, name: str) -> str:
         """Why this hook cannot be run; empty: no problem is known."""
@@ -169,16 +184,18 @@ class HookRunner:
         if hook.process is None:
             environment = {**self._environment, **hook.spec.env}
             hook.process = process = HookProcess(
-                hook.spec, environment, lambda told: self._run_ended(hook, told)
+                hook.spec, environment, lambda told: self._run_ended(hook, told), self._runtime_id
             )
             assert self._nursery is not None
             self._nursery.start_soon(self._run_process, hook, process)
         return hook.process
 
     async def _run_process(self, hook: _HookSlot, process: HookProcess) -> None:
-        """Run a process from start to end."""
+        """Run a process from start to end. It has the PATH of servers, for which the login shell is asked."""
         try:
-            await process.run()
+            with trio.move_on_after(PATH_TIMEOUT_S):
+                await self._is_path_told.wait()
+            await process.run(self._search_path)
         finally:
             if hook.process is process:
                 hook.process = None
@@ -186,8 +203,10 @@ class HookRunner:
                 pause_s = min(FIRST_PAUSE_S * 2**hook.deaths, LONGEST_PAUSE_S)
                 hook.deaths = min(hook.deaths + 1, 10)
                 hook.not_before = trio.current_time() + pause_s
-            process.process_ended()  # last, because it may begin another run of this hook
+            process.process_ended()  # now, because it may begin another run of this hook
             self._settle()
+            with trio.CancelScope(shield=True):
+                await process.end_leftovers()
 
     async def _end_overdue(self, run: RunId, name: str) -> None:
         if (begun := self._runs.get(run)) is not None:

@@ -2,7 +2,9 @@
 
 Decides what a connection is (plain, with kept lines, or multiplexed), has its workspace scanned, asks its
 carrier for environment variables, and begins or resumes its session. Holds lines that came too early. A
-connection whose first line is no attach line is plain: that line is the agent's first. `multiplexed` has the
+connection whose first line is no attach line is plain: that line is the agent's first. A connection that is
+refused, because its process has too many or descriptors are used up, is told the reason in answer to its
+first line; only operators and multiplexed connections may use the last descriptors. `multiplexed` has the
 lines of connections with many sessions.
 
 Knows nothing of: lines of admitted sessions, configuration, time limits (`agent_server`).
@@ -17,6 +19,7 @@ from typing import Final
 from carpool_broker.transport.connections import DROPPED, AgentConnection, Connections
 from carpool_broker.transport.delivery_log import DeliveryLog
 from carpool_broker.transport.incarnation import Incarnation
+from carpool_broker.transport.listener import NO_DESCRIPTOR
 from carpool_broker.transport.multiplexed import MultiplexedConnection
 from carpool_broker.transport.resume import SessionResume
 from carpool_broker.transport.server_interface import AgentServerHost
@@ -31,7 +34,10 @@ from carpool_protocol.carrier.attach_line import (
     parse_environment,
     refused_line,
 )
-from carpool_protocol.ids import Epoch, SessionId
+from carpool_protocol.faults.fault_answers import fault, fault_answer
+from carpool_protocol.ids import Epoch, RawJson, SessionId
+from carpool_protocol.wire.json_scan import scan_ends
+from carpool_protocol.wire.jsonrpc import error_body_line
 from carpool_protocol.wire.lines import OverlongLine
 
 log = logging.getLogger("carpool.broker")
@@ -57,13 +63,20 @@ class AttachDialogue:
         *,
         mint: Callable[[], SessionId],
         take: Callable[[AgentConnection, list[bytes | OverlongLine]], None],
+        input_ended: Callable[[AgentConnection], None],
+        refused: Callable[[AgentConnection], None],
     ) -> None:
-        """`mint`: returns a new session id. `take`: takes lines of an admitted session."""
+        """`mint`: returns a new session id. `take`: takes lines of an admitted session. `input_ended`: called
+        after those lines if the agent sends nothing more. `refused`: a connection with a `refusal` is
+        refused, or is admitted in spite of it, and then has none.
+        """
         self._line_handler = host
         self._incarnation = incarnation
         self._connections = connections
         self._new_session_id = mint
         self._take = take
+        self._input_ended = input_ended
+        self._refused = refused
         self.epoch = Epoch("")
         """The supervisor of new sessions; empty: none."""
         self._ended: dict[SessionId, str] = {}
@@ -94,6 +107,10 @@ class AttachDialogue:
                 self._read_attach_line(agent, lines[1:])
             return
         attach = parse_attach(first) if isinstance(first, bytes) else None
+        if agent.refusal:
+            self._settle_refusal(agent, first, attach)
+            if agent.io.closed:
+                return
         if isinstance(attach, AttachProblem):
             self._refuse(agent, attach.text)
             return
@@ -118,6 +135,33 @@ class AttachDialogue:
             agent.io.set_waiting(True)
             self._limit_early_bytes(agent)
 
+    def _settle_refusal(
+        self, agent: AgentConnection, first: bytes | OverlongLine, attach: Attach | AttachProblem | None
+    ) -> None:
+        """Refuse this agent, or admit an operator or a multiplexed connection to the last descriptors."""
+        may_use_reserve = isinstance(attach, Attach) and (attach.control or attach.streams)
+        if agent.refusal == NO_DESCRIPTOR and may_use_reserve:
+            agent.refusal = ""
+            self._refused(agent)
+        elif attach is None:
+            self.refuse(agent, first)
+        else:
+            self.refuse(agent)
+
+    def refuse(self, agent: AgentConnection, first: bytes | OverlongLine | None = None) -> None:
+        """Tell an agent its `refusal` and close. `first`: the first line of a plain agent, which it answers;
+        None: the agent has a carrier, or has sent no line.
+        """
+        self._refused(agent)
+        agent.dropped = True
+        if first is None:
+            agent.io.write(refused_line(agent.refusal))
+        else:
+            body = fault_answer(fault("attach_refused", detail=agent.refusal), "")[1]
+            agent.io.write(error_body_line(_id_of(first) or RawJson(b"null"), body))
+        agent.io.flush()
+        agent.io.close()
+
     def _scanned(self, agent: AgentConnection, attach: Attach) -> None:
         """Continue after the scan of the workspace."""
         agent.is_scanning = False
@@ -126,8 +170,9 @@ class AttachDialogue:
         lines, agent.early_lines = agent.early_lines, []
         named = attach.server or attach.workspace or attach.profile
         refused = self._line_handler.attach_objection(attach) if named else None
+        note = self._line_handler.attach_note(attach)
         if refused is not None:
-            self._refuse(agent, refused.text)
+            self._refuse(agent, f"{refused.text}; {note}" if note else refused.text)
             return
         agent.environment_requests = self._line_handler.wanted_variables(attach)
         if attach.resume is not None and (why := self._why_ended(attach.resume)):
@@ -136,9 +181,9 @@ class AttachDialogue:
             agent.io.close()
             return
         if attach.keeps:
-            self._start_delivery_log(agent, attach.resume)
+            self._start_delivery_log(agent, attach.resume, note)
         else:
-            agent.io.write(attached_line(agent.id, agent.environment_requests))
+            agent.io.write(attached_line(agent.id, agent.environment_requests, note=note))
         agent.io.flush()
         if not agent.environment_requests:
             agent.early_lines = lines
@@ -148,8 +193,11 @@ class AttachDialogue:
         if not agent.is_scanning:
             agent.io.set_waiting(False)
 
-    def _start_delivery_log(self, agent: AgentConnection, resume: ResumeSession | None) -> None:
-        """Prepare for a carrier that keeps lines, and perhaps resumes a session of an earlier broker."""
+    def _start_delivery_log(self, agent: AgentConnection, resume: ResumeSession | None, note: str) -> None:
+        """Prepare for a carrier that keeps lines, and perhaps resumes a session of an earlier broker.
+
+        `note`: for a carrier that is new.
+        """
         epoch = self.epoch
         if resume is not None:
             back, epoch = self._open_or_resume(resume, agent.id)
@@ -159,7 +207,11 @@ class AttachDialogue:
         agent.delivery_log = DeliveryLog(epoch, () if resume is None else resume.stateful)
         agent.io.write(
             attached_line(
-                agent.id, agent.environment_requests, self._incarnation.resume_secret(agent.id), epoch
+                agent.id,
+                agent.environment_requests,
+                self._incarnation.resume_secret(agent.id),
+                epoch,
+                note if resume is None else "",
             )
         )
 
@@ -214,6 +266,7 @@ class AttachDialogue:
             incarnation=self._incarnation,
             enter=self._open_or_resume,
             write=partial(self._connections.queue, agent),
+            written_bytes=agent.io.written_bytes,
             drop=partial(self._connections.drop, agent.id),
         )
         if lines and not agent.io.closed:
@@ -239,6 +292,14 @@ class AttachDialogue:
         if sum(len(line) for line in early if isinstance(line, bytes)) > EARLY_BYTES:
             text = f"it has sent more than {EARLY_BYTES} bytes before its session was ready"
             self._connections.drop(agent.id, text)
+
+    def input_ended(self, agent: AgentConnection) -> None:
+        """A connection whose session is not admitted yet sends nothing more: no environment will come."""
+        if agent.attach is None:  # it has said nothing
+            agent.io.close()
+        elif not agent.is_scanning:
+            log.warning("%s has not sent its environment; it starts without these variables", agent.id)
+            self.admit(agent, {})
 
     def admit_without_environment(self, agent: AgentConnection) -> None:
         """Admit a session without the variables that its carrier was asked for. They are applied when they
@@ -276,3 +337,12 @@ class AttachDialogue:
         if kept or agent.returning is not None:
             self._take(agent, kept)
         agent.io.set_waiting(False)
+        if agent.io.input_ended and not agent.io.closed:
+            self._input_ended(agent)
+
+
+def _id_of(line: bytes | OverlongLine) -> RawJson | None:
+    """The id of the request in this line; None: it has none that may be echoed."""
+    if isinstance(line, OverlongLine):
+        return line.id
+    return scan_ends(line)[0]

@@ -42,8 +42,6 @@ DROPPED: Final = "carpool has dropped this agent: "
 """The start of the reason that a carrier is told."""
 NO_ASK: Final = AskId("")
 SENT_CHECK_S: Final = 0.01
-UNREAD_CAP_BYTES: Final = 256 * 1024 * 1024
-"""A multiplexed connection with more unread bytes is dropped at once, to protect the memory of others."""
 
 
 class ConnectionListener(Protocol):
@@ -54,6 +52,9 @@ class ConnectionListener(Protocol):
 
     def connection_closed(self, agent: "AgentConnection") -> None:
         """The socket is closed, and no input is being handled."""
+
+    def input_ended(self, agent: "AgentConnection") -> None:
+        """The agent sends nothing more, and may still read."""
 
     def unfinished_line_changed(self, agent: "AgentConnection") -> None:
         """The unfinished line has grown or is complete."""
@@ -67,8 +68,8 @@ class AgentConnection:
 
     __slots__ = (
         "answered", "asked_at", "attach", "began_at", "carrier", "deaf", "delivery_log", "dropped",
-        "early_lines", "environment_requests", "id", "io", "is_late", "is_scanning", "line_at",
-        "line_bytes", "questions", "returning", "seen_at", "seen_progress", "welcomed",
+        "early_lines", "environment_requests", "id", "io", "is_late", "is_scanning", "questions", "refusal",
+        "returning", "seen_at", "seen_progress", "welcomed",
     )  # fmt: skip
 
     def __init__(
@@ -110,18 +111,17 @@ class AgentConnection:
         """True once its input is ignored."""
         self.dropped = False
         """True if the broker ended the connection."""
+        self.refusal = ""
+        """The reason for which its agent is refused once its first line is read; empty: it is not."""
         self.seen_progress = 0
         self.seen_at = now
         """The last time at which the agent read, or had nothing to read."""
-        self.line_bytes = 0
-        """Length of the unfinished line at the last check."""
-        self.line_at = now
-        """The last time at which that length grew."""
         self.io = AgentIo(
             sock,
             ready,
             on_lines=partial(listener.lines_received, self),
             on_closed=partial(listener.connection_closed, self),
+            on_input_ended=partial(listener.input_ended, self),
             on_unfinished=partial(listener.unfinished_line_changed, self),
             on_unread=partial(listener.unread_changed, self),
             written=written,
@@ -182,6 +182,8 @@ class Connections:
         """As `workspace_moves.CarrierRequests.request_environment`."""
         agent = self.agents.get(session)
         if agent is None or agent.delivery_log is None or agent.attach is None or not agent.attach.tells:
+            return 0
+        if agent.io.input_ended:
             return 0
         agent.questions += 1
         agent.asked_at = self._clock()
@@ -254,8 +256,11 @@ class Connections:
         elif (stream := self.streams.get(session)) is not None:
             stream.forget_recorded_call(call)
 
-    def queue(self, agent: AgentConnection, line: bytes, call: CallId = NO_CALL) -> None:
-        """Write a line to this connection with the burst. `call`: the call that the line answers."""
+    def queue(self, agent: AgentConnection, line: bytes | memoryview, call: CallId = NO_CALL) -> bool:
+        """Write a line to this connection with the burst. `call`: the call that the line answers.
+
+        True: the agent does not read now, so the line waits.
+        """
         if line:
             agent.io.write(line)
         if call:
@@ -264,6 +269,7 @@ class Connections:
         self._unflushed += 1
         if self._unflushed >= OUTPUTS_PER_FLUSH:
             self.flush()
+        return agent.io.is_blocked
 
     def flush(self) -> None:
         """Flush the burst of every connection."""
@@ -275,8 +281,6 @@ class Connections:
                 if agent.delivery_log is not None and agent.delivery_log.due and agent.returning is None:
                     self.send_settled(agent, agent.delivery_log)
                 agent.io.flush()
-                if agent.carrier is not None and agent.io.unread_bytes > UNREAD_CAP_BYTES:
-                    self.drop(agent.id, f"it has not read {UNREAD_CAP_BYTES} bytes")
 
     def drop(self, session: SessionId, why: str) -> None:
         """End this connection. Its sessions end once no input is being handled."""

@@ -91,7 +91,7 @@ class DetachedSessions(Generic[S]):
             self._until.pop(public, None)
 
     def expired(self, now: float) -> list[S]:
-        """Remove and return the sessions that were not claimed in time. Called about every second."""
+        """Remove and return the sessions that were not claimed in time. Called at the broker's pace."""
         late = [
             public
             for public in self._sessions
@@ -103,4 +103,5 @@ class DetachedSessions(Generic[S]):
 
 
 def _claim_terms(opening: OpenStream) -> tuple[str, ...]:
-    return (opening.kind, opening.principal, opening.server, opening.profile, opening.workspace)
+    place = (opening.workspace, *opening.workspaces)
+    return (opening.kind, opening.principal, opening.server, opening.profile, *place)

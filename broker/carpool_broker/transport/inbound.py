@@ -32,6 +32,7 @@ from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.runtime.pump import CorePump
 from carpool_protocol.wire.jsonrpc import error_body_line, result_line
 from carpool_protocol.wire.lines import OverlongLine
+from carpool_protocol.wire.params import capitalized_sentence
 
 USE_WORKSPACE = "carpool/use_workspace"
 """Params `{"workspace": NAME | DIRECTORY}`, answered with `{"name", "root"}` once the session has moved.
@@ -70,8 +71,13 @@ class AgentLines(AgentServerHost):
         settle: Callable[[], None],
         start_soon: StartSoon,
         digest_key: bytes,
+        is_answering: Callable[[SessionId], bool],
+        on_unread: Callable[[], None],
     ) -> None:
-        """`answer`: returns the answer to an operator's request. `settle`: ends a burst."""
+        """`answer`: returns the answer to an operator's request. `settle`: ends a burst. `is_answering`: the
+        shell still has an answer for this session to make. `on_unread`: the unread output of a session has
+        changed.
+        """
         self._core = core
         self._configuration = configuration
         self._pump = pump
@@ -82,6 +88,8 @@ class AgentLines(AgentServerHost):
         self._settle = settle
         self._start_soon = start_soon
         self._digest_key = digest_key
+        self._is_answering = is_answering
+        self._on_unread = on_unread
         self._open_queries: dict[SessionId, set[trio.CancelScope]] = {}
         """Open `carpool/…` requests."""
 
@@ -96,6 +104,10 @@ class AgentLines(AgentServerHost):
     def attach_objection(self, attach: Attach) -> StreamRefused | None:
         """As `multiplexed.StreamHost.attach_objection`."""
         return self._configuration.attach_objection(attach)
+
+    def attach_note(self, attach: Attach) -> str:
+        """As `server_interface.AgentServerHost.attach_note`."""
+        return self._configuration.attach_note(attach)
 
     def session_opened(
         self,
@@ -124,6 +136,8 @@ class AgentLines(AgentServerHost):
                 max_open_calls=0 if stream is None else max(stream.max_open_calls, 0),
                 node=attach.node,
                 profile=attach.profile,
+                other_config=attach.config if (note := self._configuration.attach_note(attach)) else "",
+                note=note,
                 principal="" if stream is None else stream.principal,
             )
         )
@@ -321,12 +335,12 @@ class AgentLines(AgentServerHost):
         else:
             why = self._moving.move_objection(target, wanted.workspace)
         if why:
-            self._refuse(session, asked.id, f"{why[0].upper()}{why[1:]}.")
+            self._refuse(session, asked.id, capitalized_sentence(why))
             return
 
         def moved(why: str) -> None:
             if why:
-                self._refuse(session, asked.id, f"{why[0].upper()}{why[1:]}.")
+                self._refuse(session, asked.id, capitalized_sentence(why))
                 return
             place = msgspec.json.encode(self._configuration.workspace_of(target))
             self._write(session, result_line(asked.id, RawJson(place)), asked.id, answers=True)
@@ -356,12 +370,27 @@ class AgentLines(AgentServerHost):
                 _, body = fault_answer(fault(error.slug, server=error.server, detail=error.detail), "")
                 line = error_body_line(asked.id, body)
             self._write(session, line, asked.id, answers=True)
-            self._settle()
         self._open_queries.get(session, set()).discard(scope)
+        if not scope.cancel_called:
+            self._settle()
 
     def unread_changed(self, session: SessionId, unread_bytes: int) -> None:
         """As `server_interface.AgentServerHost.unread_changed`."""
         self._pump.feed(events.UnreadChanged(session, unread_bytes))
+        self._on_unread()
+
+    def input_ended(self, session: SessionId) -> None:
+        """As `server_interface.AgentServerHost.input_ended`."""
+        self._pump.feed(events.InputEnded(session))
+
+    def owes_answers(self, session: SessionId) -> bool:
+        """As `server_interface.AgentServerHost.owes_answers`."""
+        return (
+            bool(self._open_queries.get(session))
+            or self._moving.is_moving(session)
+            or self._core.owes_answers(session)
+            or self._is_answering(session)
+        )
 
     def session_closed(self, session: SessionId) -> None:
         """As `server_interface.AgentServerHost.session_closed`."""

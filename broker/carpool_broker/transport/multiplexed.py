@@ -24,10 +24,12 @@ from carpool_broker.era.handshake import LineBatch, LineMeaning, UnservableLine
 from carpool_broker.transport.detached_sessions import DetachedSessions
 from carpool_broker.transport.incarnation import Incarnation
 from carpool_broker.transport.resume import SessionResume
+from carpool_broker.transport.stream_output import StreamOutput
 from carpool_broker.transport.streams import SessionStream, WriteFrame
 from carpool_protocol.carrier.attach_line import Attach, ResumeSession
 from carpool_protocol.carrier.streams import (
     CONTROL,
+    ClientAbsent,
     CloseStream,
     ControlMessage,
     ExchangeClientGone,
@@ -42,45 +44,57 @@ from carpool_protocol.carrier.streams import (
 )
 from carpool_protocol.faults.fault_answers import fault, fault_answer
 from carpool_protocol.ids import Epoch, RawJson, SessionId
+from carpool_protocol.machine.memory_shares import MemoryUse
 from carpool_protocol.wire.jsonrpc import error_body_line
 from carpool_protocol.wire.lines import OverlongLine
 
-HELD_BYTES: Final = 16 * 1024 * 1024
-"""Maximum number of bytes of all waiting streams of a connection together.
+HELD_BYTES: Final = 32 * 1024 * 1024
+"""Maximum number of bytes of all waiting streams of a connection together; principals share it
+(`memory_shares`), so one alone gets half.
 
 Lines that an earlier broker has taken of a resumed session do not count (as in `attach_dialogue`).
 """
+
+
+class _PendingStream(msgspec.Struct):
+    principal: str
+    taken: int
+    """Number of its first frames that do not count."""
+    frames: list[bytes] = msgspec.field(default_factory=list)
 
 
 class PendingStreams:
     """The waiting streams of one connection."""
 
     def __init__(self) -> None:
-        self._held: dict[int, list[bytes]] = {}
-        self._taken: dict[int, int] = {}
-        """Number of frames of each stream that do not count."""
-        self._bytes = 0
+        self._streams: dict[int, _PendingStream] = {}
+        self._use: MemoryUse[str] = MemoryUse()
+        """The bytes of the frames that count, by principal."""
 
     def __contains__(self, number: int) -> bool:
-        return number in self._held
+        return number in self._streams
 
-    def begin(self, number: int, taken: int = 0) -> None:
+    def begin(self, number: int, principal: str, taken: int = 0) -> None:
         """Let this stream wait. `taken`: number of frames that an earlier broker has taken."""
-        self._held[number], self._taken[number] = [], taken
+        self._streams[number] = _PendingStream(principal, taken)
 
     def hold(self, number: int, frame: bytes) -> bool:
-        """Keep a frame of a waiting stream. False: there is no room."""
-        held = self._held[number]
-        held.append(frame)
-        if len(held) > self._taken[number]:
-            self._bytes += len(frame)
-        return self._bytes <= HELD_BYTES
+        """Keep a frame of a waiting stream. False: its principal has no room for it."""
+        stream = self._streams[number]
+        if len(stream.frames) >= stream.taken:
+            if self._use.exceeds_share(HELD_BYTES, stream.principal, len(frame)):
+                return False
+            self._use.add(stream.principal, len(frame))
+        stream.frames.append(frame)
+        return True
 
     def end(self, number: int) -> list[bytes] | None:
         """End the wait and return the frames of the stream. None: it was not waiting."""
-        frames, taken = self._held.pop(number, None), self._taken.pop(number, 0)
-        self._bytes -= sum(map(len, (frames or [])[taken:]))
-        return frames
+        stream = self._streams.pop(number, None)
+        if stream is None:
+            return None
+        self._use.add(stream.principal, -sum(map(len, stream.frames[stream.taken :])))
+        return stream.frames
 
 
 log = logging.getLogger("carpool.broker")
@@ -127,6 +141,9 @@ class StreamHost(Protocol):
     def feed(self, burst: list[events.AnyEvent]) -> None:
         """Feed the collected events to the core, and empty the list."""
 
+    def unread_changed(self, session: SessionId, unread_bytes: int) -> None:
+        """This many bytes wait for the agent to read; 0: none."""
+
     def request_abandoned(self, session: SessionId, request: RawJson) -> None:
         """The client of a request went away, so the answer is no longer wanted."""
 
@@ -148,12 +165,13 @@ class MultiplexedConnection:
         incarnation: Incarnation,
         enter: Callable[[ResumeSession | None], tuple[SessionId, Epoch]],
         write: WriteFrame,
+        written_bytes: Callable[[], int],
         drop: Callable[[str], None],
     ) -> None:
         """`streams`: the streams of all carriers; `detached`: the detached ones.
 
-        `enter`: returns the id of a session that begins or resumes, and the epoch of its requests. `write`:
-        takes a frame for the door. `drop`: ends the connection.
+        `enter`: returns the id of a session that begins or resumes, and the epoch of its requests.
+        `written_bytes`: the size of all that was written to the door. `drop`: ends the connection.
         """
         self.id = connection
         """Id of the connection, which is no session."""
@@ -164,7 +182,9 @@ class MultiplexedConnection:
         self._detached = detached
         self._incarnation = incarnation
         self._enter = enter
+        self._written_bytes = written_bytes
         self._drop = drop
+        self._output = StreamOutput(host.unread_changed)
         self._streams: dict[int, SessionStream] = {}
         self._pending_streams = PendingStreams()
         self._last = 0
@@ -221,7 +241,11 @@ class MultiplexedConnection:
                 self._forget_stream(stream)
             case OpenCallsRaised() if stream is not None:
                 self._line_handler.feed([events.SessionBoundRaised(stream.id, word.max_open_calls)])
-            case ExchangeClientGone() | CloseStream() | OpenCallsRaised() if number <= self._last:
+            case ClientAbsent() if stream is not None:
+                self._line_handler.feed([events.AgentAbsent(stream.id, word.absent)])
+            case ExchangeClientGone() | CloseStream() | OpenCallsRaised() | ClientAbsent() if (
+                number <= self._last
+            ):
                 pass  # it was sent before our refusal arrived
             case _:
                 return "it sent an impossible control message about a stream"
@@ -233,13 +257,15 @@ class MultiplexedConnection:
             cwd=opening.cwd,
             agent=opening.agent or opening.principal or ("anonymous" if opening.kind == "shared" else ""),
             workspace=opening.workspace,
+            workspaces=opening.workspaces,
             profile=opening.profile,
             tool_name_length=opening.tool_name_length,
             resume=opening.resume,
             server=opening.server,
             control=opening.kind == "control",
         )
-        self._pending_streams.begin(number, 0 if opening.resume is None else opening.resume.taken)
+        taken = 0 if opening.resume is None else opening.resume.taken
+        self._pending_streams.begin(number, opening.principal, taken)
         self._line_handler.scan_workspace(attach, partial(self._scanned, number, opening, attach))
 
     def _hold_frame(
@@ -270,7 +296,7 @@ class MultiplexedConnection:
             self.write(control_line(number, refused))
             return
         session, epoch = self._enter(resume)
-        stream = SessionStream(session, number, opening, self.write, epoch)
+        stream = SessionStream(session, number, opening, self, epoch)
         self._send_opened(stream)
         self._streams[number] = self._all[stream.id] = stream
         self._line_handler.session_opened(stream.id, attach, {}, opening)
@@ -296,7 +322,7 @@ class MultiplexedConnection:
             self.write(control_line(number, StreamRefused("there is no such session", "unknown_session")))
             return
         log.info("%s continues through another door", stream.id)
-        missed_lines = stream.take_over(number, self.write)
+        missed_lines = stream.take_over(number, self)
         self._line_handler.feed([events.CarrierAnnounced(stream.id, self._attach.pid)])
         self._streams[number] = stream
         self._send_opened(stream, self._line_handler.version_of(stream.id))
@@ -321,7 +347,16 @@ class MultiplexedConnection:
         self._forget_stream(stream)
         return True
 
+    def line_waits(self, session: SessionId, size_bytes: int) -> None:
+        """A line of this size for this session was written, and waits."""
+        self._output.line_written(session, size_bytes, self._written_bytes())
+
+    def output_taken(self, size_bytes: int) -> None:
+        """The door has taken this much of all that was written to it."""
+        self._output.output_taken(size_bytes)
+
     def _forget_stream(self, stream: SessionStream) -> None:
+        self._output.forget(stream.id)
         del self._streams[stream.number]
         del self._all[stream.id]
         self._line_handler.session_closed(stream.id)
@@ -342,6 +377,7 @@ class MultiplexedConnection:
                 self._line_handler.feed([events.CarrierAnnounced(stream.id, 0)])
             else:
                 self._forget_stream(stream)
+        self._output.connection_closed()  # the detached ones leave nothing unread
 
 
 def with_exchange(stream: SessionStream, meaning: LineMeaning, exchange: int) -> LineMeaning:

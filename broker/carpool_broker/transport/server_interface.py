@@ -20,12 +20,21 @@ class AgentServerHost(StreamHost, Protocol):
     def wanted_variables(self, attach: Attach) -> list[str]:
         """Names of the environment variables that the carrier is asked for."""
 
+    def attach_note(self, attach: Attach) -> str:
+        """A sentence for the carrier, such as that carpool runs with another configuration; empty: none."""
+
     def lines_received(
         self, session: SessionId, lines: list[bytes | OverlongLine], delivery_log: DeliveryLog | None = None
     ) -> None:
         """Handle lines of an agent. `delivery_log`: records the meaning of each, if the carrier keeps
         lines.
         """
+
+    def input_ended(self, session: SessionId) -> None:
+        """The agent sends nothing more, and may still read answers."""
+
+    def owes_answers(self, session: SessionId) -> bool:
+        """True while a request of this session has no answer yet."""
 
     def may_resume(self) -> bool:
         """True while sessions of earlier brokers may resume."""
@@ -52,6 +61,3 @@ class AgentServerHost(StreamHost, Protocol):
 
     def environment_received(self, session: SessionId, question: int, environment: dict[str, str]) -> None:
         """More variables of an open session, requested by the request with this number."""
-
-    def unread_changed(self, session: SessionId, unread_bytes: int) -> None:
-        """This many bytes wait for the agent to read; 0: none."""

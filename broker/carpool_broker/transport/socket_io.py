@@ -4,19 +4,22 @@ Owns the socket and its buffers. Nothing here blocks. Reading goes on with any n
 because an answer, a cancel or a ping may be the next line. It stops only while the agent does not read its
 output (rule 3), or while the agent server asks for it.
 
-A read, a write or the agent server may find that the agent is gone; the socket is then closed at once, and
-`on_closed` is called between two bursts, never from within a call (docs/decisions/0031).
+The end of an agent's input is not its end: it may have closed one direction only, as a client does that is
+fed from a file, and still reads. Then `on_input_ended` is called, and only the hang-up is watched. A read, a
+write or the agent server may find that the agent is gone; the socket is then closed at once, and `on_closed`
+is called between two bursts, never from within a call (docs/decisions/0031).
 
 Knows nothing of: JSON, sessions, the attach line.
 """
 
+import select
 import socket
 from collections import deque
 from collections.abc import Callable
 
 from carpool_protocol.bootstrap import peer_credentials
 from carpool_protocol.ids import CallId
-from carpool_protocol.runtime.poller import TURN_LINES, ReadySet
+from carpool_protocol.runtime.poller import HEARS_HANG_UPS, TURN_LINES, ReadySet
 from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH
 from carpool_protocol.wire.lines import LineBuffer, OverlongLine
 
@@ -46,8 +49,9 @@ class AgentIo:
     """One agent's socket on the ready set.
 
     `on_closed` is called once, when no input is being handled; nothing else is called after the socket is
-    closed. `on_unfinished` is called after each read that leaves a line unfinished, and after the one that
-    ends it. `on_unread` gets the number of unread bytes, at every `_STEP_BYTES` of change, and 0 once the
+    closed. `on_input_ended` is called once after the last line, if the agent may still read.
+    `on_unfinished` is called after each read that leaves a line unfinished, and after the one that ends it.
+    `on_unread` gets the number of unread bytes, at every `_STEP_BYTES` of change, and 0 once the
     agent has read all.
     """
 
@@ -58,6 +62,7 @@ class AgentIo:
         *,
         on_lines: Callable[[list[bytes | OverlongLine]], None],
         on_closed: Callable[[], None],
+        on_input_ended: Callable[[], None],
         on_unfinished: Callable[[], None],
         on_unread: Callable[[int], None],
         written: list[CallId],
@@ -68,11 +73,12 @@ class AgentIo:
         self._ready = ready
         self._on_lines = on_lines
         self._on_closed = on_closed
+        self._on_input_ended = on_input_ended
         self._on_unfinished = on_unfinished
         self._on_unread = on_unread
         self._buffer = LineBuffer(cap_bytes=LINE_CAP_BYTES)
         self._buffer.blanks = True  # until `skip_blanks`, because a carrier may count lines
-        self._out: deque[bytes] = deque()
+        self._out: deque[bytes | memoryview] = deque()
         self._marks: deque[tuple[int, CallId]] = deque()
         """Answers that are not completely sent: their end in the stream of all accepted bytes, and their
         call.
@@ -93,9 +99,12 @@ class AgentIo:
         """The step of unread output that was last reported."""
         self._held = False
         self._waits = False
+        self._ends = False
         self._paused = False
         self.progress = 0
         """Number of bytes that the agent has taken."""
+        self.input_ended = False
+        """True: the agent sends nothing more, and may still read."""
         self.closed = False
         ready.add(self._fd, self._read_ready)
 
@@ -108,6 +117,10 @@ class AgentIo:
     def unread_bytes(self) -> int:
         """Bytes accepted and not yet taken by the socket."""
         return self._waiting_bytes
+
+    def written_bytes(self) -> int:
+        """Bytes accepted so far, with those that the socket has taken."""
+        return self.progress + self._waiting_bytes
 
     @property
     def is_blocked(self) -> bool:
@@ -124,8 +137,10 @@ class AgentIo:
         found = peer_credentials.peer(self._sock)
         return None if found is None else found[1]
 
-    def write(self, line: bytes) -> None:
-        """Accept a complete line; `flush` sends it. Does nothing once the socket is closed."""
+    def write(self, line: bytes | memoryview) -> None:
+        """Accept a complete line, or a piece of a long one; `flush` sends it. Does nothing once the socket is
+        closed.
+        """
         if self.closed:
             return
         self._out.append(line)
@@ -176,7 +191,7 @@ class AgentIo:
             self._ready.want_write(self._fd, self._write_ready)
             self._update_reading()
 
-    def _next_batch(self) -> bytes:
+    def _next_batch(self) -> bytes | memoryview:
         """The next lines to send together: at least one, at most `_BATCH_BYTES` joined."""
         out = self._out
         lines = [out.popleft()]
@@ -192,6 +207,11 @@ class AgentIo:
         self._update_reading()
         if self._later:
             self._hand_over()
+
+    def stop_reading(self) -> None:
+        """Read no more, for good: the broker ends, and a carrier keeps what was not read."""
+        self._ends = True
+        self._update_reading()
 
     def set_waiting(self, waits: bool) -> None:
         """Stop reading while the session is not admitted yet, or read again.
@@ -217,7 +237,7 @@ class AgentIo:
             # They refer to the agent and back to this object. Without the circle they are freed now, not by
             # the garbage collector.
             self._on_lines = self._on_unread = _ignore
-            self._on_closed = self._on_unfinished = _ignore
+            self._on_closed = self._on_unfinished = self._on_input_ended = _ignore
 
     def _read_ready(self) -> None:
         if self._later:
@@ -229,9 +249,10 @@ class AgentIo:
         except BlockingIOError:
             return
         except OSError:
-            size = 0
-        if not size:
             self.close()
+            return
+        if not size:
+            self._end_input()
             return
         lines = self._buffer.feed(_room[:size].tobytes())
         if not lines:
@@ -246,6 +267,31 @@ class AgentIo:
         if self._unfinished:
             self._unfinished = False
             self._on_unfinished()
+
+    def _end_input(self) -> None:
+        """Nothing more comes. A last line without a line end counts, if the agent can still be answered."""
+        if self.input_ended or self.is_hung_up():
+            self.close()
+            return
+        self.input_ended = True
+        self._ready.watch_hang_up(self._fd)
+        if lines := self._buffer.end():
+            self._on_lines(lines)
+            self._unfinished = False
+            self._on_unfinished()
+        self._on_input_ended()
+
+    def is_hung_up(self) -> bool:
+        """True if the agent has closed both directions. Asked after the end of its input."""
+        if HEARS_HANG_UPS:
+            watch = select.poll()
+            watch.register(self._fd, 0)
+            return any(event & (select.POLLHUP | select.POLLERR) for _, event in watch.poll(0))
+        try:  # macOS reports a hang-up for one closed direction too, but forgets the peer of a closed socket
+            self._sock.getpeername()
+        except OSError:
+            return True
+        return False
 
     def _hand_over(self) -> None:
         """Pass read lines on in pieces, because one read may hold a thousand requests.
@@ -301,7 +347,8 @@ class AgentIo:
         if steps != self._steps:
             self._steps = steps
             self._on_unread(self._waiting_bytes if steps else 0)
-        pause = self._held or self._waits or (self._blocked and self._waiting_bytes > UNREAD_HIGH_BYTES)
+        is_full = self._blocked and self._waiting_bytes > UNREAD_HIGH_BYTES
+        pause = self._held or self._waits or self._ends or is_full
         if pause != self._paused:
             self._paused = pause
             if pause:

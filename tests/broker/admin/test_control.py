@@ -36,6 +36,7 @@ from carpool_protocol.link.messages import (
     PoolChanged,
     PoolReport,
     PoolState,
+    ResourceOffer,
     SetPools,
     SharingExplained,
     Survey,
@@ -121,9 +122,9 @@ class ControlRig:
             "sup1", SharingExplained(message.token, lines, "serial", verified=False, source="evidence")
         )
 
-    async def ask(self, method: str, **params: Any) -> dict[str, Any]:
+    async def ask(self, method: str, asker: SessionId = ME, **params: Any) -> dict[str, Any]:
         with trio.fail_after(5):
-            body = await self.control.answer(ME, method, RawJson(json.dumps(params).encode()))
+            body = await self.control.answer(asker, method, RawJson(json.dumps(params).encode()))
         answer: dict[str, Any] = msgspec.json.decode(body)
         return answer
 
@@ -374,6 +375,10 @@ async def test_a_session_is_told_of_all_its_servers_and_why_one_cannot_be_used(t
     assert said[0] == {"name": "git", "state": "cold", "why": "", "tags": ["code"], "tools": []}
 
 
+HALF_DEFINITION = b'{"name":"%b","description":"cut \\ud83d","_meta":{"carpool/tags":["own",1]}}'
+"""Of a tool whose description was cut within an emoji."""
+
+
 @behaviour("client:looks")
 async def test_a_name_is_resolved_to_a_tool_to_candidates_or_to_the_reason_why_not(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
@@ -381,13 +386,12 @@ async def test_a_name_is_resolved_to_a_tool_to_candidates_or_to_the_reason_why_n
     rig = ControlRig(tmp_path)
     rig.core.handle(SessionOpened(session=ME, source=DEFAULT_SOURCE, agent="", pid=1, carrier="client"), 1.0)
     for spec in rig.core.sources.wanted_pools().pools:
-        offers = [
-            ToolOffer(name, RawJson(b'{"name":"%b","_meta":{"carpool/tags":["own",1]}}' % name.encode()))
-            for name in ("now", spec.server)
-        ]
+        offers = [ToolOffer(name, RawJson(HALF_DEFINITION % name.encode())) for name in ("now", spec.server)]
         rig.core.handle(Catalog(spec.key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"), 1.0)
     (tool,) = (await rig.ask("carpool/tools", name="git__git"))["tools"]
     assert tool["tags"] == ["code", "own"]
+    assert tool["description"] == "cut \ufffd"
+    assert tool["definition"]["description"] == "cut \ufffd"
     found = await rig.ask("carpool/resolve", name="mcp:git.now")
     assert found == {"server": "git", "tool": "now", "name": "git__now"}
     found = await rig.ask("carpool/resolve", name="now")
@@ -447,9 +451,9 @@ async def test_tools_that_the_configuration_keeps_back_are_not_counted(tmp_path:
     assert freshness_by_pool(rig.core, lambda _: "")[key].tools == 1
 
 
-@behaviour("status:operators")
+@behaviour("status:operators", "looking:own-view")
 @pytest.mark.parametrize("lacks", [{"roots": "agent"}, {"env": {"TOKEN": "${TOKEN}"}}])
-async def test_an_operators_roots_and_variables_change_no_server_state_in_the_status(
+async def test_an_operators_roots_and_variables_change_the_state_of_a_server_for_that_operator_only(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, lacks: dict[str, Any]
 ) -> None:
     rig = ControlRig(tmp_path, more={"mine": {"command": "mine", **lacks}})
@@ -466,8 +470,8 @@ async def test_an_operators_roots_and_variables_change_no_server_state_in_the_st
         ]  # fmt: skip
         rig.inquiries.answer_received("sup1", Surveyed(message.token, pools, []))
 
-    async def mine() -> tuple[str, int]:
-        said = (await rig.ask("carpool/status", within_s=0.5))["servers"]
+    async def mine(asker: SessionId = ONE) -> tuple[str, int]:
+        said = (await rig.ask("carpool/status", asker, within_s=0.5))["servers"]
         assert said["git"]["state"] == "cold"
         return said["mine"]["state"], said["mine"]["tools"]
 
@@ -488,6 +492,7 @@ async def test_an_operators_roots_and_variables_change_no_server_state_in_the_st
     offers = [ToolOffer("now", RawJson(b'{"name":"now"}'))]
     rig.core.handle(Catalog(key, offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25"), 2.0)
     assert await mine() == before
+    assert await mine(ME) == ("cold", 0), "it could be started from there"
     rig.answer = lambda _: None
     assert await mine() == before, "also of a survey that is not of now"
     rig.answer = answer
@@ -511,3 +516,33 @@ async def test_a_project_that_only_an_operator_is_in_is_on_the_page_with_its_ser
     rig.follow(events)
     rig.core.handle(SessionOpened(session=ME, source=source, agent="", pid=1, carrier="cli"), 1.0)
     assert (await rig.ask("carpool/status"))["servers"]["its"]["state"] == "untrusted"
+
+
+@behaviour("lists:in-slices")
+@pytest.mark.parametrize("method", ["carpool/tools", "carpool/resources"])
+async def test_others_are_served_while_a_long_list_is_told(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, method: str
+) -> None:
+    rig = ControlRig(tmp_path)
+    rig.core.handle(SessionOpened(session=ME, source=DEFAULT_SOURCE, agent="", pid=1, carrier="client"), 1.0)
+    for spec in rig.core.sources.wanted_pools().pools:
+        tools = [ToolOffer(f"t{at}", RawJson(b"{}")) for at in range(500)]
+        resources = [ResourceOffer(f"x://{spec.server}/{at}", RawJson(b"{}")) for at in range(500)]
+        told = Catalog(spec.key, tools, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25", [], resources)
+        rig.core.handle(told, 1.0)
+    while (due := rig.core.next_deadline()) is not None and len(rig.core.view_of(ME).tools) < 1000:
+        rig.core.tick(due)
+    turns, is_told = 0, False
+
+    async def others() -> None:
+        nonlocal turns
+        while not is_told:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(others)
+        said = await rig.ask(method)
+        is_told = True
+    assert len(said[method.removeprefix("carpool/")]) == 1000
+    assert turns > 10

@@ -8,12 +8,12 @@ import pytest
 import trio
 
 from carpool_broker.admin.methods import ControlError, Methods
-from carpool_broker.admin.open_calls import ENDED_MEANWHILE, OpenCallCommands
+from carpool_broker.admin.open_calls import ENDED_MEANWHILE, RETURNING, OpenCallCommands
 from carpool_broker.admin.supervisor_queries import SupervisorQueries
 from carpool_broker.core.model.effects import Reply
 from carpool_broker.core.model.events import CallCancelledByOperator
 from carpool_broker.core.model.session import Session
-from carpool_protocol.ids import CallId, InstanceId, RawJson, SessionId, call_name
+from carpool_protocol.ids import CallId, InstanceId, RawJson, SessionId, call_name, call_of
 from carpool_protocol.link.messages import (
     AnyMessage,
     Call,
@@ -24,7 +24,9 @@ from carpool_protocol.link.messages import (
     LocateCalls,
 )
 from tests.behaviours import behaviour
+from tests.broker.recovery_rig import RESULT, RecoveryRig, called, recorded
 from tests.kit.broker_rig import ONE, BrokerRig
+from tests.kit.effects import of_kind
 
 ME = SessionId("s9")
 
@@ -190,6 +192,40 @@ async def test_a_call_that_was_not_sent_ends_at_once_and_nothing_is_delivered() 
         bytes(each.body) for each in rig.effects if isinstance(each, Reply)
     )
     assert rig.core.call_table.calls == {}
+
+
+@behaviour("operate:cancel")
+async def test_a_call_of_an_earlier_broker_is_not_said_to_be_cancelled_before_its_record_is_there() -> None:
+    """This broker does not know where it is, and can end it nowhere."""
+    rig = RecoveryRig()
+    rig.resume(called())
+    (call,) = rig.core.call_table.calls
+    methods = Methods()
+    inquiries = SupervisorQueries(lambda _: None, dict)
+    fed: list[Any] = []
+    OpenCallCommands(
+        rig.core, inquiries, lambda: rig.now, lambda events: fed.extend(map(rig.feed, events))
+    ).register(methods)
+    (row,) = json.loads(bytes(await methods.answer(ME, "carpool/calls", RawJson(b"{}"))))["calls"]
+    assert (row["call"], row["waits_for"]) == (call_name(call), "the record of the supervisor")
+    with pytest.raises(ControlError) as caught:
+        await methods.answer(ME, "carpool/cancel", RawJson(json.dumps({"call": call_name(call)}).encode()))
+    assert caught.value.detail == RETURNING
+    assert rig.core.call_table.calls.keys() == {call}
+    rig.link(recorded(7))
+    (reply,) = of_kind(rig.answer(call_of(0, 7)), Reply)
+    assert reply.body == RESULT
+
+
+@behaviour("operate:cancel")
+def test_a_cancel_that_meets_a_call_whose_record_is_not_there_yet_ends_nothing() -> None:
+    rig = RecoveryRig()
+    rig.resume(called())
+    (call,) = rig.core.call_table.calls
+    assert rig.feed(CallCancelledByOperator(call, 1)) == []
+    rig.link(recorded(7))
+    (reply,) = of_kind(rig.answer(call_of(0, 7)), Reply)
+    assert reply.body == RESULT
 
 
 @pytest.mark.parametrize("call", ["c99", "nonsense", ""])

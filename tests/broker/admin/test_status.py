@@ -265,6 +265,24 @@ def test_a_hook_that_fails_is_a_reason_and_leaves_carpool_healthy() -> None:
     assert status(hooks=[hook], supervisors=[])["reason"] == "supervisor_away"
 
 
+@behaviour("faults:descriptors-for-operators")
+def test_used_up_descriptors_are_a_reason_and_leave_carpool_healthy() -> None:
+    used_up = {"limit": 1024, "used_up": True, "refused": 3}
+    said = status(descriptors=used_up)
+    assert (said["healthy"], said["reason"], said["descriptors"]) == (True, "descriptors_used_up", used_up)
+    assert status(descriptors={**used_up, "used_up": False})["reason"] == "ok"
+    assert status(descriptors=used_up, supervisors=[])["reason"] == "supervisor_away"
+
+
+@behaviour("faults:own-shortage")
+def test_a_machine_that_lets_no_process_start_is_a_reason_and_leaves_carpool_healthy() -> None:
+    short = pool(A, "starting", shortage="Carpool can run 3 processes of servers now.")
+    said = status(short, pool(B, "serving"))
+    assert (said["healthy"], said["reason"]) == (True, "no_room_to_start")
+    assert [said["servers"][name]["shortage"] for name in (A, B)] == [short.shortage, ""]
+    assert status(pool(A, "serving"))["reason"] == "ok"
+
+
 @behaviour("counters:failing")
 def test_calls_that_mostly_fail_are_a_reason_and_leave_carpool_healthy() -> None:
     def reason(ended: int, failed: int, **more: Any) -> tuple[bool, str]:

@@ -150,6 +150,10 @@ def test_words_are_the_same_however_a_name_is_written() -> None:
     ]  # fmt: skip
 
 
+def test_a_description_that_was_cut_within_an_emoji_is_found_by_its_words() -> None:
+    assert tool_text(RawJson(b'{"description":"reads files \\ud83d"}')).description == "reads files \ufffd"
+
+
 @pytest.mark.parametrize(
     "raw",
     [

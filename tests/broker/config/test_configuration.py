@@ -10,7 +10,13 @@ from carpool_broker.config.configuration import DEFAULT_SOURCE
 from carpool_broker.config.layers import BrokenConfigError
 from carpool_broker.config.locations import SessionContext, WorkspaceRequest
 from carpool_broker.config.workspaces import Workspaces
-from carpool_broker.core.model.events import SessionSourceChanged, SourceDropped, SourceId, SourceRead
+from carpool_broker.core.model.events import (
+    SessionSourceChanged,
+    SourceDropped,
+    SourceId,
+    SourceRead,
+    SourceUnused,
+)
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach_line import Attach, ResumeSession, RunCommand, WorkspaceChanged
 from carpool_protocol.carrier.streams import StreamRefused
@@ -76,7 +82,40 @@ def test_sessions_share_a_source_unless_the_configuration_makes_a_difference_bet
     assert len({one, two, DEFAULT_SOURCE}) == 3
     assert house.come(SessionId("s3"), "/one") == one
     assert house.configuration.session_closed(ONE) == []
-    assert house.configuration.session_closed(SessionId("s3")) == [SourceDropped(one)]
+    assert house.configuration.session_closed(SessionId("s3")) == [SourceUnused(one)]
+
+
+@behaviour("pools:outlive-sessions")
+def test_a_source_without_a_session_is_read_again_and_watched_until_it_is_forgotten(tmp_path: Path) -> None:
+    house = ConfigurationHome(tmp_path, a={"command": "x", "cwd": "${workspace}"})
+    source, other = house.come(ONE, "/one"), house.come(TWO, "/two")
+    house.configuration.session_closed(ONE)
+    assert WorkspaceRequest("", "/one") in house.configuration.workspace_requests()
+    house.write(a={"command": "y", "cwd": "${workspace}"})
+    events = list(house.configuration.read_again())
+    commands = [event.specs[0].argv for event in events if event.source in (source, other)]  # type: ignore[union-attr]
+    assert commands == [["y"], ["y"]]
+    assert house.come(SessionId("s3"), "/one") == source
+    assert house.configuration.forget_source(source, "late") == [], "a session has come to it"
+    house.configuration.session_closed(SessionId("s3"))
+    assert house.configuration.forget_source(source, "late") == [SourceDropped(source, "late")]
+    assert house.configuration.forget_source(source, "late") == []
+    assert set(house.configuration.workspace_requests()) == {WorkspaceRequest("", "/two")}
+
+
+def test_only_a_move_of_its_session_leaves_a_source_and_not_a_change_of_the_file(tmp_path: Path) -> None:
+    house = ConfigurationHome(tmp_path, a={"command": "x", "cwd": "${workspace}"})
+    before = house.come(ONE, "/one")
+    _, moved, left = house.configuration.move_session(ONE, WorkspaceChanged("/two"))
+    assert (moved.source, left) == (house.configuration.session_context(ONE).source, SourceUnused(before))  # type: ignore[union-attr]
+    house.write(a={"command": "x"})
+    assert kinds(list(house.configuration.read_again()))[-1] == "SourceDropped"
+
+
+def test_the_source_of_a_run_command_goes_with_its_session(tmp_path: Path) -> None:
+    house = ConfigurationHome(tmp_path)
+    source = house.come(ONE, run=RunCommand(argv=["x"], env={}, cwd="/"))
+    assert house.configuration.session_closed(ONE) == [SourceDropped(source)]
 
 
 @behaviour("roots:of-the-agent")
@@ -96,7 +135,7 @@ def test_roots_that_an_agent_names_move_its_session_to_the_source_that_goes_with
 def test_roots_of_a_closed_session_move_no_session(tmp_path: Path) -> None:
     house = ConfigurationHome(tmp_path, a={"command": "x", "roots": "agent"})
     source = house.come(ONE)
-    assert house.configuration.session_closed(ONE) == [SourceDropped(source)]
+    assert house.configuration.session_closed(ONE) == [SourceUnused(source)]
     assert house.roots(ONE, "file:///r") == []
 
 
@@ -171,6 +210,29 @@ def test_a_broker_that_finds_a_broken_file_goes_on_with_what_the_one_before_it_r
     assert (after.problem, list(after.config.servers)) == ("", ["b"])
     house.file.write_text("{", encoding="utf-8")
     assert list(house.reborn(kept).config.servers) == ["b"]
+
+
+@behaviour("config:broken-is-named")
+def test_agents_are_told_of_a_broken_file_and_those_with_a_profile_not_where_it_is(tmp_path: Path) -> None:
+    house = ConfigurationHome(tmp_path, a={"command": "x"})
+    house.file.write_text(
+        json.dumps({"mcpServers": {"a": {"command": "x"}}, "profiles": {"p": {"allow": ["tag:t"]}}})
+    )
+    house.configuration.read_again()
+    attach = Attach(version=ATTACH_VERSION, carrier="shim", profile="p")
+    limited, _ = house.configuration.session_opened(ONE, attach, {})
+    run = house.come(TWO, "/two", RunCommand(argv=["y"], env={}, cwd="/w"))
+
+    def told(source: SourceId) -> str:
+        return house.configuration.resolve_source(source).user_broken
+
+    assert told(DEFAULT_SOURCE) == ""
+    house.file.write_text("{\n,", encoding="utf-8")
+    house.configuration.read_again()
+    why = "so servers that it names may be missing. The user can run `carpool check`."
+    assert told(DEFAULT_SOURCE) == f"The user's configuration cannot be read ({house.file}:2), {why}"
+    assert told(limited) == f"The user's configuration cannot be read, {why}"
+    assert told(run) == "", "its one server is in no file"
 
 
 def test_a_broken_file_without_a_last_good_reading_is_refused(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_only_a_session_below_a_root_is_in_that_workspace(tmp_path: Path) -> Non
     assert outside.source == DEFAULT_SOURCE
     assert house.configuration.workspace_of(ONE) == {"name": "shop", "root": f"{tmp_path}/code/shop"}
     assert house.configuration.workspace_of(TWO) == {"name": "", "root": f"{tmp_path}/code/other"}
-    (place,) = house.configuration.layers.workspace_rows()
+    (place,) = house.configuration.workspace_rows()
     assert (place["name"], place["trust"], place["servers"]) == ("shop", "own", ["a"])
     assert "takes the place of your server" in str(place["warnings"])
 
@@ -164,7 +164,7 @@ def test_without_any_workspace_in_the_file_that_is_said(tmp_path: Path) -> None:
         Attach(version=NAMING_VERSION, carrier="shim", workspace="x")
     )
     assert refused is not None
-    assert refused.text.endswith("no workspace of that name: it names none")
+    assert refused.text.endswith("no workspace 'x': it names none")
 
 
 @behaviour("workspaces:moved-survives")

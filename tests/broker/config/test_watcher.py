@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from carpool_broker.config import blocking_io, workspaces
 from carpool_broker.config.configuration import Configuration, ConfigurationChange
@@ -126,7 +127,7 @@ async def test_a_session_on_a_hanging_disk_is_told_so_and_gets_its_project_when_
         assert (waits, goes) == ([], ["o"])
         await until(lambda: bool(waits), "it is not waited for without end")
         assert waits == ["its directory could not be read in time"]
-        (row,) = [each for each in one.configuration.layers.workspace_rows() if each["root"] == hung]
+        (row,) = [each for each in one.configuration.workspace_rows() if each["root"] == hung]
         assert "could not be read within" in str(row["problems"])
         assert not one.fed
         free()
@@ -192,7 +193,7 @@ async def test_a_project_that_cannot_be_read_any_more_stays_as_it_was_and_the_re
         assert [each for each in followed if isinstance(each, SourceRead)]
         assert (one.sees(ONE), one.sees(TWO)) == (["h"], ["o2"])
         assert set(one.configuration.config.servers) == {"a", "b"}
-        (row,) = [each for each in one.configuration.layers.workspace_rows() if each["root"] == hung]
+        (row,) = [each for each in one.configuration.workspace_rows() if each["root"] == hung]
         assert "could not be read within" in str(row["problems"])
         free()
         await until(lambda: one.sees(ONE) == ["h2"], "it is read in the end")
@@ -321,7 +322,9 @@ async def test_a_named_workspace_whose_directory_does_not_answer_is_told_by_its_
         seen: list[WorkspaceScan] = []
         one.reader.scan(one.configuration.initial_request(attach), seen.append)
         await until(lambda: bool(seen), "it is given up")
-        (row,) = [each for each in one.configuration.layers.workspace_rows() if each["trust"] != "own"]
+        layers = one.configuration.layers
+        rows = layers.workspace_rows(layers.workspaces.projects.keys())
+        (row,) = [each for each in rows if each["trust"] != "own"]
         assert (row["name"], row["root"]) == ("w", "")
         assert "the workspace w could not be read within" in str(row["problems"])
 
@@ -344,3 +347,15 @@ async def test_a_late_workspace_scan_counts_also_for_a_session_that_still_attach
         heard = one.come(ONE, place)
         await until(lambda: bool(heard), "it is in")
         assert heard == ["its"]
+
+
+async def test_a_session_that_comes_during_a_look_at_the_files_causes_another_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    one = WatcherRig(tmp_path, monkeypatch)
+    one.reader._session_comes.set()  # while the watcher looks, which is before it waits
+    began = trio.current_time()
+    await one.reader.wait_for_session(16.0)
+    assert trio.current_time() == began
+    await one.reader.wait_for_session(16.0)
+    assert trio.current_time() == began + 16.0

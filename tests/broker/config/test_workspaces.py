@@ -18,6 +18,7 @@ from carpool_broker.core.model.events import (
     SessionSourceChanged,
     SourceId,
     SourceRead,
+    SourceUnused,
 )
 from carpool_broker.core.model.scope import Scope
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
@@ -190,7 +191,7 @@ def test_a_project_takes_a_name_of_the_users_over_only_when_trusted_and_only_for
     house.look()
     assert runs(house.seen(ONE)) == {"a": ("its", f"{tmp_path}/p")}
     assert runs(house.seen(TWO)) == {"a": ("mine", str(tmp_path))}
-    (place,) = house.configuration.layers.workspace_rows()
+    (place,) = house.configuration.workspace_rows()
     assert place["trust"] == "trusted"
     assert place["warnings"] == [f"{file}:1: a: takes the place of your server of this name in {house.file}"]
 
@@ -235,7 +236,10 @@ def test_sessions_of_one_project_are_one_source_wherever_in_it_they_are(tmp_path
     assert house.come(ONE, "p/x").source == house.come(TWO, "p/y/z").source != DEFAULT_SOURCE
     assert len(house.configuration.layers.workspaces.projects) == 1
     house.configuration.session_closed(ONE)
-    house.configuration.session_closed(TWO)
+    (left,) = house.configuration.session_closed(TWO)
+    assert isinstance(left, SourceUnused)
+    assert len(house.configuration.layers.workspaces.projects) == 1, "its servers may still run"
+    house.configuration.forget_source(left.source, "")
     assert house.configuration.layers.workspaces.projects == {}
 
 
@@ -260,7 +264,7 @@ def test_a_project_file_that_another_one_shadows_is_named(tmp_path: Path) -> Non
     first = house.project("p", {"b": {"command": "x"}}, ".carpool/mcp.json")
     second = house.project("p", {"c": {"command": "x"}})
     house.come(ONE, "p")
-    (place,) = house.configuration.layers.workspace_rows()
+    (place,) = house.configuration.workspace_rows()
     assert (place["file"], place["servers"]) == (str(first), ["b"])
     assert place["warnings"] == [f"{second} is not read: {first} shadows it"]
 
@@ -273,7 +277,7 @@ def test_a_project_file_that_breaks_leaves_what_was_good(tmp_path: Path) -> None
     file.write_text("{", encoding="utf-8")
     house.look()
     assert runs(house.seen(ONE)) == {"b": ("x", f"{tmp_path}/p")}
-    (place,) = house.configuration.layers.workspace_rows()
+    (place,) = house.configuration.workspace_rows()
     assert place["problems"] == [f"{file}:1: this {{ is not closed: }} is missing"]
     assert house.configuration.problem == "", "the user's own file is fine"
 
@@ -287,7 +291,7 @@ def test_a_session_in_a_project_whose_file_was_never_good_is_told(tmp_path: Path
     read = house.come(ONE, "p")
     assert (runs(read)["b"][0], read.broken) == ("mine", "its file is broken")
     assert not house.come(TWO, "elsewhere").broken
-    (place,) = house.configuration.layers.workspace_rows()
+    (place,) = house.configuration.workspace_rows()
     assert (place["trust"], place["servers"]) == ("nothing", [])
     core = broker_core(list_wait_s=1.0)
     core.handle(structs.replace(read, source=DEFAULT_SOURCE), 0.0)
@@ -295,6 +299,9 @@ def test_a_session_in_a_project_whose_file_was_never_good_is_told(tmp_path: Path
     effects = core.handle(InitializeRequested(ONE, RawJson(b"0"), "2025-11-25", "x"), 0.0)
     (greet,) = [each for each in effects if isinstance(each, AnswerInitialize)]
     assert "Not available now: the servers of this project (its file is broken)." in greet.instructions
+    call = CallRequested(ONE, RawJson(b"1"), "x__y", EMPTY_OBJECT, EMPTY_OBJECT, ABSENT)
+    (refused,) = [each for each in core.handle(call, 0.0) if isinstance(each, Reply)]
+    assert "The servers of this project are not known: its file is broken." in bytes(refused.body).decode()
     file.write_text(good, encoding="utf-8")
     house.look()
     assert (runs(house.seen(ONE))["b"][0], house.seen(ONE).broken) == ("its", "")
@@ -335,7 +342,7 @@ def test_a_project_whose_servers_do_not_fit_is_kept_out_with_the_reason(tmp_path
     assert runs(read).keys() == {"a"}
     assert "add up to 4 instances" in read.misconfigured[B]
     assert read.untrusted == frozenset()
-    (place,) = house.configuration.layers.workspace_rows()
+    (place,) = house.configuration.workspace_rows()
     assert "add up to 4 instances" in str(place["problems"])
 
 
@@ -476,7 +483,7 @@ def test_a_trusted_projects_last_good_reading_counts_at_the_next_broker_when_its
     fallen = Fallen(tmp_path)
     read, at = fallen.next(), str(tmp_path / "p")
     assert (runs(read), read.broken) == ({"a": ("its", at), "b": ("1", at)}, "")
-    (place,) = [each for each in fallen.house.configuration.layers.workspace_rows() if each["root"] == at]
+    (place,) = [each for each in fallen.house.configuration.workspace_rows() if each["root"] == at]
     assert place["trust"] == "trusted"
     assert "is missing" in str(place["problems"])
     assert fallen.house.good.stat().st_mode & 0o777 == 0o600
@@ -596,3 +603,38 @@ def test_a_server_whose_trust_was_revoked_ends_at_once_though_the_users_own_has_
     told = [core.handle(event, 1.0) for event in group_changes(house.configuration.read_again())]
     wanted = [each for effects in told for each in effects if isinstance(each, SetPools)]
     assert {spec.argv[0] for each in wanted for spec in each.pools} == {"mine"}
+
+
+@behaviour("pools:outlive-sessions")
+def test_a_project_that_loses_its_trust_after_its_last_session_loses_its_servers(tmp_path: Path) -> None:
+    house = WorkspacesHome(tmp_path, {"a": {"command": "x"}})
+    house.trust(house.project("p", {"b": {"command": "x"}}))
+    source = house.come(ONE, "p").source
+    house.configuration.session_closed(ONE)
+    house.project("p", {"b": {"command": "another"}})
+    (read,) = [
+        each
+        for each in house.configuration.read_again()
+        if isinstance(each, SourceRead) and each.source == source
+    ]
+    assert [spec.server for spec in read.specs] == ["a"]
+    assert read.untrusted == {"b"}
+
+
+def test_only_servers_of_everybody_run_without_an_agent(tmp_path: Path) -> None:
+    house = WorkspacesHome(tmp_path, {"a": {"command": "x"}})
+    house.trust(house.project("p", {"b": {"command": "x", "auto_connect": True}}))
+    house.come(ONE, "p")
+    assert not house.configuration.layers.has_servers_that_stay()
+    house = WorkspacesHome(tmp_path, {"a": {"command": "x", "pool": {"min": 1}}})
+    assert house.configuration.layers.has_servers_that_stay()
+
+
+def test_a_project_that_no_session_is_in_any_more_is_not_among_the_workspaces(tmp_path: Path) -> None:
+    house = WorkspacesHome(tmp_path, {"a": {"command": "x"}})
+    house.trust(house.project("p", {"b": {"command": "x"}}))
+    house.come(ONE, "p")
+    assert len(house.configuration.workspace_rows()) == 1
+    house.configuration.session_closed(ONE)
+    assert house.configuration.layers.workspaces.projects, "it is watched still"
+    assert house.configuration.workspace_rows() == []

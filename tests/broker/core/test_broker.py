@@ -146,6 +146,19 @@ def test_a_server_that_gives_up_leaves_the_list_and_a_call_to_it_says_why() -> N
     assert rig.pool("a:1", "serving") == [SendListChanged(ONE)]
 
 
+def test_the_refusal_of_a_uri_that_no_server_lists_says_why_it_names_a_server_that_fails() -> None:
+    rig = TwoServersRig()
+    rig.come()
+    rig.catalog("a:1", "x")
+    rig.pool("b:1", "backing_off", "It exited with 1.")
+    (refused,) = rig.request("file:///x", method="resources/read")
+    assert code(refused) == "backing_off"
+    assert b"No server lists this URI. This one may have it" in refused.body
+    assert b"It exited with 1." in refused.body
+    (refused,) = rig.call("b__x", "2")
+    assert b"No server lists this URI" not in refused.body
+
+
 @behaviour("silence:breaker")
 def test_a_server_whose_breaker_is_open_is_away_and_a_call_hears_how_long_it_still_is() -> None:
     rig = TwoServersRig()

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from carpool_broker.core.limits.memory_budgets import UNREAD_STEP_BYTES
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.capabilities import Capabilities, StatelessAgent
 from carpool_broker.core.model.effects import (
@@ -218,6 +219,17 @@ def test_a_fresh_cached_resource_is_answered_without_the_server() -> None:
     rig.call("3", "file:///a", method="resources/read", session=TWO)  # it is not public
     rig.wait(1.0)
     rig.call("4", "file:///a", method="resources/read")
+
+
+@behaviour("pressure:unread-answers")
+def test_an_agent_that_leaves_much_unread_gets_nothing_from_the_cache_and_its_call_waits() -> None:
+    rig = StatelessRig()
+    read = rig.call("1", "file:///a", method="resources/read").call
+    rig.feed(CallAnswered(read, is_error=False, body=RESULT, ttl_ms=700))
+    rig.feed(ev.UnreadChanged(ONE, UNREAD_STEP_BYTES + 1))
+    assert rig.call_tool("2", "file:///a", method="resources/read") == []
+    (call,) = rig.feed(ev.UnreadChanged(ONE, 0))
+    assert isinstance(call, Call)
 
 
 @behaviour("stateless:private")

@@ -8,6 +8,7 @@ from carpool_broker.core.model.supervisors import SupervisorLinks
 from carpool_broker.core.supervisor_routes import SupervisorRoutes
 from carpool_protocol.ids import (
     ABSENT,
+    MAX_SUPERVISORS,
     AskId,
     CallId,
     PoolKey,
@@ -16,6 +17,7 @@ from carpool_protocol.ids import (
     SessionId,
     SupervisorName,
     instance_of,
+    supervisor_of,
 )
 from carpool_protocol.link import messages as m
 
@@ -54,6 +56,8 @@ def routes() -> SupervisorRoutes:
         m.SessionPoolChanged(S, KEY, PoolKey("")),
         m.CancelTask(instance_of(1, 3), "t"),
         m.SetTaskSubscriptions(instance_of(1, 1_000_000), []),
+        m.CancelTask(instance_of(1, 1_000_001), "t"),
+        m.SetTaskSubscriptions(instance_of(1, 5_000_000), []),
         m.AnswerAsk(AskId("ab-cd-2"), is_error=False, body=ABSENT),
         m.ForwardAskProgress(AskId("ab-cd-2"), ABSENT),
         m.ResumeCall(CallId(7)),
@@ -71,6 +75,7 @@ def test_a_message_about_one_thing_goes_to_the_supervisor_that_has_it(message: m
     [
         m.SessionEnded(S),
         m.SessionNotResumable(S),
+        m.SessionAbsent(S, absent=True),
         m.AnswersWritten([CallId(1)], CallId(2), CallId(2)),
         m.CancelCall(CallId(99), ""),
         m.Survey(1, []),
@@ -90,6 +95,19 @@ def test_a_report_of_lost_state_is_divided_by_server() -> None:
     ]
 
 
+def test_a_message_about_a_task_goes_to_no_supervisor_after_the_one_that_has_it() -> None:
+    message = m.CancelTask(instance_of(0, 3), "t")
+    assert routes().of(message) == [(ONE, message)]
+
+
+def test_an_answer_goes_to_the_supervisor_that_has_asked_and_not_to_the_last_one_that_has() -> None:
+    found = routes()
+    found.ask_opened(AskId("ef-gh-1"), ONE)
+    for ask, supervisor in (("ab-cd-3", TWO), ("ef-gh-3", ONE)):
+        message = m.AnswerAsk(AskId(ask), is_error=False, body=ABSENT)
+        assert found.of(message) == [(supervisor, message)]
+
+
 def test_an_answer_to_an_ask_of_a_supervisor_that_is_gone_goes_nowhere() -> None:
     found = routes()
     found.supervisor_lost(TWO)
@@ -101,3 +119,15 @@ def test_everything_goes_to_a_single_supervisor() -> None:
     found = SupervisorRoutes(SupervisorLinks(), {})
     for message in (m.SessionEnded(S), m.CancelTask(instance_of(0, 3), "t"), m.ResumeCall(CallId(9))):
         assert found.of(message) == [(ONE, message)]
+
+
+def test_supervisors_never_give_two_instances_the_same_number() -> None:
+    """Also one that has started more than a million instances."""
+    numbers = (1, 2, 999_999, 1_000_000, 1_000_001, 1_000_002, 2_000_000, 2_000_001, 40_000_000)
+    ids = {
+        instance_of(supervisor, number): supervisor
+        for supervisor in range(MAX_SUPERVISORS)
+        for number in numbers
+    }
+    assert len(ids) == MAX_SUPERVISORS * len(numbers)
+    assert all(supervisor_of(instance) == supervisor for instance, supervisor in ids.items())

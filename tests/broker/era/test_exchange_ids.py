@@ -27,14 +27,19 @@ NOTHING: Any = None
 
 
 def stream(*, shared: bool) -> SessionStream:
-    return SessionStream(ME, 4, OpenStream(kind="shared" if shared else "session"), NOTHING, Epoch(""))
+    opening = OpenStream(kind="shared" if shared else "session")
+    return SessionStream(ME, 4, opening, NOTHING, Epoch(""))
 
 
-class Frames(list[bytes]):
+class Frames(list[bytes | memoryview]):
     """Where a stream writes."""
 
-    def __call__(self, frame: bytes, _call: CallId = NO_CALL, /) -> None:
+    def write(self, frame: bytes | memoryview, _call: CallId = NO_CALL, /) -> bool:
         self.append(frame)
+        return False
+
+    def line_waits(self, _session: SessionId, _size_bytes: int) -> None:
+        """None waits."""
 
 
 @behaviour("streams:own-exchange")
@@ -128,5 +133,6 @@ def test_a_request_of_an_operator_has_its_exchange_too() -> None:
 
 def test_a_line_that_belongs_to_no_request_has_no_exchange() -> None:
     frames = Frames()
-    SessionStream(ME, 4, OpenStream(), frames, Epoch("")).write(b"{}\n", ABSENT, last=False, call=NO_CALL)
+    one = SessionStream(ME, 4, OpenStream(), frames, Epoch(""))
+    one.write(b"{}\n", ABSENT, last=False, call=NO_CALL)
     assert frames == [b"[4,{}]\n"]

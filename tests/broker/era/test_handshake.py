@@ -1,6 +1,7 @@
 """The handshake era towards agents: lines in, events out; effects in, lines out. Source: MCP 2025-11-25."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -49,6 +50,30 @@ def test_an_id_goes_in_and_comes_out_byte_for_byte(raw: bytes) -> None:
     )
 
 
+@behaviour("lines:long-ids")
+@pytest.mark.parametrize(
+    "call", [b'"method":"ping"', b'"method":"tools/call","params":{"name":"s__t"}'], ids=["ping", "a call"]
+)
+def test_a_request_with_a_very_long_id_is_refused_in_its_name(call: bytes) -> None:
+    longest, longer = (b'"%b"' % (b"i" * size) for size in (1022, 1023))
+    assert not isinstance(request(b'"id":%b,%b' % (longest, call)), UnservableLine)
+    refused = request(b'"id":%b,%b' % (longer, call))
+    assert isinstance(refused, UnservableLine)
+    told = json.loads(refused.line)
+    assert told["id"] == "i" * 1023
+    assert told["error"]["message"] == "the id has more than 1024 bytes"
+
+
+@behaviour("lines:long-ids")
+@pytest.mark.parametrize("method", [b"tools/call", b"prompts/get"])
+def test_a_call_with_a_very_long_progress_token_is_refused(method: bytes) -> None:
+    call = b'"id":1,"method":"%b","params":{"name":"s__t","_meta":{"progressToken":"%b"}}'
+    assert isinstance(request(call % (method, b"p" * 1022)), CallRequested)
+    refused = request(call % (method, b"p" * 1023))
+    assert isinstance(refused, BadLineReceived)
+    assert "at most 1024 bytes" in refused.detail
+
+
 def test_a_call_is_cut_and_nothing_in_it_is_decoded() -> None:
     meaning = request(
         b'"id":1,"method":"tools/call","params":{"name":"s__t","arguments":{"x":1.0},'
@@ -94,6 +119,7 @@ def test_a_call_with_wrong_params_gets_an_error_under_its_id(params: bytes) -> N
     meaning = request(b'"id":1,"method":"tools/call"' + params)
     assert isinstance(meaning, BadLineReceived)
     assert (meaning.id, meaning.fault) == (b"1", "bad_params")
+    assert re.fullmatch(r"[A-Z_].*[^.]\.", meaning.detail), "a sentence, since it stands behind another one"
 
 
 def test_initialize_list_cancel_and_control_mean_what_they_say() -> None:
@@ -212,3 +238,7 @@ def test_a_change_is_told_under_the_uri_that_the_agent_knows() -> None:
     )
     assert line["method"] == "notifications/resources/updated"
     assert line["params"] == {"uri": "carpool+fs+file:///x", "more": 1}
+
+
+def test_a_line_of_blanks_means_nothing() -> None:
+    assert handshake.read_line(ME, b" \t ") is None

@@ -16,6 +16,7 @@ from carpool_broker.core.model.events import AskAnswered, AskProgressed, Initial
 from carpool_broker.era import handshake, server_requests
 from carpool_protocol.ids import ABSENT, AskId, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import Root
+from carpool_protocol.wire.json_scan import MAX_PARTS
 from carpool_protocol.wire.lines import OverlongLine
 from tests.behaviours import behaviour
 
@@ -129,6 +130,7 @@ def test_an_answer_to_what_asks_for_roots_says_them_or_that_the_agent_cannot_tel
         b'"result":7',
         b'"error":{"code":-32601,"message":"m"}',
         b'"result":{},"error":{}',
+        b'"result":{"roots":[%b]}' % b",".join([b"{}"] * MAX_PARTS),
     ):
         assert read(b'"id":"roots-7",%b' % line) == RootsAnswered(ME, ask, None)
     long = OverlongLine(id=RawJson(b'"roots-7"'), is_answer=True, size_bytes=99)
@@ -183,6 +185,16 @@ def asked(params: bytes, *, wants_progress: bool = False, version: str = "2025-1
     assert line.count(b"\n") == 1
     message: dict[str, Any] = json.loads(line)
     return message
+
+
+@behaviour("asks:named")
+def test_a_question_with_too_many_members_to_be_named_is_refused_in_place_of_the_agent() -> None:
+    more = b"".join(b',"m%d":0' % n for n in range(1001))
+    params = RawJson(b'{"message":"Token?"%b}' % more)
+    effect = SendAsk(ME, ASK, "elicitation/create", params, False, "2025-11-25", server=ServerName("weather"))
+    refused = server_requests.ask_line(effect)
+    assert isinstance(refused, AskAnswered)
+    assert (refused.ask, refused.is_error) == (ASK, True)
 
 
 @behaviour("asks:named")

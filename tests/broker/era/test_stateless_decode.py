@@ -23,6 +23,7 @@ from carpool_broker.core.subscriptions.subscription_table import LEVELS
 from carpool_broker.era import handshake, stateless_decode
 from carpool_broker.era.handshake import ControlRequested, LineBatch, UnservableLine
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
+from carpool_protocol.wire.json_scan import MAX_PARTS
 from carpool_protocol.wire.lines import OverlongLine
 
 ME = SessionId("s1")
@@ -201,6 +202,7 @@ def test_a_log_level_that_is_none_is_refused(level: Any) -> None:
         ("prompts/get", {"name": "p", "requestState": {}}),
         ("tools/call", {"name": "t", "inputResponses": []}),
         ("resources/read", {"uri": "u:/", "inputResponses": "x"}),
+        ("tools/call", {"name": "t", "inputResponses": {"a": [0] * (MAX_PARTS + 1)}}),
         ("subscriptions/listen", {}),
         ("subscriptions/listen", {"notifications": []}),
         ("subscriptions/listen", {"notifications": {"toolsListChanged": 1}}),

@@ -23,7 +23,8 @@ from carpool_broker.era import stateless_encode
 from carpool_broker.era.exchange_ids import tag_id
 from carpool_broker.era.stateless_decode import LISTS
 from carpool_protocol.faults.fault_answers import fault, fault_answer
-from carpool_protocol.ids import RawJson, SessionId
+from carpool_protocol.ids import RawJson, ServerName, SessionId
+from tests.behaviours import behaviour
 
 ME = SessionId("s1")
 ONE = RawJson(b"1")
@@ -220,6 +221,18 @@ def test_discover_says_what_is_served() -> None:
 
 
 # --- input -----------------------------------------------------------------------------------------------
+
+
+@behaviour("asks:named")
+def test_a_required_elicitation_that_cannot_be_named_is_replaced_by_a_form_that_names_the_server() -> None:
+    crowded = raw({"message": "Token?"} | {f"m{n}": 0 for n in range(1001)})
+    wanted = (RequiredInput("a", "elicitation/create", crowded, ServerName("weather")),)
+    found = result(
+        WORDS.input_required_line(RequireInput(ME, tag_id(3, ONE), wanted, "7.1.ab")), "tools/call"
+    )
+    params = found["inputRequests"]["a"]["params"]
+    assert params["message"].startswith("[weather] ")
+    assert "Token?" not in str(params)
 
 
 def test_a_required_input_has_its_key_and_neither_meta_nor_id() -> None:

@@ -1,6 +1,11 @@
 """Processes of hooks: one that is slow to start, and runs that nobody waits for any more."""
 
 import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -15,7 +20,9 @@ from carpool_broker.hooks.spec import HookSpec
 from carpool_protocol.hooks.lines import BeginHookRun, HookAnswer, line_of
 from carpool_protocol.hooks.verdicts import HookDescription
 from carpool_protocol.ids import CallId, RawJson, ServerName, SessionId
+from tests.behaviours import behaviour
 from tests.kit.line_agent import WAIT_S
+from tests.kit.live import alive
 from tests.kit.waits import until
 
 SLOW = """
@@ -25,6 +32,21 @@ while not os.path.exists({gate!r}):
 def look(call):
     return None
 """
+
+
+RUNTIME = f"test-{os.getpid()}"
+SYSTEM_PATH = ("/usr/bin", "/bin")
+
+
+@pytest.fixture(autouse=True)
+def _no_wait_for_a_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "PATH_TIMEOUT_S", 0.0)
+
+
+def new_runner(feed: Callable[[HookAnswered], None]) -> runner.HookRunner:
+    return runner.HookRunner(
+        {}, lambda _: "", {}, feed, lambda: None, search_path=SYSTEM_PATH, runtime_id=RUNTIME
+    )
 
 
 def run_of(number: int) -> BeginHook:
@@ -45,7 +67,7 @@ async def test_a_process_that_still_imports_its_module_is_not_taken_for_one_that
     def feed(event: HookAnswered) -> None:
         answers[event.run] = event
 
-    one = runner.HookRunner({}, lambda _: "", {}, feed, lambda: None)
+    one = new_runner(feed)
     async with trio.open_nursery() as nursery:
         await nursery.start(one.run)
         one.hooks_read([spec])
@@ -75,7 +97,7 @@ async def test_a_run_that_begins_because_the_process_has_died_is_over_as_well(tm
         if event.run == 1:  # its turn in the line of this hook has come by that
             one.begin_run(run_of(2))
 
-    one = runner.HookRunner({}, lambda _: "", {}, feed, lambda: None)
+    one = new_runner(feed)
     async with trio.open_nursery() as nursery:
         await nursery.start(one.run)
         one.hooks_read([spec])
@@ -83,6 +105,37 @@ async def test_a_run_that_begins_because_the_process_has_died_is_over_as_well(tm
         await until(lambda: len(answers) == 2, "both runs are over")
         assert [each.reason for each in answers.values()] == ["its process ended with exit code 3"] * 2
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS has no command `setsid`")
+@behaviour("hooks:nothing-left")
+@pytest.mark.parametrize("how", ["ends", "dies"])
+async def test_a_process_in_a_session_of_its_own_ends_with_the_process_of_its_hook(
+    tmp_path: Path, how: str
+) -> None:
+    pid_file = tmp_path / "pid"
+    helper = "setsid sh -c 'echo $$; exec sleep 1000 >/dev/null 2>&1' </dev/null"
+    script = f"{{ {helper} & }} | head -n 1 >{pid_file}; cat >/dev/null"
+    spec = HookSpec(name="slow", argv=("sh", "-c", script), cwd=str(tmp_path), folder=str(tmp_path))
+    answers: list[HookAnswered] = []
+    one = new_runner(answers.append)
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(one.run)
+            one.hooks_read([spec])
+            one.begin_run(run_of(1))
+            await until(lambda: answers, "the run is over")
+            left = int(pid_file.read_text())
+            assert answers[0].verdict == "allow"
+            assert alive(left), "a helper may serve the next run"
+            if how == "dies":
+                os.kill(one.pid_of("slow"), signal.SIGKILL)
+                await until(lambda: not alive(left), "the helper has ended")
+            nursery.cancel_scope.cancel()
+        assert not alive(left)
+    finally:
+        with suppress(OSError, ValueError):
+            os.kill(int(pid_file.read_text()), signal.SIGKILL)
 
 
 def test_a_run_that_is_ended_before_it_has_begun_is_over() -> None:
@@ -108,3 +161,31 @@ def test_a_run_that_is_ended_before_it_has_begun_is_over() -> None:
 
     asyncio.run(main())
     assert said == [HookAnswer(run=1, failed="it was ended")]
+
+
+@behaviour("path:login")
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_a_hook_gets_the_path_of_servers_and_its_first_start_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_told: bool
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "own-hook").write_text("#!/bin/sh\ncat >/dev/null\n")
+    (tools / "own-hook").chmod(0o700)
+    if is_told:
+        monkeypatch.setattr(runner, "PATH_TIMEOUT_S", WAIT_S)
+    spec = HookSpec(name="slow", argv=("own-hook",), cwd=str(tmp_path), folder=str(tmp_path))
+    answers: list[HookAnswered] = []
+    one = new_runner(answers.append)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(one.run)
+        one.hooks_read([spec])
+        one.begin_run(run_of(1))
+        await trio.testing.wait_all_tasks_blocked()
+        if is_told:
+            assert not one.pid_of("slow")
+            one.search_path_told([str(tools), *SYSTEM_PATH])
+        await until(lambda: answers, "the run is over")
+        nursery.cancel_scope.cancel()
+    (answer,) = answers
+    assert answer.verdict == ("allow" if is_told else "failed"), answer.reason

@@ -3,6 +3,8 @@
 import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -42,6 +44,9 @@ class Hotel(NoReturningSessions):
     def wanted_variables(self, attach: Attach) -> list[str]:
         return []
 
+    def attach_note(self, attach: Attach) -> str:
+        return ""
+
     def attach_objection(self, attach: Attach) -> StreamRefused | None:
         return None
 
@@ -79,11 +84,11 @@ class Hotel(NoReturningSessions):
 
 @asynccontextmanager
 async def opened(
-    path: str, slow_reader_s: float = 30.0
+    path: str, *, clock: Callable[[], float] = trio.current_time, greet: bool = True
 ) -> AsyncIterator[tuple[AgentServer, list[AgentConnection], Flood]]:
     """A door with four agents, and a way to have one of them send part of a line."""
     ready, hotel = ReadySet(), Hotel()
-    door = new_door(path, ready, hotel, slow_reader_s=slow_reader_s, receive_budget_bytes=BUDGET)
+    door = new_door(path, ready, hotel, receive_budget_bytes=BUDGET, clock=clock)
     door.open()
     ends = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(4)]
 
@@ -100,9 +105,11 @@ async def opened(
                 agents: list[AgentConnection] = []
                 for end in ends:
                     end.connect(path)
-                    end.sendall(b'{"jsonrpc":"2.0","method":"hello"}\n')
                     end.setblocking(False)
-                    await until(lambda: len(hotel.lines) == len(agents) + 1, "it is in")
+                    if greet:
+                        end.sendall(b'{"jsonrpc":"2.0","method":"hello"}\n')
+                        await until(lambda: len(hotel.lines) == len(agents) + 1, "it is in")
+                    await until(lambda: len(door.connections.agents) == len(agents) + 1, "it is connected")
                     agents.append(list(door.connections.agents.values())[-1])
                 yield door, agents, lambda place, data: nursery.start_soon(flood, place, data)
                 nursery.cancel_scope.cancel()
@@ -160,16 +167,81 @@ async def test_when_the_budget_for_unfinished_lines_is_spent_only_the_oldest_rea
 
 
 @behaviour("pressure:receive-budget")
-async def test_an_agent_that_does_not_finish_the_line_that_others_wait_for_is_dropped(
+async def test_an_agent_whose_line_hardly_grows_while_others_wait_for_it_is_dropped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with opened(str(tmp_path / "agents.sock"), slow_reader_s=0.1) as (door, agents, flood):
+    now = [100.0]
+    async with opened(str(tmp_path / "agents.sock"), clock=lambda: now[0]) as (door, agents, flood):
         flood(0, b"x" * (BUDGET + 1))  # and never a line end
         await until(lambda: agents[0].io.pending_bytes > BUDGET, "the budget is spent")
         flood(1, b"x" * (2 * READ_AHEAD_BYTES) + b"\n")
+        await until(lambda: agents[1].io.pending_bytes > READ_AHEAD_BYTES, "the other waits")
+        door.check_timeouts(now[0])
+        flood(0, b"x" * 1000)
+        await until(lambda: agents[0].io.pending_bytes == BUDGET + 1001, "it has grown a little")
+        for _ in range(11):
+            now[0] += 1.0
+            door.check_timeouts(now[0])
         await until(lambda: agents[0].id not in door.connections.agents, "it is dropped")
         await until(lambda: agents[1].io.pending_bytes == 0, "the other goes on")
         assert "others waited for the end of its line" in caplog.text
+
+
+HOG = """
+import socket, sys
+ends = [socket.socket(socket.AF_UNIX) for _ in range(8)]
+for end in ends:
+    end.connect(sys.argv[1])
+    end.settimeout(1)
+    try:
+        end.sendall(b"x" * int(sys.argv[2]))  # and never a line end
+    except TimeoutError:
+        pass
+print("sent", flush=True)
+sys.stdin.read()
+"""
+
+
+@behaviour("pressure:receive-budget")
+async def test_unfinished_lines_of_one_process_hold_up_no_line_of_another(tmp_path: Path) -> None:
+    path = str(tmp_path / "agents.sock")
+    async with opened(path) as (door, agents, flood):
+        hog = await trio.lowlevel.open_process(
+            [sys.executable, "-c", HOG, path, str(BUDGET)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        try:
+            assert hog.stdout is not None
+            assert await hog.stdout.receive_some() == b"sent\n"
+            held = [each for each in door.connections.agents.values() if each not in agents]
+            assert sum(each.io.pending_bytes for each in held) > BUDGET
+            flood(1, b"x" * (2 * READ_AHEAD_BYTES) + b"\n")
+            await until(lambda: len(lines_of(door, agents[1])) == 2, "its line is read to its end")
+            assert all(each.id in door.connections.agents for each in held)
+        finally:
+            hog.kill()
+            await hog.wait()
+
+
+@behaviour("pressure:receive-budget")
+async def test_unfinished_lines_of_agents_hold_up_neither_a_node_nor_the_http_door(tmp_path: Path) -> None:
+    """All of these connections are of one process, as all sessions of other nodes are."""
+    async with opened(str(tmp_path / "agents.sock"), greet=False) as (_, agents, flood):
+        flood(2, attach_line(Attach(version=ATTACH_VERSION, carrier="node", agent="beta")))
+        flood(3, attach_line(Attach(version=ATTACH_VERSION, carrier="door", streams=True)))
+        await until(lambda: agents[3].carrier is not None, "the door is in")
+        for place in (0, 1):
+            flood(place, b"x" * (2 * BUDGET))
+        await until(lambda: sum(agents[place].io.pending_bytes for place in (0, 1)) > BUDGET, "it is spent")
+        flood(3, b"x" * (2 * READ_AHEAD_BYTES))
+        await until(lambda: agents[3].io.pending_bytes == 2 * READ_AHEAD_BYTES, "the door is read")
+        flood(2, b"x" * (2 * READ_AHEAD_BYTES))
+        await until(lambda: agents[2].io.pending_bytes == 2 * READ_AHEAD_BYTES, "the node is read")
+
+
+def lines_of(door: AgentServer, agent: AgentConnection) -> list[bytes | OverlongLine]:
+    host = door._line_handler
+    assert isinstance(host, Hotel)
+    return host.lines[agent.id]
 
 
 def has_come_and_gone(door: AgentServer) -> bool:
@@ -213,6 +285,9 @@ class SlowHost(Hotel):
     def scan_workspace(self, attach: Attach, then: Callable[[], None]) -> None:
         self._ready.call_soon(lambda: self._ready.call_soon(lambda: self._ready.call_soon(then)))
 
+    def attach_note(self, attach: Attach) -> str:
+        return ""
+
     def attach_objection(self, attach: Attach) -> StreamRefused | None:
         return self._why
 
@@ -239,7 +314,7 @@ async def test_an_agent_that_sent_all_before_its_workspace_is_known_is_served_or
             end.sendall(line + b"\n")
             end.shutdown(socket.SHUT_WR)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(ready.run, door.connections.flush)
+                nursery.start_soon(ready.run, door.end_finished)
                 await until(partial(has_come_and_gone, door), "it has come and gone")
                 nursery.cancel_scope.cancel()
             said = end.recv(65536)

@@ -1,20 +1,19 @@
 """The listening socket when descriptors run out and when its file vanishes. Real sockets, no clock."""
 
 import os
-import resource
 import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from carpool_broker.transport.listener import Listener
+from carpool_broker.transport.listener import NO_DESCRIPTOR, TOO_MANY_CONNECTIONS, Listener
 from carpool_protocol.bootstrap import peer_credentials
 from carpool_protocol.runtime.poller import ReadySet
 from tests.behaviours import behaviour
+from tests.kit.descriptors import descriptors_left
 
 
 class ListenerRig:
@@ -26,7 +25,10 @@ class ListenerRig:
         self.path = self.directory / "agents.sock"
         self.ready = ReadySet()
         self.taken: list[socket.socket] = []
-        self.listener = Listener(str(self.path), self.ready, self.taken.append)
+        self.refused: list[str] = []
+        """The reasons for which connections are to be refused."""
+        self.now = 0.0
+        self.listener = Listener(str(self.path), self.ready, self._take, lambda: self.now)
         self.listener.open()
         self.knocking: list[socket.socket] = []
 
@@ -34,6 +36,10 @@ class ListenerRig:
         sock = socket.socket(socket.AF_UNIX)
         self.knocking.append(sock)
         sock.connect(str(self.path))
+
+    def _take(self, sock: socket.socket, refusal: str) -> None:
+        self.taken.append(sock)
+        self.refused += [refusal] * bool(refusal)
 
     def turn(self) -> bool:
         """Whether anything was ready."""
@@ -56,26 +62,13 @@ def house() -> Iterator[ListenerRig]:
     shutil.rmtree(base)
 
 
-@contextmanager
-def no_descriptor_left() -> Iterator[None]:
-    """No number below the limit is free."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    spare = os.open(os.devnull, os.O_RDONLY)  # the lowest free number
-    os.close(spare)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (spare, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 @behaviour("faults:descriptors")
 def test_out_of_descriptors_it_does_not_spin_and_whoever_waits_comes_in_later(
     house: ListenerRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     house.knock()
     house.knock()
-    with no_descriptor_left():
+    with descriptors_left(0):
         assert house.turn()
         assert not house.turn(), "the socket is watched although nobody can be let in"
         house.listener.check()
@@ -137,15 +130,52 @@ def test_one_process_cannot_take_all_connections(house: ListenerRig, monkeypatch
     for _ in range(5):
         house.knock()
     house.turn()
-    assert len(house.taken) == 3
-    refused = house.knocking[3]
-    assert b"too many connections" in refused.recv(1000)
-    assert refused.recv(1000) == b""
-    house.taken.pop().close()
+    assert house.refused == [TOO_MANY_CONNECTIONS] * 2
+    house.taken.pop(0).close()
     house.knock()
     house.turn()
-    assert len(house.taken) == 3, "what has left makes room"
+    assert len(house.refused) == 2, "what has left makes room"
     monkeypatch.setattr(peer_credentials, "peer", lambda _: (1, os.getuid()))
     house.knock()
     house.turn()
-    assert len(house.taken) == 4, "another process has a share of its own"
+    assert len(house.refused) == 2, "another process has a share of its own"
+
+
+@behaviour("private:shares")
+def test_refused_connections_are_logged_at_once_and_then_once_a_minute_with_their_number(
+    house: ListenerRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(house.listener, "_most", 1)
+    for _ in range(433):
+        house.knock()
+        house.turn()
+    assert len(caplog.records) == 1
+    house.now = 59.0
+    house.listener.check()
+    assert len(caplog.records) == 1
+    house.now = 60.0
+    house.listener.check()
+    assert [record.getMessage() for record in caplog.records[1:]] == [
+        f"431 more connections are refused: process {os.getpid()} has 1 connections and gets no more"
+    ]
+    house.now = 120.0
+    house.listener.check()
+    assert len(caplog.records) == 2
+
+
+@behaviour("faults:descriptors")
+def test_a_connection_that_gets_one_of_the_last_descriptors_is_for_operators_only(
+    house: ListenerRig,
+) -> None:
+    house.knock()
+    house.turn()
+    house.knock()
+    house.knock()
+    with descriptors_left(2):
+        house.turn()
+        assert house.refused == [NO_DESCRIPTOR] * 2
+        assert house.listener.reserve.is_needed()
+    assert not house.listener.reserve.is_needed()
+    house.knock()
+    house.turn()
+    assert len(house.refused) == 2

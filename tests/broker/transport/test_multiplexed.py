@@ -15,7 +15,7 @@ from carpool_broker.core.model import events
 from carpool_broker.core.model.effects import NO_CALL
 from carpool_broker.core.model.events import AnyEvent, PingRequested
 from carpool_broker.transport import attach_dialogue as attaching
-from carpool_broker.transport import connections, multiplexed
+from carpool_broker.transport import multiplexed
 from carpool_broker.transport.agent_server import AgentServer
 from carpool_broker.transport.delivery_log import DeliveryLog
 from carpool_broker.transport.detached_sessions import DetachedSessions
@@ -31,6 +31,7 @@ from carpool_protocol.carrier.attach_line import (
     environment_line,
 )
 from carpool_protocol.carrier.streams import (
+    ClientAbsent,
     CloseStream,
     ControlMessage,
     ExchangeClientGone,
@@ -63,6 +64,7 @@ class Hall(NoReturningSessions):
         self.given_up: list[tuple[SessionId, RawJson]] = []
         self.lines: list[bytes | OverlongLine] = []
         self.fed: list[AnyEvent] = []
+        self.unread: list[tuple[SessionId, int]] = []
         self.streams: dict[SessionId, SessionStream] = {}
         self.slow: dict[str, Callable[[], None]] = {}
         """Looks that take their time, by the directory `/slow…` that they are for."""
@@ -75,6 +77,9 @@ class Hall(NoReturningSessions):
 
     def wanted_variables(self, attach: Attach) -> list[str]:
         return ["SECRET"]
+
+    def attach_note(self, attach: Attach) -> str:
+        return ""
 
     def attach_objection(self, attach: Attach) -> StreamRefused | None:
         return StreamRefused("no such server", "unknown_server") if attach.server == "nope" else None
@@ -110,8 +115,8 @@ class Hall(NoReturningSessions):
         self.given_up.append((session, request))
 
     def unread_changed(self, session: SessionId, unread_bytes: int) -> None:
-        _, stream = self.here[session]
-        assert stream is None, "a carrier of many streams is no session"
+        assert session in self.here, "a carrier of many streams is no session"
+        self.unread.append((session, unread_bytes))
 
     def session_closed(self, session: SessionId) -> None:
         del self.here[session]
@@ -245,7 +250,7 @@ async def test_a_stream_waits_for_its_workspace_with_all_that_comes_meanwhile_an
 async def test_a_stream_that_is_closed_or_brings_too_much_while_it_waits_is_no_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(multiplexed, "HELD_BYTES", 100)
+    monkeypatch.setattr(multiplexed, "HELD_BYTES", 200)
     async with house(tmp_path) as one:
         porter = await attached(one)
         await porter.send(
@@ -291,6 +296,7 @@ async def test_an_agent_waits_for_its_workspace_and_what_it_says_meanwhile_is_ke
         assert one.hall.lines == [b"early", b"then"]
 
 
+@behaviour("leave:everybody-told")
 @pytest.mark.parametrize("again", [False, True])
 async def test_an_agent_that_waits_for_its_workspace_hears_of_a_stop_and_is_not_admitted(
     tmp_path: Path, *, again: bool
@@ -341,7 +347,7 @@ async def test_a_resuming_carrier_may_send_all_lines_that_an_earlier_broker_had_
 async def test_a_stream_that_comes_back_may_bring_all_that_an_earlier_broker_has_taken_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(multiplexed, "HELD_BYTES", 100)
+    monkeypatch.setattr(multiplexed, "HELD_BYTES", 200)
     async with house(tmp_path) as one:
         porter = await attached(one)
         resume = ResumeSession(session="s1", secret="x", kept=1, open=2)
@@ -363,6 +369,62 @@ async def test_a_stream_that_comes_back_may_bring_all_that_an_earlier_broker_has
             frame_line(5, b'{"x":"%b"}' % (b"x" * 60), 1),
         )
         assert (await porter.frame())[0] == 5, "what did not count makes no room when it goes"
+
+
+@behaviour("workspaces:disk")
+async def test_the_waiting_streams_of_one_principal_leave_room_for_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiplexed, "HELD_BYTES", 200)
+    early = b'{"x":"%b"}' % (b"x" * 60)
+    async with house(tmp_path) as one:
+        porter = await attached(one)
+        await porter.send(
+            control_line(1, OpenStream(cwd="/slow1", principal="ann")),
+            frame_line(1, early, 1),
+            control_line(2, OpenStream(cwd="/slow2", principal="ann")),
+            frame_line(2, early, 1),
+            control_line(3, OpenStream(cwd="/slow3", principal="bob")),
+            frame_line(3, early, 1),
+        )
+        number, word, _ = await porter.frame()
+        assert (number, type(read_control(word))) == (2, StreamRefused)
+        one.hall.slow["/slow3"]()
+        one.door.connections.flush()
+        number, word, _ = await porter.frame()
+        assert (number, type(read_control(word))) == (3, StreamOpened)
+        assert (await porter.frame())[1] == early
+
+
+@behaviour("workspaces:disk")
+async def test_streams_that_have_waited_make_room_for_the_next_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those whose workspace was read, those that were closed, and those that brought too much."""
+    monkeypatch.setattr(multiplexed, "HELD_BYTES", 200)
+    early = b'{"x":"%b"}' % (b"x" * 60)
+    async with house(tmp_path) as one:
+        porter = await attached(one)
+        for first in (1, 4, 7):
+            await porter.send(
+                control_line(first, OpenStream(cwd=f"/slow{first}")), frame_line(first, early, 1)
+            )
+            await until(lambda at=first: f"/slow{at}" in one.hall.slow, "its workspace is read")  # type: ignore[misc]  # bound late
+            one.hall.slow[f"/slow{first}"]()
+            one.door.connections.flush()
+            number, word, _ = await porter.frame()
+            assert (number, type(read_control(word))) == (first, StreamOpened)
+            assert (await porter.frame())[1] == early
+            await porter.send(
+                control_line(first + 1, OpenStream(cwd="/slow")),
+                frame_line(first + 1, early, 1),
+                control_line(first + 1, CloseStream()),
+                control_line(first + 2, OpenStream(cwd="/slow")),
+                frame_line(first + 2, early, 1),
+                frame_line(first + 2, early, 2),
+            )
+            number, word, _ = await porter.frame()
+            assert (number, type(read_control(word))) == (first + 2, StreamRefused)
 
 
 async def test_a_stream_that_cannot_be_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
@@ -403,10 +465,15 @@ async def test_a_door_may_let_an_open_stream_have_more_calls(tmp_path: Path) -> 
             control_line(1, OpenCallsRaised(4)),
             control_line(2, OpenStream(server="nope")),
             control_line(2, OpenCallsRaised(4)),
+            control_line(1, ClientAbsent(True)),
+            control_line(2, ClientAbsent(True)),
         )
-        await until(lambda: one.hall.fed, "it has come")
+        await until(lambda: len(one.hall.fed) > 1, "it has come")
         (session,) = one.hall.here
-        assert one.hall.fed == [events.SessionBoundRaised(session, 4)]
+        assert one.hall.fed == [
+            events.SessionBoundRaised(session, 4),
+            events.AgentAbsent(session, True),
+        ]
         await porter.end.aclose()
 
 
@@ -488,26 +555,79 @@ async def test_a_plain_agent_of_a_server_that_is_not_there_is_refused(tmp_path: 
         assert not one.hall.here
 
 
-@behaviour("streams:frozen-door")
-async def test_an_http_door_that_reads_nothing_is_cut_off_and_the_others_are_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "UNREAD_CAP_BYTES", 1 << 20)
+LARGE_LINE = b'{"x":"%b"}\n' % (b"x" * (1 << 18))
+SMALL_LINE = b'{"y":1}\n'
+
+
+@behaviour("streams:large-output")
+async def test_no_amount_of_output_ends_a_door_and_what_waits_is_reported_by_stream(tmp_path: Path) -> None:
     async with house(tmp_path) as one:
-        frozen, awake = await attached(one), await attached(one)
-        await frozen.send(control_line(1, OpenStream()))
+        slow, awake = await attached(one), await attached(one)
+        await slow.send(control_line(1, OpenStream()), control_line(2, OpenStream()))
+        await until(lambda: len(one.hall.here) == 2, "both are in")
+        large, small = one.hall.here
         await awake.send(control_line(1, OpenStream()))
         assert isinstance(await awake.word(), StreamOpened)
-        await until(lambda: len(one.hall.here) == 2, "both are in")
-        first, second = one.hall.here
-        line = b'{"x":"%b"}\n' % (b"x" * (1 << 18))
-        for _ in range(16):
-            one.door.connections.write(first, line)
+        for _ in range(1200):  # 300 MiB
+            one.door.connections.write(large, LARGE_LINE)
             one.door.connections.flush()
-        await until(lambda: list(one.hall.here) == [second], "the frozen one is cut off")
-        one.door.connections.write(second, b'{"y":1}\n')
+        one.door.connections.write(small, SMALL_LINE)
         one.door.connections.flush()
-        assert await awake.frame() == (1, b'{"y":1}', 0)
+        assert len(one.hall.here) == 3
+        unread = dict(one.hall.unread)
+        assert unread.keys() == {large, small}
+        assert 1190 * len(LARGE_LINE) <= unread[large] <= 1200 * len(LARGE_LINE)
+        assert unread[small] == len(SMALL_LINE)
+        (other,) = one.hall.here.keys() - unread
+        one.door.connections.write(other, SMALL_LINE)
+        one.door.connections.flush()
+        assert await awake.frame() == (1, SMALL_LINE[:-1], 0)
+        while any(dict(one.hall.unread).values()):
+            await slow.end.receive_some(1 << 20)
+        sizes = [size for session, size in one.hall.unread if session == large]
+        assert len(sizes) > 2 * 290, "as it grows, and as it shrinks"
+
+
+@behaviour("streams:large-output")
+async def test_a_door_that_is_gone_leaves_nothing_unread(tmp_path: Path) -> None:
+    async with house(tmp_path) as one:
+        porter = await attached(one)
+        await porter.send(control_line(1, OpenStream()), control_line(2, OpenStream(kind="shared")))
+        await until(lambda: len(one.hall.here) == 2, "both are in")
+        detached, ended = one.hall.here
+        for session in (detached, ended):
+            for _ in range(8):
+                one.door.connections.write(session, LARGE_LINE)
+        one.door.connections.flush()
+        assert all(dict(one.hall.unread).values())
+        one.hall.unread.clear()
+        await porter.end.aclose()
+        await until(lambda: list(one.hall.here) == [detached], "the door is gone")
+        assert one.hall.unread == [(detached, 0)]
+
+
+@behaviour("streams:frozen-door")
+async def test_only_a_door_that_takes_nothing_for_long_is_cut_off(tmp_path: Path) -> None:
+    async with house(tmp_path) as one:
+        porter = await attached(one)
+        await porter.send(control_line(1, OpenStream()))
+        await until(lambda: one.hall.here, "it is in")
+        (session,) = one.hall.here
+        for _ in range(64):
+            one.door.connections.write(session, LARGE_LINE)
+        one.door.connections.flush()
+        now = float(round(trio.current_time()))  # a sum with whole seconds is exact
+        one.door.check_timeouts(now)
+        one.door.check_timeouts(now + one.door.slow_reader_s)
+        (agent,) = one.door.connections.agents.values()
+        before = agent.io.progress
+        while agent.io.progress == before:
+            assert await porter.end.receive_some(1 << 16), "it is not cut off yet"
+        one.door.check_timeouts(now + 2 * one.door.slow_reader_s)
+        one.door.check_timeouts(now + 3 * one.door.slow_reader_s)
+        assert one.hall.here, "a little at a time is enough"
+        one.door.check_timeouts(now + 3 * one.door.slow_reader_s + 1)
+        await until(lambda: not one.hall.here, "it is cut off with its sessions")
 
 
 @behaviour("record:nothing-runs-twice")
@@ -570,7 +690,8 @@ def test_events_of_one_read_are_fed_together_and_before_whatever_else_came_after
         detached=DetachedSessions(lambda _call: None),
         incarnation=Incarnation(),
         enter=lambda _resume: (SessionId("s1"), Epoch("")),
-        write=lambda _frame, _call=NO_CALL: None,
+        write=lambda _frame, _call=NO_CALL: False,
+        written_bytes=lambda: 0,
         drop=lambda _: carrier.connection_closed(dropped=True),
     )
     lines = [

@@ -60,8 +60,14 @@ class RecordingHost:
         self.took: list[bytes] = []
         self.carried: list[tuple[SessionId, int]] = []
 
+    def unread_changed(self, session: SessionId, unread_bytes: int) -> None:
+        raise AssertionError("its door takes everything at once")
+
     def scan_workspace(self, attach: Attach, then: Callable[[], None]) -> None:
         then()
+
+    def attach_note(self, attach: Attach) -> str:
+        return ""
 
     def attach_objection(self, attach: Attach) -> StreamRefused | None:
         return None
@@ -133,9 +139,14 @@ class BrokerStreams:
             detached=self.detached,
             incarnation=self.heritage,
             enter=self._enter,
-            write=lambda frame, _call=NO_CALL: self.frames.append(frame[:-1]),
+            write=self._write,
+            written_bytes=lambda: 0,
             drop=pytest.fail,
         )
+
+    def _write(self, frame: bytes | memoryview, _call: CallId = NO_CALL, /) -> bool:
+        self.frames.append(bytes(frame[:-1]))
+        return False
 
     def _enter(self, resume: ResumeSession | None) -> tuple[SessionId, Epoch]:
         if resume is not None and self.heritage.claim_session(SessionId(resume.session), resume.secret):

@@ -36,6 +36,7 @@ class Ends:
             self.ready,
             on_lines=self.take,
             on_closed=lambda: None,
+            on_input_ended=lambda: None,
             on_unfinished=lambda: None,
             on_unread=self.unread.append,
             written=self.written,

@@ -21,7 +21,7 @@ from carpool_protocol.counters.call_counts import UNKNOWN, add_code
 from carpool_protocol.counters.histogram import BUCKETS_S
 from carpool_protocol.counters.snapshot import CounterRow
 from carpool_protocol.faults.fault_answers import TOOLS_CALL
-from carpool_protocol.faults.kinds import KINDS
+from carpool_protocol.faults.kinds import KINDS, LOSSES
 from carpool_protocol.faults.outcomes import ANSWERED
 from carpool_protocol.ids import CallId, RawJson
 from carpool_protocol.wire.result_repair import is_failed_result
@@ -98,7 +98,7 @@ class CallCounting:
             return
         elif outcome == "error":
             add_code(counts.errors, str(_code_of(body)))
-        elif KINDS[outcome].delivered == "no":
+        elif KINDS[outcome].delivered == "no" and outcome not in LOSSES:
             add_code(counts.refusals, outcome)
             return
         else:

@@ -30,7 +30,7 @@ from carpool_broker.core.model.answers import is_cacheable
 from carpool_broker.core.model.bounds import SessionBounds
 from carpool_broker.core.model.effects import AnyEffect, Reply, SendProgress
 from carpool_broker.core.model.events import CallRequested
-from carpool_broker.core.model.session import AT_SERVER, IN_FLIGHT, OpenCall, Session
+from carpool_broker.core.model.session import AT_SERVER, IN_FLIGHT, OpenCall, Session, asking_server
 from carpool_broker.core.model.supervisors import SupervisorLinks
 from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_protocol.faults.fault_answers import fault, fault_answer, fault_of
@@ -62,6 +62,8 @@ from carpool_protocol.link.messages import (
     ResumeCall,
     SessionEnded,
 )
+from carpool_protocol.wire.asking_server import name_server_in_error
+from carpool_protocol.wire.content import TooManyPartsError
 
 Emit = Callable[[AnyEffect], None]
 
@@ -111,6 +113,7 @@ class CallTable:
         """The time of the event that is handled. `BrokerCore` sets it."""
         self.arguments = ArgumentBudget()
         self.unread = UnreadBudget(out)
+        self._unread_use = self.unread.use  # every answer asks for its sum
         self.hook_points: HookPoints | None = None
         """The hooks; None while there are none, so that calls cost nothing then."""
         self.calls: dict[CallId, OpenCall] = {}
@@ -221,7 +224,7 @@ class CallTable:
             if self.hook_points is not None and self.hook_points.hold_answer(open_call, answer, now):
                 return
             if (
-                session.unread_bytes
+                self._unread_use.total_bytes
                 and not open_call.is_parked
                 and not self._may_keep_answer(open_call, answer, now)
             ):
@@ -231,10 +234,12 @@ class CallTable:
             if asked.by is not None:
                 self._stateless_answered(open_call, answer, now)
                 return
-            if answer.urls_first and not session.capabilities.url:
-                self.fail(open_call, "needs_url")
-                self.admission.send_queued(session, now)
-                return
+            if answer.is_error:
+                error = self._error_for_agent(open_call, answer)
+                if error is None:
+                    self.admission.send_queued(session, now)
+                    return
+                answer = error
             self.note_end(open_call, "error" if answer.is_error else "ok", "yes", answer.body)
             self.close(open_call)
             if open_call.edit or asked.own:
@@ -245,6 +250,18 @@ class CallTable:
                 self.admission.send_queued(session, now)
         elif answer.task:
             self._emit(CancelTask(answer.instance, answer.task))
+
+    def _error_for_agent(self, open_call: OpenCall, answer: CallAnswered) -> CallAnswered | None:
+        """The error with the names that this agent is shown. None: its call has ended with one of ours."""
+        if answer.urls_first and not open_call.session.capabilities.url:
+            self.fail(open_call, "needs_url")
+            return None
+        try:
+            body = name_server_in_error(answer.body, asking_server(open_call))
+        except TooManyPartsError as error:
+            self.fail(open_call, "answer_too_large", error.text)
+            return None
+        return replace(answer, body=body)
 
     def _may_keep_answer(self, open_call: OpenCall, answer: CallAnswered, now: float) -> bool:
         """Return whether the answer is kept for an agent that does not read; otherwise its call ends without

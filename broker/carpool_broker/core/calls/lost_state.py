@@ -7,9 +7,10 @@ is gone. Refuses to know: leases, which the supervisor has. Decision: docs/decis
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
 
 from carpool_broker.core.model.effects import SetStatefulServers
-from carpool_broker.core.model.scope import Scope
+from carpool_broker.core.model.scope import LeftPools, Scope
 from carpool_broker.core.model.session import Session
 from carpool_protocol.ids import PoolKey, ServerName, SessionId
 from carpool_protocol.link.messages import (
@@ -32,13 +33,15 @@ def supervisor_lost(
     (`runs`) and had reported an instance of, and at each of them in mode `session` that has run a call,
     whether the session sees it now or not.
     """
+    keeping = {key for key, state in states.items() if _keeps_state(state)}
+
+    @cache  # many sessions have one scope
+    def servers_in_session_mode(scope: Scope) -> set[ServerName]:
+        return {entry.server for entry in scope.servers if entry.key in keeping} if keeping else set()
+
     for session in sessions:
         # A server may be out of its sight just now: kept back by its profile, or out of the file.
-        in_session_mode = {
-            entry.server
-            for entry in (session.scope.servers if session.servers else ())
-            if (state := states.get(entry.key)) is not None and _keeps_state(state)
-        }
+        in_session_mode = servers_in_session_mode(session.scope) if session.servers else set()
         for server, use in session.servers.items():
             if not runs(server):
                 continue
@@ -83,21 +86,15 @@ def report_sessions(
     return OpenSessions([*notes, *expected])
 
 
-def pools_of(scope: Scope) -> dict[ServerName, PoolKey]:
-    """Return the pool of each server in this scope."""
-    return {entry.server: entry.key for entry in scope.servers}
-
-
-def scope_changed(session: Session, before: Scope) -> list[SessionPoolChanged]:
+def scope_changed(session: Session, left: LeftPools) -> list[SessionPoolChanged]:
     """Return the pools that the session has left, where it may hold something of a server that it has
     called.
     """
-    now = pools_of(session.scope)
     return [
-        SessionPoolChanged(session.id, old, now.get(server, PoolKey("")))
-        for server, old in pools_of(before).items()
+        SessionPoolChanged(session.id, old, new)
+        for server, old, new in left
         # What a session that keeps has called at an earlier broker is not known.
-        if (_is_called(session, server) or session.carrier_keeps_lines) and now.get(server) != old
+        if _is_called(session, server) or session.carrier_keeps_lines
     ]
 
 

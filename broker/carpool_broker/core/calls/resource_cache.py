@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from carpool_protocol.ids import PoolKey, SessionId
 from carpool_protocol.link.messages import Payload
+from carpool_protocol.wire.uri_normalization import MAX_CHARS
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 MAX_ENTRIES: Final = 1024
@@ -79,8 +80,11 @@ class ResourceCache:
     ) -> None:
         """Store the result that the server of this pool gave for this URI (in the server's own spelling) to
         this session, in place of an earlier one. `since` is the `change_count` at the time of the request; a
-        negative one is unknown.
+        negative one is unknown. A result for an overlong URI is not kept: no change of it would be heard of,
+        and `max_bytes` does not count URIs.
         """
+        if len(uri) > MAX_CHARS:
+            return
         self._evict((key, uri, session))
         self._evict((key, uri, _PUBLIC))
         if ttl_ms <= 0 or len(body) > self._max_bytes or self._has_changed_since(key, uri, since):

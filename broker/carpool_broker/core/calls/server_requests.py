@@ -47,6 +47,8 @@ ASK_ENDED: Final = -32603
 """JSON-RPC's internal error: nobody is left who could answer, and neither side is at fault."""
 
 
+INPUT_ENDED: Final = CannotDowngrade(ASK_ENDED, "The agent that is asked has closed its input.")
+
 MAX_ANSWERED_ASKS: Final = 256
 """The number of answered asks that are remembered: an ask may be repeated while its answer is on the link."""
 
@@ -106,6 +108,8 @@ class AgentAsks:
             return
         session = open_call.session
         lack = undeclared(session.capabilities, ask.method, ask.needs)
+        if session.input_ended:
+            lack = INPUT_ENDED
         if lack is not None:
             self._refuse(ask.ask, lack)
             return
@@ -198,11 +202,18 @@ class AgentAsks:
         asked = self._open.get(ask)
         return asked is not None and asked.session == session.id
 
+    def input_ended(self, session: Session) -> None:
+        """The agent sends nothing more: tell the servers that wait for its answers."""
+        self._refuse_open(session, INPUT_ENDED)
+
     def session_closed(self, session: Session) -> None:
         """The session has closed: tell the servers that wait for its answers."""
+        self._refuse_open(session, CannotDowngrade(ASK_ENDED, "The agent that was asked is gone."))
+
+    def _refuse_open(self, session: Session, why: CannotDowngrade) -> None:
         for ask in [ask for ask, asked in self._open.items() if asked.session == session.id]:
             del self._open[ask]
-            self._refuse(ask, CannotDowngrade(ASK_ENDED, "The agent that was asked is gone."))
+            self._refuse(ask, why)
 
     def check(self) -> None:
         """Assert every invariant."""

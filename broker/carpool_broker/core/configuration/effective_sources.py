@@ -9,6 +9,9 @@ so. It is the same when a launch becomes one pool or two. With `stop_first` the 
 and starts after the old one is gone, unless that is in force elsewhere still. A project's server that gives
 way to one of the user's is out of force at once: its file may have lost the user's trust.
 
+A source that no agent uses starts nothing by itself: its pools have neither `pool.min` nor `auto_connect`,
+and a changed server's new pool is in force at once.
+
 Invariants (`check`): each scope in force is retained in the registry exactly once; all pools of scopes in
 force and of scopes to come are wanted, and no others.
 
@@ -16,17 +19,19 @@ Knows nothing of: sessions, files, environments.
 Decision: docs/decisions/0009.
 """
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from carpool_broker.core.configuration.pool_variants import FAILED, CapabilityVariants, EraVariants
+from carpool_broker.core.configuration.shared_entries import SharedEntries
 from carpool_broker.core.model.events import SourceId, SourceRead
 from carpool_broker.core.model.scope import DisabledServer, Scope, ScopeEntry
 from carpool_broker.core.registry.registry import ChangedLists, Registry
 from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.link.messages import PoolChanged, PoolSpec, SetPools
+from carpool_protocol.link.messages import Catalog, PoolChanged, PoolSpec, SetPools
 
 
 class PoolVariant:
@@ -57,10 +62,12 @@ class ServerProblem(Struct, frozen=True):
 class EffectiveSource:
     """One configuration seen with one environment."""
 
-    __slots__ = ("before", "goal", "lanes", "specs")
+    __slots__ = ("agents", "before", "goal", "lanes", "specs")
 
     def __init__(self, source_read: SourceRead) -> None:
         self.goal = source_read
+        self.agents = 0
+        """The number of sessions of agents that use it."""
         self.lanes = {(False, False): PoolVariant(Scope((), source_read.scope.separator))}
         """By (agents that can be asked, agents of the stateless era). The first is always there; each other
         one stays from its first agent on.
@@ -71,6 +78,15 @@ class EffectiveSource:
         """The pools that each pool replaced, or replaces, the last one first: one for each
         class of agents.
         """
+
+    @property
+    def is_used(self) -> bool:
+        """True if an agent uses it, or it is not there because of sessions."""
+        return self.agents > 0 or not self.goal.of_sessions
+
+    def starts_by_itself(self) -> bool:
+        """True if a server of it runs without being asked for."""
+        return any(spec.policy.min_instances or spec.policy.auto_connect for spec in self.specs.values())
 
 
 class EffectiveSources:
@@ -83,6 +99,20 @@ class EffectiveSources:
         self._capability_variants = CapabilityVariants(registry, states)
         self._era_variants = EraVariants(registry, states)
         self.sources: dict[SourceId, EffectiveSource] = {}
+        self._twins = SharedEntries[PoolKey, PoolKey]()
+        """See `CapabilityVariants.set_pairs`."""
+        self._stateless = SharedEntries[PoolKey, PoolKey]()
+        """See `EraVariants.set_pairs`."""
+        self._kept = SharedEntries[PoolKey, Catalog]()
+        """The catalogs that pools told an earlier carpool."""
+        self._specs = SharedEntries[PoolKey, PoolSpec](first_counts=True)
+        """The pools that are in force or to come."""
+        self._replacing_specs = SharedEntries[PoolKey, PoolSpec]()
+        """Those of them that replace another pool in their source: one that came later knows of no pool
+        before.
+        """
+        self._names = SharedEntries[ServerName, None]()
+        """The servers that sources name, in whatever state."""
         self.paused_servers: frozenset[ServerName] = frozenset()
         """The servers that operators have paused, in every source."""
 
@@ -93,15 +123,15 @@ class EffectiveSources:
             source = self.sources[event.source] = EffectiveSource(event)
             self._registry.retain_scope(source.lanes[False, False].in_force)
         source.goal = event
+        self._twins.set_source(event.source, {plain: twin.key for plain, twin in event.twins.items()})
+        self._stateless.set_source(event.source, {plain: spec.key for plain, spec in event.stateless.items()})
+        self._kept.set_source(event.source, event.kept)
+        named = (*(it.server for it in event.scope.servers), *event.misconfigured, *event.disabled)
+        self._names.set_source(event.source, dict.fromkeys(named))
         self._update_pairs()
-        changes = self._update_registry()
+        changes = self._registry.set_cached_catalogs(self._kept.entries)
         self._apply_ready(source)
         return changes
-
-    def _update_registry(self) -> ChangedLists:
-        return self._registry.set_cached_catalogs(
-            {key: it for each in self.sources.values() for key, it in each.goal.kept.items()}
-        )
 
     def add_variant(self, source: SourceId, *, asking: bool, stateless: bool) -> bool:
         """Note that an agent of this class uses the source. Returns True for the first one."""
@@ -114,11 +144,21 @@ class EffectiveSources:
         self._apply_ready(found)
         return True
 
-    def add_asking_variant(self, source: SourceId) -> bool:
-        """Note that an agent of the handshake era that can be asked uses the source. Returns True for the
-        first one.
-        """
-        return self.add_variant(source, asking=True, stateless=False)
+    def agent_came(self, source: SourceId) -> bool:
+        """Note that another agent uses the source. Returns True if servers start by that."""
+        found = self.sources[source]
+        was_used = found.is_used
+        found.agents += 1
+        return not was_used and found.starts_by_itself()
+
+    def agent_left(self, source: SourceId) -> bool:
+        """Note that an agent uses the source no more. Returns True if the wanted pools changed by that."""
+        found = self.sources[source]
+        found.agents -= 1
+        if found.is_used:
+            return False
+        is_replacing = any(lane.replacing for lane in found.lanes.values())
+        return (is_replacing and self._apply_ready(found)) or found.starts_by_itself()
 
     def drop_source(self, source: SourceId) -> ChangedLists:
         """Forget a source that no session uses. Returns the same as `source_read`."""
@@ -127,29 +167,32 @@ class EffectiveSources:
             return {}
         for lane in gone.lanes.values():
             self._registry.release_scope(lane.in_force)
+        for shared in self._shared_entries():
+            shared.set_source(source, {})
         self._update_pairs()
-        return self._update_registry()
+        return self._registry.set_cached_catalogs(self._kept.entries)
 
-    def pool_changed(self, key: PoolKey | None = None) -> bool:
-        """A catalog or a state of this pool has come. Returns True if other scopes are in force or other
+    def pools_changed(self, keys: Sequence[PoolKey]) -> bool:
+        """Catalogs or states of these pools have come. Returns True if other scopes are in force or other
         pools wanted.
         """
-        otherwise = key is not None and any(
-            [self._capability_variants.recheck(key), self._era_variants.recheck(key)]
-        )
+        otherwise = False
+        for key in keys:
+            for variants in (self._capability_variants, self._era_variants):
+                otherwise = variants.recheck(key) or otherwise
         changed = False
         for source in self.sources.values():
             if otherwise or any(lane.replacing for lane in source.lanes.values()):
                 changed = self._apply_ready(source) or changed
         return changed
 
+    def _shared_entries(self) -> tuple[SharedEntries[Any, Any], ...]:
+        return self._twins, self._stateless, self._kept, self._names, self._specs, self._replacing_specs
+
     def _update_pairs(self) -> None:
-        goals = [source.goal for source in self.sources.values()]
-        twins = {plain: twin.key for goal in goals for plain, twin in goal.twins.items()}
+        twins = self._twins.entries
         self._capability_variants.set_pairs(twins)
-        self._era_variants.set_pairs(
-            {plain: spec.key for goal in goals for plain, spec in goal.stateless.items()}, twins
-        )
+        self._era_variants.set_pairs(self._stateless.entries, twins)
 
     def _apply_ready(self, source: EffectiveSource) -> bool:
         """Put in force what is ready. Returns True if the scopes in force or the wanted pools changed."""
@@ -175,6 +218,10 @@ class EffectiveSources:
         moved = moved or used != source.specs.keys()
         source.before = {key: before for key, before in source.before.items() if key in used and before}
         source.specs = {key: self._with_replaced_pool(source, known[key]) for key in used}
+        self._specs.set_source(goal.source, source.specs)
+        self._replacing_specs.set_source(
+            goal.source, {key: spec for key, spec in source.specs.items() if spec.replaces}
+        )
         return moved
 
     def _goal_entries(self, source_read: SourceRead, variant: PoolVariant) -> Iterator[ScopeEntry]:
@@ -202,7 +249,7 @@ class EffectiveSources:
             back = source.before.get(before, ())  # the change may be taken back
             source.before[before] = tuple(key for key in back if key != entry.key)
         is_over = former.project and not entry.project  # a file that nobody trusts now has no say any more
-        at_once = is_over or entry.server in source.goal.stop_first
+        at_once = is_over or entry.server in source.goal.stop_first or not source.is_used
         if not at_once and self._must_wait(before, entry.key):
             variant.replacing[entry.server] = entry.key
             return replace(entry, key=before, pin=former.pin)  # it is met by what it runs itself
@@ -214,7 +261,7 @@ class EffectiveSources:
         new_state = self._states[new].state if new in self._states else "cold"
         if new_state in FAILED:
             return old_state not in FAILED
-        could = new_state == "serving" or (
+        could = new_state in ("serving", "offline") or (
             new_state != "stopped" and self._registry.told_catalog(new) is not None
         )
         return old_state == "serving" and not could
@@ -239,33 +286,35 @@ class EffectiveSources:
 
     def is_still_used(self, source: SourceId, old: PoolKey, new: PoolKey) -> bool:
         """True if the replaced pool still serves other sessions of this source."""
-        is_wanted = any(old in each.specs for each in self.sources.values())
-        return is_wanted and not _are_variants(self.sources[source].goal, old, new)
+        return old in self._specs.entries and not _are_variants(self.sources[source].goal, old, new)
 
     def _servers_of_agents(self, operators: Set[SourceId]) -> Set[ServerName]:
         """Return the servers that sources besides these name: what these add says nothing about them."""
-        goals = [source.goal for name, source in self.sources.items() if name not in operators]
-        return {
-            name
-            for goal in goals
-            for name in (*(it.server for it in goal.scope.servers), *goal.misconfigured, *goal.disabled)
-        }
+        return self._names.keys_besides(operators)
 
     def pools_of_agents(self, operators: Set[SourceId]) -> frozenset[PoolKey]:
         """Return the pools of all sources besides these, and of these the pools of servers that no other
         source names.
         """
         elsewhere = self._servers_of_agents(operators)
+        of_agents = self._specs.keys_besides(operators)
         return frozenset(
             key
-            for name, source in self.sources.items()
-            for key, spec in source.specs.items()
-            if name not in operators or spec.server not in elsewhere
+            for key, spec in self._specs.entries.items()
+            if key in of_agents or spec.server not in elsewhere
         )
 
-    def problems(self, operators: Set[SourceId] = frozenset()) -> ServerProblem:
+    def scopes_in_force(self) -> Collection[Scope]:
+        """Return the scopes that are in force in some source, each once."""
+        return dict.fromkeys(
+            lane.in_force for source in self.sources.values() for lane in source.lanes.values()
+        ).keys()
+
+    def problems(
+        self, operators: Set[SourceId] = frozenset(), asker: SourceId | None = None
+    ) -> ServerProblem:
         """Return the problems of the servers of all sources. Problems of `operators` count only for servers
-        that no other source names.
+        that no other source names. The servers of `asker` have its problems and no others.
         """
         elsewhere = self._servers_of_agents(operators) if operators else frozenset()
         lame = [
@@ -274,6 +323,11 @@ class EffectiveSources:
             for name, why in source.goal.misconfigured.items()
             if each not in operators or name not in elsewhere
         ]
+        if asker is not None:
+            goal = self.sources[asker].goal
+            own = {entry.server for entry in goal.scope.servers} | goal.misconfigured.keys()
+            lame = [each for each in lame if each[0] not in own]
+            lame += [(name, why, goal) for name, why in goal.misconfigured.items()]
         found: dict[ServerName, str] = {}
         for name, why, _ in lame:
             found.setdefault(name, why)
@@ -307,6 +361,10 @@ class EffectiveSources:
         """Return why the servers of its project are not known, as a clause; empty if they are known."""
         return self.sources[source].goal.broken
 
+    def user_problem(self, source: SourceId) -> str:
+        """Return the sentence that the user's file cannot be read; empty if it can."""
+        return self.sources[source].goal.user_broken
+
     def disabled_servers(self, source: SourceId) -> Mapping[ServerName, DisabledServer]:
         """Return the disabled servers, and why each is disabled."""
         return self.sources[source].goal.disabled
@@ -328,11 +386,12 @@ class EffectiveSources:
 
     def wanted_pools(self) -> SetPools:
         """Return every pool of every source, in a stable order."""
-        specs: dict[PoolKey, PoolSpec] = {}
-        for source in self.sources.values():
-            for key, spec in source.specs.items():
-                if key not in specs or spec.replaces:  # a source that came later knows of no pool before
-                    specs[key] = spec
+        unused = {source for source, each in self.sources.items() if not each.is_used}
+        of_agents = self._specs.entries_besides(unused)
+        specs = {
+            key: _with_policy_of(of_agents.get(key), spec)
+            for key, spec in {**self._specs.entries, **self._replacing_specs.entries}.items()
+        }
         # What others want still, in another workspace, does not end: nothing can start after it.
         pools = [
             replace(spec, start_after=PoolKey("")) if spec.start_after in specs else spec
@@ -348,6 +407,8 @@ class EffectiveSources:
 
     def check(self) -> None:
         """Assert every invariant."""
+        for shared in self._shared_entries():
+            shared.check()
         self._capability_variants.check()
         self._era_variants.check()
         for source in self.sources.values():
@@ -360,6 +421,21 @@ class EffectiveSources:
             assert used == source.specs.keys(), "what is wanted is not what is in force and to come"
             for key, older in source.before.items():
                 assert all(key not in source.before.get(each, ()) for each in older), "a place taken in turns"
+
+
+def _with_policy_of(agents_spec: PoolSpec | None, spec: PoolSpec) -> PoolSpec:
+    """Return the pool with the policy of agents' sources. None: no agent has it."""
+    if agents_spec is None:
+        return _without_starts(spec)
+    return spec if agents_spec.policy == spec.policy else replace(spec, policy=agents_spec.policy)
+
+
+def _without_starts(spec: PoolSpec) -> PoolSpec:
+    """Return the pool as one in which an instance starts only on request, and that may lose all of them."""
+    policy = spec.policy
+    if not (policy.min_instances or policy.auto_connect):
+        return spec
+    return replace(spec, policy=replace(policy, min_instances=0, auto_connect=False))
 
 
 def _are_variants(source_read: SourceRead, one: PoolKey, other: PoolKey) -> bool:

@@ -23,7 +23,7 @@ from msgspec import Struct, msgpack, structs
 from carpool_protocol.carrier.attach_line import RunCommand
 from carpool_protocol.carrier.remote import BRIDGE
 from carpool_protocol.config.reading.late_values import fill_late_values
-from carpool_protocol.config.schema.environment import is_built_in, is_volatile
+from carpool_protocol.config.schema.environment import is_built_in
 from carpool_protocol.config.schema.expand import (
     PLACE_NAMES,
     MissingValue,
@@ -120,6 +120,11 @@ class Launch(Struct, frozen=True, kw_only=True):
     server: ServerName
     argv: list[str]
     env: dict[str, str]
+    """The whole environment, but for PATH."""
+    own_env: dict[str, str]
+    """The part of `env` that the pool key counts: the variables of the server's entry. The key leaves out the
+    environment of carpool's own start, so another starter finds the cached catalogs as well.
+    """
     cwd: str
     policy: Policy
     stop_first: bool = False
@@ -130,6 +135,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     """True if it is carpool's bridge to a URL, or carpool at another node."""
     target: NodeTarget | None = None
     """The server of other nodes that it is; None: it runs here."""
+    offline: bool = False
+    """True if there is nothing to run, only a list of tools."""
     secrets: list[str] = []
     """The values of variables that were expanded into it."""
     decided: tuple[tuple[str, object], ...] = ()
@@ -139,14 +146,11 @@ class Launch(Struct, frozen=True, kw_only=True):
 
     def spec(self, secret: bytes, *, asking: bool = False) -> PoolSpec:
         """Return the pool for agents that can be asked, or the plain one."""
-        env = self.env
-        if self.origin == "run":
-            env = {name: value for name, value in env.items() if not is_volatile(name)}
         return PoolSpec(
             key=pool_key(
                 self.server,
                 self.argv,
-                env,
+                self.own_env,
                 self.cwd,
                 secret=secret,
                 origin=self.origin,
@@ -167,6 +171,7 @@ class Launch(Struct, frozen=True, kw_only=True):
             era=self.era,
             bridge=self.bridge,
             target=self.target,
+            offline=self.offline,
         )
 
 
@@ -225,6 +230,11 @@ def launch_of(server: ServerConfig, launch: LaunchEnvironment) -> Launch | Canno
     if missing or isinstance(roots, MissingValue):
         problems = (_problem(server, path, each.render()) for path, each in missing.items())
         return CannotRun("; ".join(problems), all(each.cause == "unset" for each in missing.values()))
+    if server.is_offline:
+        policy = structs.replace(server.policy, auto_connect=False, min_instances=0)
+        return Launch(
+            server=server.name, argv=[], env={}, own_env={}, cwd=launch.home, policy=policy, offline=True
+        )
     if server.node is not None:
         return _node_launch(server, server.node, launch)
     if server.url is not None:
@@ -240,11 +250,13 @@ def launch_of(server: ServerConfig, launch: LaunchEnvironment) -> Launch | Canno
         return CannotRun(_problem(server, (key,), "is empty once its variables are filled in"))
     if server.python is not None and (why := module_name_problem(argv[-1])) is not None:
         return CannotRun(_problem(server, ("python",), why))
+    own_env = {name: filled["env", name] for name in server.env}
     return Launch(
         server=server.name,
         secrets=_secrets(server, launch),
         argv=argv,
-        env={**launch.base_environment, **{name: filled["env", name] for name in server.env}},
+        env={**launch.base_environment, **own_env},
+        own_env=own_env,
         cwd=cwd,
         policy=server.policy,
         stop_first=server.replace == "stop_first",
@@ -261,12 +273,13 @@ def _bridge_launch(
     remote = remote_of(server, filled, launch.logins)
     if isinstance(remote, list):
         return CannotRun("; ".join(_problem(server, path, text) for path, text in remote))
-    env = {**launch.base_environment, **{name: filled["env", name] for name in server.env}}
+    own_env = {name: filled["env", name] for name in server.env} | remote.to_environment()
     return Launch(
         server=server.name,
         secrets=_secrets(server, launch),
         argv=[launch.interpreter, "-P", "-m", BRIDGE],
-        env={**env, **remote.to_environment()},
+        env={**launch.base_environment, **own_env},
+        own_env=own_env,
         cwd=launch.home,
         policy=server.policy,
         stop_first=server.replace == "stop_first",
@@ -300,6 +313,7 @@ def _node_launch(server: ServerConfig, node: str, launch: LaunchEnvironment) -> 
         # What it is called in lists of processes, and part of its pool key.
         argv=["session", node, there],
         env={},
+        own_env={},
         cwd=launch.home,
         policy=policy,
         bridge=True,

@@ -5,10 +5,10 @@ as. Invariants: a server that cannot be expanded is misconfigured and concerns n
 here holds a value of an environment.
 
 A launch has two pools, a plain one and one for agents that can be asked (rule 12). A server that must not
-run twice (`stop_first`: it holds a port or a lock) has one, greeted for agents that can be asked. Where the
-era is not configured there is a third, for agents of the stateless era, which say what they can with each
-call: not for a server with `pool.max` 1, unless `"era": "match"` asks for it. It is started when it is used,
-never before, so `auto_connect` and `pool.min` do not count for it.
+run twice (`stop_first`: it holds a port or a lock), or that has nothing to run, has one, greeted for agents
+that can be asked. Where the era is not configured there is a third, for agents of the stateless era, which
+say what they can with each call: not for a server with `pool.max` 1, unless `"era": "match"` asks for it. It
+is started when it is used, never before, so `auto_connect` and `pool.min` do not count for it.
 
 Pure. Knows nothing of: files, sockets, catalogs, where environments come from.
 """
@@ -30,7 +30,7 @@ from carpool_broker.core.configuration.launches import (
 from carpool_broker.core.model.approval import pin_of
 from carpool_broker.core.model.scope import ScopeEntry
 from carpool_protocol.carrier.attach_line import RunCommand
-from carpool_protocol.config.schema.environment import of_caller
+from carpool_protocol.config.schema.environment import is_volatile, of_caller
 from carpool_protocol.config.schema.expand import is_usable
 from carpool_protocol.config.schema.model import Config, ServerConfig
 from carpool_protocol.ids import PoolKey, ServerName
@@ -122,7 +122,7 @@ def resolve(
             lame[server.name] = launch
             continue
         launch = replace(launch, decided=decided_fields(written, server))
-        if server.replace == "stop_first":
+        if server.replace == "stop_first" or launch.offline:
             spec = launch.spec(secret, asking=True)
         else:
             spec = launch.spec(secret)
@@ -154,10 +154,12 @@ def resolve_run(run: RunCommand, *, secret: bytes, policy: Policy | None = None)
     if not run.argv or not all(map(is_usable, (*run.argv, run.cwd))):
         why = "the command is empty, or it or its directory holds a NUL character or is not UTF-8"
         return Resolution(specs=[], entries=[], misconfigured={server: why}, disabled=[], twins={})
+    env = of_caller(run.env)
     launch = Launch(
         server=server,
         argv=list(run.argv),
-        env=of_caller(run.env),
+        env=env,
+        own_env={name: value for name, value in env.items() if not is_volatile(name)},
         cwd=run.cwd,
         policy=policy or Policy(),
         era="auto",

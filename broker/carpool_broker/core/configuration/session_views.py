@@ -10,15 +10,18 @@ Knows nothing of: what waits, and for whom.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from carpool_broker.core.configuration.effective_sources import EffectiveSources
 from carpool_broker.core.model.effects import AnyEffect
+from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.pagination import Family
-from carpool_broker.core.model.scope import Scope
+from carpool_broker.core.model.scope import LeftPools, Scope, pools_left
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.registry.approvals import INSTRUCTIONS
 from carpool_broker.core.registry.builtin_tools import usage_instructions
@@ -34,7 +37,16 @@ MAX_FAILURES: Final = 256
 """Servers of which the last failure is kept."""
 MAX_AT_NODES: Final = 10_000
 """Servers that are noted as running at other nodes."""
-FAILING_STATES: Final = frozenset({"given_up", "stopped", "backing_off", "breaker_open", "half_open"})
+FAILING_WORDS: Final = {
+    "given_up": "it failed too often",
+    "stopped": "stopped",
+    "backing_off": "it failed and is started again",
+    "breaker_open": "it failed several times",
+    "half_open": "it failed several times",
+    "offline": "its tools are listed and cannot be called",
+}
+"""The words for these states in texts that an agent's model reads."""
+FAILING_STATES: Final = frozenset(FAILING_WORDS)
 """The states in which no request waits for a pool's catalog."""
 
 RETRIED_STATES: Final = frozenset({"breaker_open", "half_open"})
@@ -58,6 +70,8 @@ NOTHING_CONFIGURED: Final = (
 
 NO_SERVERS: Final[frozenset[ServerName]] = frozenset()
 
+T = TypeVar("T")
+
 
 class ScopeChanged(NamedTuple):
     """A session that sees another scope now."""
@@ -66,6 +80,8 @@ class ScopeChanged(NamedTuple):
     before: Scope
     families: frozenset[Family]
     """The families whose lists differ."""
+    left_pools: LeftPools
+    """See `pools_left`."""
 
 
 class SessionViews:
@@ -86,6 +102,8 @@ class SessionViews:
         """The time at which a failing pool may start again."""
         self.slow: set[PoolKey] = set()
         """The pools for which a list has waited in vain once."""
+        self._shared: dict[Hashable, Any] | None = None
+        """The findings of the present pass over many sessions (`sharing_findings`)."""
 
     def state_changed(self, state: PoolChanged, now: float) -> None:
         """The supervisor told the state of a pool."""
@@ -124,27 +142,42 @@ class SessionViews:
         at = self.retry_at.get(state.key)
         return fault, state.reason, None if at is None else max(at - now, 0.1)
 
+    @contextmanager
+    def sharing_findings(self) -> Iterator[None]:
+        """Find once for all sessions what depends on their view alone. No state of a pool, no catalog and no
+        configuration may change meanwhile.
+        """
+        self._shared = {}
+        try:
+            yield
+        finally:
+            self._shared = None
+
+    def find_once(self, subject: Hashable, find: Callable[[], T]) -> T:
+        """Return what `find` returns. In a pass over many sessions it is called once for each subject."""
+        shared = self._shared
+        if shared is None:
+            return find()
+        if subject not in shared:
+            shared[subject] = find()
+        found: T = shared[subject]
+        return found
+
     # --- who sees what ---------------------------------------------------------------------------------
 
     def session_opened(self, session: Session) -> None:
         """A session was opened: give it its scope."""
-        session.scope = self._effective_scope(session)
-        session.seen_servers |= session.scope.prefixes
+        session.scope, session.seen_servers = self._effective_scope(session)
         self._registry.retain_scope(session.scope)
 
-    def _effective_scope(self, session: Session) -> Scope:
-        """Return what the session sees now. Names of servers that it has seen and that are no longer
-        configured stay reserved, because its agent may still use them.
+    def _effective_scope(self, session: Session) -> tuple[Scope, Mapping[ServerName, str | None]]:
+        """Return what the session sees now, and the servers that it has seen then. Names of servers that are
+        no longer configured stay reserved, because its agent may still use them.
         """
         scope = self.sources.scope(session.source, asking=session.asking, stateless=session.stateless)
-        if session.seen_servers.keys() <= scope.prefixes.keys():
-            return scope
-        known = dict(scope.known)
-        former = tuple(
-            (server, session.seen_servers[server])
-            for server in sorted(session.seen_servers.keys() - known.keys())
-        )
-        return replace(scope, former=former) if former else scope
+        seen = session.seen_servers
+        # Sessions that have seen the same servers share one mapping, so it is its identity that counts.
+        return self.find_once(("scope", scope, id(seen)), lambda: (_reserve_names(scope, seen), seen))[0]
 
     def session_closed(self, session: Session) -> None:
         """The session has closed."""
@@ -153,19 +186,18 @@ class SessionViews:
     def apply_scopes(self, sessions: Iterable[Session]) -> list[ScopeChanged]:
         """Give each session the scope that is in force for it. Returns the sessions whose scope changed."""
         moved: list[ScopeChanged] = []
-        seen: dict[tuple[Scope, Scope], frozenset[Family]] = {}
-        for session in sessions:
-            scope = self._effective_scope(session)
-            if scope == session.scope:
-                continue
-            view = self._registry.retain_scope(scope)
-            way = (session.scope, scope)
-            if way not in seen:
-                seen[way] = changed_families(self._registry.view(session.scope), view)
-            self._registry.release_scope(session.scope)
-            moved.append(ScopeChanged(session, session.scope, seen[way]))
-            session.scope = scope
-            session.seen_servers |= scope.prefixes
+        with self.sharing_findings():
+            for session in sessions:
+                before = session.scope
+                scope, seen = self._effective_scope(session)
+                if scope == before:
+                    continue
+                view = self._registry.retain_scope(scope)
+                former = self._registry.view(before)
+                families, left = self.find_once(("way", before, scope), partial(_differences, former, view))
+                self._registry.release_scope(before)
+                moved.append(ScopeChanged(session, before, families, left))
+                session.scope, session.seen_servers = scope, seen
         return moved
 
     def view_of(self, session: Session) -> View:
@@ -198,6 +230,12 @@ class SessionViews:
         ]
         return max(meant)[1:] if meant else None
 
+    def broken_files(self, session: Session) -> str:
+        """Return sentences about files that may name what the session does not find; empty: all are read."""
+        why = self.sources.project_problem(session.source)
+        of_project = f"The servers of this project are not known: {why}." if why else ""
+        return " ".join(filter(None, (self.sources.user_problem(session.source), of_project)))
+
     def unprefixed_server(self, session: Session) -> tuple[ServerName, str, str] | None:
         """Return a disabled server that shows its tools without a prefix: any unknown name can be one of its
         tools.
@@ -209,18 +247,22 @@ class SessionViews:
 
     def instructions(self, session: Session) -> str:
         """Return the instructions of the servers, and which servers are missing (docs/rules.md, rule 18)."""
+        subject = ("instructions", self.view_of(session), session.source, bool(session.profile), session.note)
+        return self.find_once(subject, lambda: self._instructions(session))
+
+    def _instructions(self, session: Session) -> str:
         if not session.profile and not self.sources.has_servers(session.source):
-            return NOTHING_CONFIGURED
+            return session.note or self.sources.user_problem(session.source) or NOTHING_CONFIGURED
         view = self.view_of(session)
         parts = (
             [usage_instructions(view.builtin_tools.values(), [it.server for it in view.scope.servers])]
             if view.builtin_tools
             else []
         )
-        parts += [view.instructions] if view.instructions else []
+        parts += [session.note, self.sources.user_problem(session.source), view.instructions]
         parts = [part for part in parts if part]
         missing = [
-            f"{entry.server} ({self.states[entry.key].state.replace('_', ' ')})"
+            f"{entry.server} ({FAILING_WORDS[self.states[entry.key].state]})"
             for entry in view.scope.servers
             if entry.key in self.states and self.states[entry.key].state in FAILING_STATES
         ]
@@ -264,7 +306,16 @@ class SessionViews:
         """True if a list should wait for a catalog or for the roots of this session."""
         if session.awaits_roots and self.servers_awaiting_roots(session):
             return True
+        return self.find_once(("pending", view), lambda: self._has_pending_pools(view))
+
+    def _has_pending_pools(self, view: View) -> bool:
         return any(not self.is_settled(key) and key not in self.slow for key in view.unknown_pools)
+
+    def has_starting_servers(self, view: View) -> bool:
+        """True if some server of this view has not told its list yet and does not fail."""
+        return self.find_once(
+            ("starting", view), lambda: any(not self.is_settled(key) for key in view.unknown_pools)
+        )
 
     def servers_awaiting_roots(self, session: Session) -> frozenset[ServerName]:
         """Return the servers whose pool for this session is known only once its agent has said its roots."""
@@ -272,6 +323,10 @@ class SessionViews:
 
     def discover_catalogs(self, session: Session, view: View) -> None:
         """Ask for the unknown catalogs of this view, and report pools that are away."""
+        subject = ("discover", view, session.source if session.awaits_roots else None)
+        self.find_once(subject, lambda: self._discover_catalogs(session, view))
+
+    def _discover_catalogs(self, session: Session, view: View) -> None:
         for key in sorted(view.unknown_pools - self._pools_after_roots(session, view)):
             if not self.is_settled(key):
                 self._emit(DiscoverCatalog(key))
@@ -295,6 +350,9 @@ class SessionViews:
 
     def report_missed(self, view: View) -> None:
         """Tell the supervisor that a request needs pools of this view that are away."""
+        self.find_once(("missed", view), lambda: self._report_missed(view))
+
+    def _report_missed(self, view: View) -> None:
         for key in sorted(view.hidden_pools):
             if key in self.states and self.states[key].state in RETRIED_STATES:
                 self._emit(DiscoverCatalog(key))
@@ -302,5 +360,25 @@ class SessionViews:
     def check(self, sessions: Iterable[Session]) -> None:
         """Assert every invariant."""
         self.sources.check()
+        agents = Counter[SourceId]()
         for session in sessions:
-            assert session.scope == self._effective_scope(session)
+            assert session.scope == self._effective_scope(session)[0]
+            agents[session.source] += not session.control
+        for source, each in self.sources.sources.items():
+            assert each.agents == agents[source], f"{agents[source]} agents use {source}"
+
+
+def _reserve_names(
+    scope: Scope, seen: Mapping[ServerName, str | None]
+) -> tuple[Scope, Mapping[ServerName, str | None]]:
+    """Return the scope for sessions that have seen these servers, and what they have seen then."""
+    prefixes = scope.prefixes
+    if seen.keys() <= prefixes.keys():
+        return scope, prefixes
+    known = dict(scope.known)
+    former = tuple((server, seen[server]) for server in sorted(seen.keys() - known.keys()))
+    return replace(scope, former=former) if former else scope, {**seen, **prefixes}
+
+
+def _differences(before: View, now: View) -> tuple[frozenset[Family], LeftPools]:
+    return changed_families(before, now), pools_left(before.scope, now.scope)

@@ -29,13 +29,13 @@ FEWEST_FAILURES: Final = 3
 """A server with fewer failed calls is not named as failing."""
 CAUSED_BY_OTHERS: Final = frozenset(
     {
-        "answer_denied", "answer_hook_failed", "closing", "cut_off", "disabled", "draining", "hook_failed",
-        "needs_url", "operator_cancelled", "operator_cancelled_unsent", "paused", "stopped",
-        "too_many_a_minute", "unread_answers", "url_declined",
+        "agent_away", "answer_denied", "answer_hook_failed", "closing", "cut_off", "disabled", "draining",
+        "hook_failed", "needs_url", "offline", "operator_cancelled", "operator_cancelled_unsent", "paused",
+        "stopped", "too_many_a_minute", "unread_answers", "url_declined",
     }
 )  # fmt: skip
 """Faults that say nothing of a server: an operator, a hook, a limit of the agent's profile or the agent
-itself causes them.
+itself causes them, or there is nothing to run (`offline`).
 """
 _WRONG_REQUESTS: Final = frozenset(
     map(str, (PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, RESOURCE_NOT_FOUND))

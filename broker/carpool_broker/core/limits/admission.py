@@ -193,10 +193,13 @@ class Admission:
 
     def _queue_call(self, open_call: OpenCall, now: float) -> None:
         """Put a call into its session's queue, with a time limit."""
+        session = open_call.session
         open_call.stage = "waiting"
-        open_call.session.waiting_bytes += open_call.size_bytes
+        session.waiting_bytes += open_call.size_bytes
+        if session.quota is not None:
+            session.quota.queued.setdefault(session.id, session)
         self._timers.arm("queued_call", open_call.call, now, self.bounds.wait_s)
-        self._blocked_sessions[open_call.session.id] = None
+        self._blocked_sessions[session.id] = None
 
     def send_queued(self, session: Session, now: float) -> None:
         """Send queued calls of this session, as many as may go."""
@@ -209,23 +212,27 @@ class Admission:
             self._blocked_sessions[session.id] = None  # perhaps it is the link that keeps it back now
 
     def send_queued_of_quota(self, quota: Quota, now: float) -> None:
-        """Send queued calls of all sessions of one quota: the sessions take turns, one call each."""
-        ready = [session for session in quota.sessions.values() if session.waiting]
-        while ready:
-            ready = [session for session in ready if self.next_queued(session) is not None]
-            for session in ready:
-                if (open_call := self.next_queued(session)) is not None:
-                    self._send_queued_call(open_call, now)
-                    quota.move_last(session)
-        for session in quota.sessions.values():
-            if session.waiting:
-                self._blocked_sessions[session.id] = None
+        """Send queued calls of all sessions of one quota: the sessions take turns, one call each. It costs
+        nothing while the quota has no room, however many sessions share it.
+        """
+        held_back: dict[SessionId, Session] = {}
+        while quota.queued and quota.has_room and self.links.has_any_credit:
+            session = next(iter(quota.queued.values()))
+            open_call = self.next_queued(session)
+            if open_call is None:
+                held_back[session.id] = quota.queued.pop(session.id)
+            else:
+                self._send_queued_call(open_call, now)
+        if held_back:
+            quota.queued = {**held_back, **quota.queued}  # they keep their turns
+        if quota.has_room:
+            self._blocked_sessions.update(dict.fromkeys(quota.queued))
 
     def _send_queued_call(self, open_call: OpenCall, now: float) -> None:
+        self.leave_queue(open_call)
         session = open_call.session
-        session.waiting.remove(open_call)
-        session.waiting_bytes -= open_call.size_bytes
-        self._timers.disarm("queued_call", open_call.call)
+        if session.quota is not None and session.waiting:
+            session.quota.move_last(session)
         self._admitted_calls.send(open_call, now)
 
     def send_queued_of_all(self, now: float) -> None:
@@ -252,9 +259,12 @@ class Admission:
             self._blocked_sessions[session.id] = None
 
     def leave_queue(self, open_call: OpenCall) -> None:
-        """Remove a call that ends while it is queued."""
-        open_call.session.waiting.remove(open_call)
-        open_call.session.waiting_bytes -= open_call.size_bytes
+        """Remove a call that is sent, or that ends while it is queued."""
+        session = open_call.session
+        session.waiting.remove(open_call)
+        session.waiting_bytes -= open_call.size_bytes
+        if session.quota is not None and not session.waiting:
+            del session.quota.queued[session.id]
         self._timers.disarm("queued_call", open_call.call)
 
     # --- the other end, and time -----------------------------------------------------------------------

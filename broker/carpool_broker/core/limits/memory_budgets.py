@@ -1,35 +1,49 @@
-"""Budgets of memory that agents use in the broker, all sessions together: arguments of open calls, and
-unread answers.
+"""Budgets of memory that agents use in the broker, all sessions together: arguments of open calls, unread
+answers, and what they are subscribed to.
 
-Owns both sums and the decision whether more may be added. One rule holds for both: a session may use as much
-as is left for all others. So the first that floods gets half, the next one half of the rest, and the sum
-never exceeds the budget. Small things are never refused, because their number is bounded otherwise
-(docs/rules.md, rule 3).
+Owns the sums and the decision whether more may be added. One rule holds for all: an owner may use as much as
+is left for all others (`memory_shares`). The owner of arguments is a session. That of unread answers and of
+subscriptions is the principal with all its sessions: one door carries them all, and subscriptions last. Small
+arguments are never refused, because their number is bounded otherwise (docs/rules.md, rule 3). Small answers
+share as much again.
 
-The transport reports unread bytes once per MiB (`UnreadChanged`); answers sent between two reports are added
-here. While an agent leaves much unread, its calls wait, progress and log messages are dropped (and counted,
-for the log), and of the changes of each resource only the last one is kept.
+The transport reports unread bytes as they change (`UnreadChanged`); answers sent between two reports are
+added here. While an agent leaves much unread, its calls wait, the cache does not answer them, progress and
+log messages are dropped (and counted, for the log), and of the changes of each resource only the last one is
+kept.
 
 Invariants (`check`): the sums are those of the sessions. Refuses to know: sockets, what a call is, how a
 refusal is worded.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from carpool_broker.core.model.effects import AnyEffect, LogLine, SendResourceUpdated
-from carpool_broker.core.model.session import OpenCall, Session
+from carpool_broker.core.model.session import OpenCall, Session, SessionOwner
+from carpool_protocol.machine.memory_shares import MemoryUse, exceeds_share
 
 COUNTED_BYTES: Final = 4096
 """Arguments up to this size are not counted: a session has a few hundred calls at most."""
 GUARANTEED_BYTES: Final = 256 * 1024
 """A session may have this many bytes of arguments open, whatever others use."""
 SMALL_ANSWER_BYTES: Final = 64 * 1024
-"""Answers up to this size are always kept."""
+"""Answers up to this size are kept until twice the budget is used; while their owner leaves no more than
+`UNREAD_STEP_BYTES` unread, they are always kept.
+"""
 UNREAD_STEP_BYTES: Final = 1024 * 1024
 """An agent that leaves more than this unread gets nothing that it can do without, and none of its calls is
 sent.
 """
+MAX_SUBSCRIPTION_BYTES: Final = 16 * 1024 * 1024
+"""The limit of the bytes of all subscriptions. The supervisor and each server keep a copy of them."""
+SUBSCRIPTION_BYTES: Final = 256
+"""The bytes that the record of one subscription takes beside its URI."""
+PRINCIPAL_UNREAD_BYTES: Final = 16 * 1024 * 1024
+"""If more than this is unread of all sessions of a principal, they get no progress and log messages."""
+
+"""A token with all its sessions, or one session without a token."""
 
 
 class ArgumentBudget:
@@ -54,10 +68,10 @@ class ArgumentBudget:
 
     def exceeds(self, open_call: OpenCall, max_bytes: int) -> bool:
         """True if this call, which is counted, exceeds what its session may have open."""
-        if open_call.size_bytes <= COUNTED_BYTES:
+        size_bytes, mine = open_call.size_bytes, open_call.session.argument_bytes
+        if size_bytes <= COUNTED_BYTES or mine <= GUARANTEED_BYTES:
             return False
-        mine = open_call.session.argument_bytes
-        return mine > GUARANTEED_BYTES and mine > max_bytes - (self.size_bytes - open_call.size_bytes)
+        return exceeds_share(max_bytes, self.size_bytes - size_bytes, mine - size_bytes, size_bytes)
 
     def check(self, sessions: Iterable[Session]) -> None:
         """Assert every invariant."""
@@ -69,12 +83,11 @@ class UnreadBudget:
 
     def __init__(self, out: Callable[[AnyEffect], None]) -> None:
         self._emit = out
-        self.size_bytes = 0
+        self.use: MemoryUse[SessionOwner] = MemoryUse()
 
     def unread_changed(self, session: Session, unread_bytes: int) -> None:
         """The transport reports how many bytes wait for this agent; 0 if it reads."""
-        self.size_bytes += unread_bytes - session.unread_bytes
-        session.unread_bytes = unread_bytes
+        self._add(session, unread_bytes - session.unread_bytes)
         if unread_bytes <= UNREAD_STEP_BYTES:
             late, session.postponed = session.postponed, {}
             for each in late.values():
@@ -82,17 +95,30 @@ class UnreadBudget:
             self._report_dropped(session)
 
     def may_keep_answer(self, session: Session, size_bytes: int, max_bytes: int) -> bool:
-        """Return whether an answer of this size is kept for an agent that does not read; it counts then."""
-        mine = session.unread_bytes + size_bytes
-        if size_bytes > SMALL_ANSWER_BYTES and mine > max_bytes - self.size_bytes:
+        """Return whether an answer of this size is kept. If its agent does not read, it counts then."""
+        owner = session.owner
+        mine = self.use.of(owner)
+        if not mine:
+            return True
+        is_small = size_bytes <= SMALL_ANSWER_BYTES
+        budget = 2 * max_bytes if is_small else max_bytes
+        is_guaranteed = is_small and mine <= UNREAD_STEP_BYTES
+        if not is_guaranteed and self.use.exceeds_share(budget, owner, size_bytes):
             return False
-        self.size_bytes += size_bytes
-        session.unread_bytes = mine
+        if session.unread_bytes:  # else the transport reports the answer, if it must wait
+            self._add(session, size_bytes)
         return True
+
+    def is_behind(self, session: Session) -> bool:
+        """Return whether this agent leaves so much unread that its calls wait."""
+        return session.unread_bytes > UNREAD_STEP_BYTES
 
     def drop_notification(self, session: Session) -> bool:
         """Return whether a progress or log message is dropped now; then it is counted."""
-        if session.unread_bytes <= UNREAD_STEP_BYTES:
+        if session.unread_bytes <= UNREAD_STEP_BYTES and (
+            self.use.total_bytes <= PRINCIPAL_UNREAD_BYTES
+            or self.use.of(session.owner) <= PRINCIPAL_UNREAD_BYTES
+        ):
             return False
         session.left_out += 1
         return True
@@ -108,17 +134,60 @@ class UnreadBudget:
 
     def session_closed(self, session: Session) -> None:
         """The session has closed."""
-        self.size_bytes -= session.unread_bytes
-        session.unread_bytes = 0
+        self._add(session, -session.unread_bytes)
         session.postponed.clear()
         self._report_dropped(session)
+
+    def _add(self, session: Session, size_bytes: int) -> None:
+        session.unread_bytes += size_bytes
+        self.use.add(session.owner, size_bytes)
 
     def _report_dropped(self, session: Session) -> None:
         count, session.left_out = session.left_out, 0
         if count:
-            text = f"{session.id} did not read: {count} progress and log messages to it were left out"
+            who = f"{session.id}, or another session of its token," if session.principal else session.id
+            text = f"{who} did not read: {count} progress and log messages to {session.id} were left out"
             self._emit(LogLine("warning", text))
 
     def check(self, sessions: Iterable[Session]) -> None:
         """Assert every invariant."""
-        assert self.size_bytes == sum(each.unread_bytes for each in sessions)
+        unread: Counter[SessionOwner] = Counter()
+        for each in sessions:
+            unread[each.owner] += each.unread_bytes
+        self.use.check(unread)
+
+
+def subscription_bytes(uris: Collection[str]) -> int:
+    """Return the number of bytes that subscriptions to these take."""
+    return sum(map(len, uris)) + SUBSCRIPTION_BYTES * len(uris)
+
+
+class SubscriptionBudget:
+    """Counts the bytes of all subscriptions. Sessions with the same token share one limit."""
+
+    def __init__(self) -> None:
+        self.use: MemoryUse[SessionOwner] = MemoryUse()
+
+    def has_room(self, session: Session, size_bytes: int, *, is_granted: bool = False) -> bool:
+        """Return whether the session may be subscribed to so much more. `is_granted`: an earlier broker has
+        found room for it, in whatever order it came there.
+        """
+        if is_granted:
+            return self.use.total_bytes + size_bytes <= MAX_SUBSCRIPTION_BYTES
+        return not self.use.exceeds_share(MAX_SUBSCRIPTION_BYTES, session.owner, size_bytes)
+
+    def count(self, session: Session, size_bytes: int) -> None:
+        """Count so much more; a negative number for what has ended."""
+        session.subscription_bytes += size_bytes
+        self.use.add(session.owner, size_bytes)
+
+    def session_closed(self, session: Session) -> None:
+        """The session has closed."""
+        self.count(session, -session.subscription_bytes)
+
+    def check(self, sessions: Iterable[Session]) -> None:
+        """Assert every invariant."""
+        subscribed: Counter[SessionOwner] = Counter()
+        for each in sessions:
+            subscribed[each.owner] += each.subscription_bytes
+        self.use.check(subscribed)

@@ -6,8 +6,9 @@ would get a new one by opening another session. A quota lives as long as one of 
 lives one minute longer than its last call, so that an agent gets no new one by closing its session. Another
 broker begins with new quotas.
 
-Invariants (`check`): a quota counts the calls that its sessions have sent; sessions without a profile have
-none. Refuses to know: what the profile permits (`compiled_profile`), which calls are queued (`admission`).
+Invariants (`check`): a quota counts the calls that its sessions have sent, and knows which of them have
+queued calls; sessions without a profile have none. Refuses to know: what the profile permits
+(`compiled_profile`), which calls are queued (`admission`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -63,5 +64,6 @@ class Quotas:
             assert quota.sessions or holder[0].startswith(_SHARED_PREFIX), "an account of nobody"
             assert quota.sent == sum(each.sent for each in quota.sessions.values()), "a call is not counted"
             assert all(each.quota is quota for each in quota.sessions.values())
+            assert quota.queued == {each.id: each for each in quota.sessions.values() if each.waiting}
             held |= quota.sessions
         assert held == {each.id: each for each in sessions if each.profile}

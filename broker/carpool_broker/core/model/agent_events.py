@@ -79,6 +79,10 @@ class SessionOpened(BrokerEvent, frozen=True, kw_only=True):
     """The name of its profile, which says what it may see and call (`Scope.rights`); empty: all."""
     principal: str = ""
     """The name of the bearer token that it came with; empty: none."""
+    other_config: str = ""
+    """The configuration file that its environment names, if carpool runs with another one; else empty."""
+    note: str = ""
+    """A sentence about that for its agent."""
 
 
 class SessionSourceChanged(BrokerEvent, frozen=True):
@@ -104,11 +108,24 @@ class UnreadChanged(BrokerEvent, frozen=True):
     unread_bytes: int
 
 
+class AgentAbsent(BrokerEvent, frozen=True):
+    """The agent over HTTP has had no open connection for a while; or it is there again."""
+
+    session: SessionId
+    absent: bool
+
+
 class CarrierAnnounced(BrokerEvent, frozen=True):
     """Another process carries the session from now on; 0: none does, and one may still claim it."""
 
     session: SessionId
     pid: int
+
+
+class InputEnded(BrokerEvent, frozen=True):
+    """The agent sends nothing more, so it answers no question. It still reads answers."""
+
+    session: SessionId
 
 
 class SessionClosed(BrokerEvent, frozen=True):
@@ -317,6 +334,8 @@ class SessionResumed(BrokerEvent, frozen=True):
 AgentEvent = (
     SessionSourceChanged
     | CarrierAnnounced
+    | AgentAbsent
+    | InputEnded
     | SessionClosed
     | SessionBoundRaised
     | UnreadChanged

@@ -33,7 +33,7 @@ from carpool_broker.core.model.agent_effects import (
     WithdrawAsk,
 )
 from carpool_broker.core.model.approval import PinId
-from carpool_broker.core.model.events import RunId
+from carpool_broker.core.model.events import RunId, SourceId
 from carpool_broker.core.model.traces import TracedSpan
 from carpool_protocol.ids import ABSENT, CallId, Epoch, PoolKey, ServerName, SessionId, SupervisorName
 from carpool_protocol.link.messages import (
@@ -43,6 +43,7 @@ from carpool_protocol.link.messages import (
     CallOrigin,
     CancelCall,
     CancelTask,
+    ChangeResourceSubscriptions,
     DiscoverCatalog,
     EndCall,
     ForwardAskProgress,
@@ -50,6 +51,7 @@ from carpool_protocol.link.messages import (
     Payload,
     ResumeCall,
     Root,
+    SessionAbsent,
     SessionEnded,
     SessionNotResumable,
     SessionPoolChanged,
@@ -76,6 +78,7 @@ __all__ = [
     "EndListen",
     "ExportTrace",
     "ForgetRecordedCall",
+    "ForgetSource",
     "LinkEffect",
     "LocalEffect",
     "LogLine",
@@ -111,6 +114,14 @@ class ApplyRoots(BrokerEffect, frozen=True):
     """File URIs, in the agent's order."""
     changed: bool = False
     """True: the agent announced a change of its roots, so they may lie in another workspace."""
+
+
+class ForgetSource(BrokerEffect, frozen=True):
+    """Forget this source, unless a session has come to it, and send `SourceDropped`."""
+
+    source: SourceId
+    why: str
+    """Why its servers end, as a clause for logs."""
 
 
 class SetSupervisorEpoch(BrokerEffect, frozen=True):
@@ -255,6 +266,7 @@ LocalEffect = (
     | WithdrawAsk
     | SendElicitationComplete
     | ApplyRoots
+    | ForgetSource
     | SetSupervisorEpoch
     | SetStatefulServers
     | ForgetRecordedCall
@@ -275,9 +287,11 @@ LinkEffect = (
     | DiscoverCatalog
     | SetLevel
     | SetResourceSubscriptions
+    | ChangeResourceSubscriptions
     | AnswerAsk
     | ForwardAskProgress
     | SessionEnded
+    | SessionAbsent
     | SessionNotResumable
     | SessionPoolChanged
     | OpenSessions

@@ -12,6 +12,7 @@ from typing import Literal, NewType
 from msgspec import Struct, field
 
 from carpool_broker.core.model.agent_events import (
+    AgentAbsent,
     AgentEvent,
     AskAnswered,
     AskProgressed,
@@ -23,6 +24,7 @@ from carpool_broker.core.model.agent_events import (
     DiscoverRequested,
     InitializedReceived,
     InitializeRequested,
+    InputEnded,
     InputResponse,
     ListenRequested,
     ListenResumed,
@@ -69,6 +71,7 @@ from carpool_protocol.link.messages import (
 )
 
 __all__ = [
+    "AgentAbsent",
     "AgentEvent",
     "AnyEvent",
     "AskAnswered",
@@ -89,6 +92,7 @@ __all__ = [
     "HooksRead",
     "InitializeRequested",
     "InitializedReceived",
+    "InputEnded",
     "InputResponse",
     "LimitsRead",
     "LinkEvent",
@@ -115,6 +119,7 @@ __all__ = [
     "SourceDropped",
     "SourceId",
     "SourceRead",
+    "SourceUnused",
     "SourcesRead",
     "SubscribeRequested",
     "SupervisorConnected",
@@ -156,6 +161,8 @@ class SourceRead(BrokerEvent, frozen=True, kw_only=True):
     """Why the servers of its project are unknown and no earlier reading is in force, as a clause. Empty: they
     are known, or there is no project file.
     """
+    user_broken: str = ""
+    """The sentence for agents that the user's file cannot be read; empty: it can, or it does not matter."""
     kept: dict[PoolKey, Catalog] = field(default_factory=dict)
     """Cached catalogs of pools of this source."""
     disabled: dict[ServerName, DisabledServer] = field(default_factory=dict)
@@ -164,6 +171,8 @@ class SourceRead(BrokerEvent, frozen=True, kw_only=True):
     """Approved tools of its pinned servers, as far as they are on disk; None: nothing was ever approved."""
     prefixes: dict[ServerName, str] = field(default_factory=dict)
     """`tools_prefix` of servers that cannot be run."""
+    of_sessions: bool = False
+    """True: it is there because of sessions. While no agent uses it, nothing of it starts by itself."""
 
     @property
     def absent(self) -> NamedServers:
@@ -181,10 +190,18 @@ class SourcesRead(BrokerEvent, frozen=True):
     readings: tuple[SourceRead, ...]
 
 
-class SourceDropped(BrokerEvent, frozen=True):
-    """No session uses this source any more."""
+class SourceUnused(BrokerEvent, frozen=True):
+    """The last session of this source has ended or moved. `ForgetSource` follows, at once or later."""
 
     source: SourceId
+
+
+class SourceDropped(BrokerEvent, frozen=True):
+    """This source is forgotten, with its servers."""
+
+    source: SourceId
+    why: str = "no agent uses it any more"
+    """Why its servers end, as a clause for logs."""
 
 
 class LimitsRead(BrokerEvent, frozen=True):
@@ -301,6 +318,7 @@ class DrainRequested(BrokerEvent, frozen=True):
 LocalEvent = (
     SourceRead
     | SourcesRead
+    | SourceUnused
     | SourceDropped
     | LimitsRead
     | HooksRead

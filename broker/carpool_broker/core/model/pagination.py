@@ -15,6 +15,7 @@ from typing import Final, Generic, Literal, Protocol, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from carpool_protocol.ids import RawJson
 from carpool_protocol.machine import slices
@@ -60,10 +61,31 @@ E = TypeVar("E", bound=Listable)
 
 def look_equal(one: Sequence[Listable], other: Sequence[Listable]) -> bool:
     """Whether agents read the same in both. A definition is made only where the quick look says no."""
-    return len(one) == len(other) and all(
-        mine.fingerprint == its.fingerprint or mine.definition == its.definition
-        for mine, its in zip(one, other, strict=True)
+    return one is other or (
+        len(one) == len(other)
+        and all(
+            mine is its or mine.fingerprint == its.fingerprint or mine.definition == its.definition
+            for mine, its in zip(one, other, strict=True)
+        )
     )
+
+
+class ListComparison:
+    """Comparisons of lists within one event. Agents that hold one list share one comparison."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, int], tuple[bool, Sequence[Listable], Sequence[Listable]]] = {}
+        """By the identities of both lists, which are kept alive here."""
+
+    def look_equal(self, one: Sequence[Listable], other: Sequence[Listable]) -> bool:
+        """Return whether agents read the same in both. Each pair is compared once."""
+        pair = (id(one), id(other))
+        found = self._found.get(pair)
+        if found is None:
+            found = self._found[pair] = (look_equal(one, other), one, other)
+        return found[0]
 
 
 class ListPage(Struct, frozen=True):
@@ -229,6 +251,11 @@ class ListVersions(Generic[E]):
             starts=starts,
         )
         return ListVersions(self.family, self._paging, [present, *self.listings[1:]])
+
+    def selected(self, entries: tuple[E, ...], mark: str, page_bytes: int) -> "ListVersions[E]":
+        """A list of some of the present entries, in pages of so many bytes. `mark` begins its cursors."""
+        paging = replace(self._paging, mark=mark + self._paging.mark, page_bytes=page_bytes)
+        return ListVersions.begin(self.family, paging, entries, self.present.version)
 
     def page(self, cursor: str | None, edit: Edit | None = None) -> ListPage | BadCursor:
         """One page of the present version, or of the earlier one that `cursor` belongs to."""

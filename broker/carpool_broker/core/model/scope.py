@@ -131,8 +131,8 @@ class Scope(Struct, frozen=True, cache_hash=True):
 
     @property
     def prefixes(self) -> Mapping[ServerName, str | None]:
-        """Return `tools_prefix` of each server that is seen."""
-        return {entry.server: entry.prefix for entry in self.servers}
+        """Return `tools_prefix` of each server that is seen: one mapping for all who ask."""
+        return _prefixes(self)
 
     @property
     def known(self) -> NamedServers:
@@ -160,6 +160,30 @@ class Scope(Struct, frozen=True, cache_hash=True):
     def server_of(self, key: PoolKey) -> ServerName | None:
         """Return the server that this pool serves here; None if it is not seen."""
         return next((entry.server for entry in self.servers if entry.key == key), None)
+
+
+LeftPools = tuple[tuple[ServerName, PoolKey, PoolKey], ...]
+"""Servers, each with the pool that served it and the one that serves it now (empty if none does)."""
+
+
+def pools_of(scope: Scope) -> dict[ServerName, PoolKey]:
+    """Return the pool of each server in this scope."""
+    return {entry.server: entry.key for entry in scope.servers}
+
+
+def pools_left(before: Scope, now: Scope) -> LeftPools:
+    """Return the servers of `before` that the same pool does not serve in `now`."""
+    keys = pools_of(now)
+    return tuple(
+        (entry.server, entry.key, keys.get(entry.server, PoolKey("")))
+        for entry in before.servers
+        if keys.get(entry.server) != entry.key
+    )
+
+
+@lru_cache(maxsize=256)
+def _prefixes(scope: Scope) -> Mapping[ServerName, str | None]:
+    return {entry.server: entry.prefix for entry in scope.servers}
 
 
 @lru_cache(maxsize=64)

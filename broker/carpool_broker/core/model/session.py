@@ -160,6 +160,10 @@ class ServerUse:
         """The supervisor has said or heard that the session holds, or has lost, an instance."""
 
 
+SessionOwner = tuple[str, str]
+"""A kind, `token` or `session`, and the name of that."""
+
+
 class Session:
     """One agent's attachment to the broker."""
 
@@ -180,13 +184,16 @@ class Session:
         "given_up",
         "greeted",
         "id",
+        "input_ended",
         "is_unresumable",
         "left_out",
         "listed",
         "listens",
         "max_open_calls",
         "node",
+        "note",
         "open_calls",
+        "other_config",
         "pid",
         "postponed",
         "principal",
@@ -199,6 +206,7 @@ class Session:
         "shared",
         "source",
         "stateless",
+        "subscription_bytes",
         "unread_bytes",
         "version",
         "waiting",
@@ -222,6 +230,8 @@ class Session:
         """See `SessionOpened`."""
         self.follows_roots = False
         """See `SessionOpened`."""
+        self.input_ended = False
+        """True if its agent sends nothing more, so it answers no question."""
         self.awaits_records = False
         """True for a session that is back from an earlier broker, until its requests are decided about. None
         of its calls is sent before: a supervisor may first have to be told what the session has lost.
@@ -239,6 +249,10 @@ class Session:
         """The counters of its agent's calls, by server and tool; None: they must be looked up."""
         self.principal = ""
         """See `SessionOpened`."""
+        self.other_config = ""
+        """See `SessionOpened`."""
+        self.note = ""
+        """See `SessionOpened`."""
         self.quota: Quota | None = None
         """What its profile lets it use (`quotas`); None without a profile."""
         self.version = ""
@@ -247,8 +261,10 @@ class Session:
         """True if it sees the pools for agents that can be asked, where its source has any."""
         self.scope = Scope(())
         """What the session sees. `session_views` keeps it up to date and retains it in the registry."""
-        self.seen_servers: dict[ServerName, str | None] = {}
-        """The servers that it has seen, and their `tools_prefix`: its agent may still use names of theirs."""
+        self.seen_servers: Mapping[ServerName, str | None] = {}
+        """The servers that it has seen, and their `tools_prefix`: its agent may still use names of theirs. It
+        is never changed, because sessions that have seen the same share it.
+        """
         self.awaits_roots = False
         """True while its agent must still say its roots; until then servers that are told roots are not
         final.
@@ -261,6 +277,8 @@ class Session:
         """The number of calls in flight: sent, or held by hooks before or after that."""
         self.argument_bytes = 0
         """The bytes of its large arguments (`memory_budgets`)."""
+        self.subscription_bytes = 0
+        """The bytes of what it is subscribed to (`memory_budgets`)."""
         self.unread_bytes = 0
         """The bytes that its agent leaves unread; 0 if it reads."""
         self.left_out = 0
@@ -290,6 +308,11 @@ class Session:
         if use is None:
             use = self.servers[server] = ServerUse()
         return use
+
+    @property
+    def owner(self) -> SessionOwner:
+        """Its token, or itself if it has none: whose memory, turns and searches it counts for."""
+        return ("token", self.principal) if self.principal else ("session", self.id)
 
     @property
     def may_use_servers(self) -> bool:
@@ -326,13 +349,15 @@ class Quota:
     after a pause all of them may come at once.
     """
 
-    __slots__ = ("_at", "_called", "_left", "holder", "limits", "sent", "servers", "sessions")
+    __slots__ = ("_at", "_called", "_left", "holder", "limits", "queued", "sent", "servers", "sessions")
 
     def __init__(self, holder: tuple[str, str], limits: ProfileLimits) -> None:
         self.holder = holder
         self.limits = limits
         self.sessions: dict[SessionId, Session] = {}
-        """The sessions that share it, in the order in which their queued calls take turns."""
+        """The sessions that share it."""
+        self.queued: dict[SessionId, Session] = {}
+        """Those of them with queued calls, next turn first."""
         self.sent = 0
         """The number of their calls in flight."""
         self.servers: set[ServerName] = set()
@@ -397,5 +422,5 @@ class Quota:
         return not self.sessions and now - self._called >= CALL_WINDOW_S
 
     def move_last(self, session: Session) -> None:
-        """Move a session that had its turn to the end."""
-        self.sessions[session.id] = self.sessions.pop(session.id)
+        """Move a session that had its turn to the end of the turns."""
+        self.queued[session.id] = self.queued.pop(session.id)

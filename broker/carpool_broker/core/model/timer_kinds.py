@@ -20,7 +20,8 @@ TimerKind = Literal[
     "returning_session",  # session: it resumes, and waits for the supervisor's record
     "return_window",  # "grace" or "return": sessions may still resume
     "hook_run",  # hook run id: the run must begin or end
-    "catalog_slice",  # `catalog_queue.NEXT`: the next slice of a long catalog
+    "catalogs",  # `catalog_queue.NEXT_SLICE`: the next slice of catalogs; `notifications.GATHERED`
+    "unused_source",  # source: no session has used it for long enough
     "drain",  # `drain.BOUND`: open calls must end
 ]
 

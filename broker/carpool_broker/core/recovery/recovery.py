@@ -365,25 +365,16 @@ class Recovery:
         again = self._again.pop(session.id, frozenset())
         for open_call in self._returning_calls(session):
             asked = open_call.asked
-            token = self._parked_calls.state_tokens.read(asked) if asked.state else None
-            if token is not None and token.marks == CALL_ENDED:
-                token = None  # it is said again, as a new call
-            call, is_certain = match_request(asked, by_request.get(asked.id, []), is_again=asked.id in again)
-            rounds = None if token is None else self.record.get(session.id, token.call)
-            if rounds is not None and (call is None or call.call <= rounds.call):
-                self._adopt_call(open_call, rounds, token, now)
-            elif call is not None and is_certain and self.record.get(session.id, call.call) is not None:
-                self._adopt_call(open_call, call, None, now)
+            call, is_certain, token = self._claimed_call(asked, by_request, again)
+            if call is not None and is_certain and self.record.get(session.id, call.call) is not None:
+                self._adopt_call(open_call, call, token, now)
             elif call is None and known:
                 self._call_table.withdraw(open_call)
                 if not self._requests.call_requested(asked, now):
                     self.retry_received(session, asked, now)
             else:
                 self._requests.end_call(open_call, "link_broken")  # or a retry of it goes on as that call
-        given_up = [
-            match_request(asked, by_request.get(asked.id, []), is_again=asked.id in again)[0]
-            for asked in session.given_up
-        ]
+        given_up = [self._claimed_call(asked, by_request, again)[0] for asked in session.given_up]
         session.given_up.clear()
         self._settle_rest(session, {call.call for call in given_up if call is not None}, now)
         if not same and not any(open_call.session is session for open_call in self._adopted.values()):
@@ -391,6 +382,25 @@ class Recovery:
         self._back[session.id] = self._heard_epoch
         self._call_table.admission.records_settled(session)
         self._emit(SetSupervisorEpoch(session.id, self._heard_epoch))
+
+    def _claimed_call(
+        self,
+        asked: CallRequested,
+        by_request: Mapping[RawJson, Sequence[RecordedCall]],
+        again: Container[RawJson],
+    ) -> tuple[RecordedCall | None, bool, RequestState | None]:
+        """Return the recorded call that this request continues, and whether that is certain.
+
+        The third is the state that the call was parked with, if the request is a retry of it.
+        """
+        token = self._parked_calls.state_tokens.read(asked) if asked.state else None
+        if token is not None and token.marks == CALL_ENDED:
+            token = None  # it is said again, as a new call
+        call, is_certain = match_request(asked, by_request.get(asked.id, ()), is_again=asked.id in again)
+        rounds = None if token is None else self.record.get(asked.session, token.call)
+        if rounds is not None and (call is None or call.call <= rounds.call):
+            return rounds, True, token
+        return call, is_certain, None
 
     def _same_supervisors(self, session: SessionId) -> set[SupervisorName]:
         """Return the supervisors that had the requests of this session that is back, and know of it."""

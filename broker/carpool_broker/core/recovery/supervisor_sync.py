@@ -138,7 +138,7 @@ class SupervisorSync:
         if recovery.are_sessions_known:
             recovery.are_sessions_known = False
             if self.is_linked():
-                self.send_pools()
+                self.send_pools("no agent that uses it came back after the death of the broker")
                 self._send_sessions(self._links.ready)
 
     def _send_subscriptions(self, concerns: Callable[[PoolKey], bool]) -> None:
@@ -199,8 +199,8 @@ class SupervisorSync:
             max_greeting=-(-wanted.max_greeting // among),
         )
 
-    def send_pools(self) -> None:
-        """Send the wanted pools if they have changed."""
+    def send_pools(self, why_missing: str = "") -> None:
+        """Send the wanted pools if they have changed. `why_missing`: see `SetPools`."""
         wanted = self._all_wanted()
         self._call_table.set_pool_timeouts(wanted.pools)
         keys = {spec.key for spec in wanted.pools}
@@ -214,14 +214,16 @@ class SupervisorSync:
             self._hearing.tell_all(self._registry.forget_pool(key))
         self._session_views.slow &= keys
         self._requests.list_freshness.retain_pools(keys)
+        if added := keys - self.wanted_pools:  # their supervisor ignored what it was told before
+            self._requests.subscriptions.mark_unsent(added.__contains__)
         self.wanted_pools = keys
         self._links.retain_pools(keys)
         for name in self._links.ready:
             part = self._part_of(wanted, name)
             if part != self._sent_pools[name]:
                 self._sent_pools[name] = part
-                self._send_to(name, part)
+                self._send_to(name, replace(part, why_missing=why_missing) if why_missing else part)
         if self.is_linked():
-            self._requests.subscriptions.is_stale = True
+            self._requests.subscriptions.scopes_changed()
             for key in self._session_views.sources.pools_to_discover():
                 self._emit(DiscoverCatalog(key))

@@ -16,7 +16,9 @@ def needs_rewrite(view: View, key: PoolKey, version: str) -> bool:
 
 
 def rewrite_answer(view: View, key: PoolKey, method: str, version: str, body: RawJson) -> RawJson:
-    """Return the result as the agent reads it; the same object if nothing changes."""
+    """Return the result as the agent reads it; the same object if nothing changes. Raises
+    `TooManyPartsError`.
+    """
     if key in view.rewritten_pools:
         body = rewrite_uris(method, body, lambda uri: view.agent_uri(key, uri))
     return downgrade_result(method, version, body) if version != NEWEST else body

@@ -26,6 +26,7 @@ from msgspec import Struct
 from carpool_broker.core.model.approval import Approved, Definition, PinId
 from carpool_broker.core.model.effects import AnyEffect, SaveApprovals
 from carpool_protocol.ids import RawJson
+from carpool_protocol.machine import slices
 
 HeldReason = Literal["new", "changed", "unreadable"]
 """The reason why a tool is held: it is not among the approved ones; its definition differs from the approved
@@ -57,6 +58,12 @@ _KNOWN: Final = frozenset(
 _FOLDED: Final = {key.casefold(): key for key in _KNOWN}
 _AMBIGUOUS: Final = "two readers of JSON can read it differently: "
 """The beginning of the canonical form of such a definition."""
+MAX_PARTS: Final = 16_384
+"""The members and elements of a definition whose canonical form is made. Others would delay everybody."""
+_TOO_LARGE: Final = "it has too many parts to be compared: "
+"""The beginning of the canonical form of a larger one."""
+
+_BYTES_OF_UNIT: Final = 8
 
 Definitions = Mapping[str, RawJson]
 """Definitions by the server's own name of the tool."""
@@ -87,26 +94,51 @@ class Approvals:
         for pin, approved in found.items():
             self.approved.setdefault(pin, approved)
 
-    def catalog_received(self, pin: PinId, offers: Definitions) -> None:
+    def catalog_received(self, pin: PinId, offers: Definitions) -> slices.Steps[None]:
         """The server itself has told its catalog. The first time, all of it is approved."""
         if pin in self.approved and self.approved[pin] is None:
-            every = {tool: approval_digest(definition) for tool, definition in offers.items()}
-            self._add_approvals(pin, {tool: it for tool, it in every.items() if not is_ambiguous(it)})
+            approved: dict[str, Definition] = {}
 
-    def held_tools(self, pin: PinId, offers: Definitions) -> dict[str, HeldReason]:
-        """Return which of these tools are held, and why."""
+            def approve(offer: tuple[str, RawJson]) -> int:
+                tool, definition = offer
+                found = approval_digest(definition)
+                if not is_ambiguous(found):
+                    approved[tool] = found
+                return _judging_units(definition)
+
+            yield from slices.handle_each(offers.items(), approve)
+            if self.approved.get(pin) is None:  # nobody has approved anything between two slices
+                self._add_approvals(pin, approved)
+
+    def held_tools(
+        self, pin: PinId, offers: Definitions, digests: dict[str, str]
+    ) -> slices.Steps[dict[str, HeldReason]]:
+        """Return which of these tools are held, and why. `digests` has the digests of these definitions that
+        are known, and learns the others.
+        """
         approved = self.approved.get(pin)
         if approved is None:
             return {}
         if approved.damaged:
             return dict.fromkeys(offers, "unreadable")
         found: dict[str, HeldReason] = {}
-        for tool, definition in offers.items():
+
+        def compare(offer: tuple[str, RawJson]) -> int:
+            tool, definition = offer
+            units = 2
             before = approved.for_tool(tool)
             if not before:
                 found[tool] = "new"
-            elif approval_digest(definition).digest not in (each.digest for each in before):
+                return units
+            digest = digests.get(tool)
+            if digest is None:
+                digest = digests[tool] = approval_digest(definition).digest
+                units += _judging_units(definition)
+            if digest not in (each.digest for each in before):
                 found[tool] = "changed"
+            return units
+
+        yield from slices.handle_each(offers.items(), compare)
         return found
 
     def held_definitions(self, pin: PinId, offers: Definitions) -> list[HeldTool]:
@@ -115,7 +147,7 @@ class Approvals:
         before = {} if approved is None else approved.tools
         return [
             HeldTool(tool, why, before[tool].text if tool in before else "", now.text, now.digest)
-            for tool, why in self.held_tools(pin, offers).items()
+            for tool, why in slices.run_all_slices(self.held_tools(pin, offers, {})).items()
             for now in (approval_digest(offers[tool]),)
         ]
 
@@ -151,9 +183,11 @@ def approval_digest(definition: RawJson) -> Definition:
 
 
 def canonical_definition(definition: RawJson) -> str:
-    """Return a definition in one spelling, with every member. A definition that cannot be read, or can be
-    read in two ways, is returned as it is.
+    """Return a definition in one spelling, with every member. A definition that cannot be read, can be read
+    in two ways or has too many parts is returned as it is.
     """
+    if sum(map(definition.count, (b",", b":", b"{", b"["))) > MAX_PARTS:
+        return _TOO_LARGE + definition.decode("utf-8", "replace")
     try:
         whole = json.loads(definition, object_pairs_hook=_members, parse_int=_number, parse_float=_number)
         text = msgspec.json.encode(whole, order="sorted").decode()
@@ -167,8 +201,15 @@ def canonical_definition(definition: RawJson) -> str:
 
 
 def is_ambiguous(definition: Definition) -> bool:
-    """True if the definition can be read in two ways, so that it is unknown which one an agent reads."""
-    return definition.text.startswith(_AMBIGUOUS)
+    """True if the definition can be read in two ways, so that it is unknown which one an agent reads. One
+    with too many parts counts as such, because nobody looks.
+    """
+    return definition.text.startswith((_AMBIGUOUS, _TOO_LARGE))
+
+
+def _judging_units(definition: RawJson) -> int:
+    """The cost of the digest of a definition."""
+    return 4 + len(definition) // _BYTES_OF_UNIT
 
 
 class _AmbiguousError(Exception):

@@ -5,7 +5,7 @@ bytes, and a new catalog keeps what has not changed. Of two offers with one name
 listed. Refuses to know: which names were given and why (`names`, `uris`), pages, which servers are away.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -15,11 +15,12 @@ from carpool_broker.core.model.pagination import FAMILIES, Family
 from carpool_broker.core.model.scope import ScopeEntry
 from carpool_broker.core.registry.approvals import INSTRUCTIONS
 from carpool_protocol.ids import PoolKey, RawJson, ServerName
-from carpool_protocol.link.messages import Catalog
+from carpool_protocol.link.messages import Catalog, Offer, ResourceOffer, ToolOffer
 from carpool_protocol.machine import slices
 from carpool_protocol.wire.content import with_uri
 from carpool_protocol.wire.jsonrpc import quote
 from carpool_protocol.wire.params import rewrite_tool
+from carpool_protocol.wire.uri_normalization import normalize
 
 _RewriteKey = tuple[ServerName, bool, str, str]
 """How a name is shown: the server, whether a description prefix is added, the own name, the qualified name.
@@ -29,6 +30,11 @@ _ADDED_BYTES: Final = len('"name":"","description":"",')
 """The bytes by which a tool without a name and a description grows, beside these two."""
 
 _URI_KEYS: Final[dict[Family, str]] = {"resources": "uri", "templates": "uriTemplate"}
+
+
+_ANNOTATION: Final = b'"x-mcp-header"'
+MAX_ANNOTATED_BYTES: Final = 64 * 1024
+"""A longer tool counts as one without annotations, because all clients of the HTTP door would wait for it."""
 
 
 class ViewTool(Struct, frozen=True, gc=False):
@@ -54,6 +60,13 @@ class ViewTool(Struct, frozen=True, gc=False):
         return rewrite_tool(self.own, name=self.qualified, description_prefix=self.description_prefix)
 
     @property
+    def is_annotated(self) -> bool:
+        """True if HTTP clients may tell some of its arguments in headers (MCP 2026-07-28, basic/transports,
+        "Custom headers from tool parameters").
+        """
+        return len(self.own) <= MAX_ANNOTATED_BYTES and self.own.find(_ANNOTATION) >= 0
+
+    @property
     def fingerprint(self) -> object:
         """See `Entry`."""
         return self.qualified, self.description_prefix, self.own
@@ -73,7 +86,7 @@ def as_unverified(tool: ViewTool) -> UnverifiedTool:
     return UnverifiedTool(*msgspec.structs.astuple(tool))
 
 
-class ViewPrompt(Struct, frozen=True):
+class ViewPrompt(Struct, frozen=True, gc=False):
     """One prompt as the agents of a scope see it."""
 
     qualified: str
@@ -95,7 +108,7 @@ class ViewPrompt(Struct, frozen=True):
         return len(self.definition)
 
 
-class ViewResource(Struct, frozen=True):
+class ViewResource(Struct, frozen=True, gc=False):
     """One resource, or one resource template, as the agents of a scope see it."""
 
     shown: str
@@ -121,23 +134,48 @@ class ViewResource(Struct, frozen=True):
 class PoolCatalog:
     """The catalog of one pool, and its rewritten offers."""
 
-    __slots__ = ("catalog", "offers", "shown_prompts", "shown_resources", "shown_tools")
+    __slots__ = ("catalog", "digests", "normals", "offers", "shown_prompts", "shown_resources", "shown_tools")
 
     def __init__(self, catalog: Catalog) -> None:
+        """The catalog without its offers. See `build`."""
         self.catalog = catalog
         self.offers: Mapping[Family, dict[str, RawJson]] = {family: {} for family in FAMILIES}
         """By family: the server's own name or URI to the definition."""
-        for tool in catalog.tools:
-            self.offers["tools"].setdefault(tool.name, tool.definition)
-        for prompt in catalog.prompts:
-            self.offers["prompts"].setdefault(prompt.name, prompt.definition)
-        for resource in catalog.resources:
-            self.offers["resources"].setdefault(resource.uri, resource.definition)
-        for template in catalog.templates:
-            self.offers["templates"].setdefault(template.uri, template.definition)
+        self.normals: dict[str, str] = {}
+        """The normal forms of URIs and templates that differ from them. Each is made when it is first asked
+        for.
+        """
+        self.digests: dict[str, str] = {}
+        """The digests that pins compare, by name in `pinned`. Each is made when it is first asked for."""
         self.shown_tools: dict[_RewriteKey, ViewTool] = {}
         self.shown_prompts: dict[_RewriteKey, ViewPrompt] = {}
         self.shown_resources: dict[tuple[Family, ServerName, str, str], ViewResource] = {}
+
+    @classmethod
+    def build(cls, catalog: Catalog) -> "slices.Steps[PoolCatalog]":
+        """Take a catalog over."""
+        made = cls(catalog)
+        yield from made._add("tools", catalog.tools)
+        yield from made._add("prompts", catalog.prompts)
+        yield from made._add("resources", catalog.resources)
+        yield from made._add("templates", catalog.templates)
+        return made
+
+    def _add(self, family: Family, listed: Sequence[Offer | ToolOffer | ResourceOffer]) -> slices.Steps[None]:
+        offers = self.offers[family]
+        for some in slices.batched(listed):
+            for it in some:
+                offers.setdefault(it.uri if isinstance(it, ResourceOffer) else it.name, it.definition)
+            yield len(some) // 2
+
+    def normal_uri(self, uri: str) -> str:
+        """Return the normal form of a URI or template of this list. It is made once for all scopes."""
+        found = self.normals.get(uri)
+        if found is None:
+            found = normalize(uri)
+            if found is not uri:
+                self.normals[uri] = found
+        return found
 
     @property
     def pinned(self) -> Mapping[str, RawJson]:
@@ -152,22 +190,39 @@ class PoolCatalog:
         changed.
         """
         mine, theirs = self.offers, former.offers
-        step = slices.STEP_ENTRIES
-        for at, (way, tool) in enumerate(tuple(former.shown_tools.items()), 1):
-            if not at % step:
-                yield step
-            if mine["tools"].get(tool.tool) == theirs["tools"][tool.tool]:
-                self.shown_tools[way] = tool
-        for way, prompt in former.shown_prompts.items():
-            if mine["prompts"].get(prompt.prompt) == theirs["prompts"][prompt.prompt]:
-                self.shown_prompts[way] = prompt
-        for where, resource in former.shown_resources.items():
-            if mine[where[0]].get(resource.uri) == theirs[where[0]][resource.uri]:
-                self.shown_resources[where] = resource
+        for tools in slices.batched(tuple(former.shown_tools.items())):
+            for way, tool in tools:
+                if mine["tools"].get(tool.tool) == theirs["tools"][tool.tool]:
+                    self.shown_tools[way] = tool
+            yield len(tools)
+        for prompts in slices.batched(tuple(former.shown_prompts.items())):
+            for way, prompt in prompts:
+                if mine["prompts"].get(prompt.prompt) == theirs["prompts"][prompt.prompt]:
+                    self.shown_prompts[way] = prompt
+            yield len(prompts)
+        for resources in slices.batched(tuple(former.shown_resources.items())):
+            for where, resource in resources:
+                if mine[where[0]].get(resource.uri) == theirs[where[0]][resource.uri]:
+                    self.shown_resources[where] = resource
+            yield len(resources)
+        yield from self._keep_forms(former)
         changed = {family for family in FAMILIES if mine[family] != theirs[family]}
         if self.serves_resources != former.serves_resources:
             changed.add("resources")
         return frozenset(changed)
+
+    def _keep_forms(self, former: "PoolCatalog") -> slices.Steps[None]:
+        mine, theirs = self.offers["tools"], former.offers["tools"]
+        for digests in slices.batched(tuple(former.digests.items())):
+            for name, digest in digests:
+                if name in mine and mine[name] == theirs.get(name):
+                    self.digests[name] = digest
+            yield len(digests)
+        for normals in slices.batched(tuple(former.normals.items())):
+            for uri, normal in normals:
+                if uri in self.offers["resources"] or uri in self.offers["templates"]:
+                    self.normals[uri] = normal
+            yield len(normals)
 
     @property
     def serves_resources(self) -> bool:

@@ -12,7 +12,7 @@ Knows nothing of: sessions (they hold scopes), why a pool is hidden, instances, 
 (`view_builder`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -35,7 +35,7 @@ from carpool_broker.core.registry.pool_catalog import PoolCatalog
 from carpool_broker.core.registry.uris import UriRoute
 from carpool_broker.core.registry.view import HeldByPin, UnverifiedTool, View, ViewTool
 from carpool_protocol.faults.fault_answers import InvariantBroken
-from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson
+from carpool_protocol.ids import EMPTY_OBJECT, PoolKey
 from carpool_protocol.link.messages import Catalog, ToolOffer
 from carpool_protocol.machine import slices
 
@@ -95,25 +95,30 @@ class Registry:
         change nothing. Neither does a first catalog without any offers, though the pool is then no longer in
         `unknown_pools` of the views: a request that waits for it looks at the view after every catalog.
         """
-        return slices.run_all_slices(self.apply_in_slices(catalog))
+        return slices.run_all_slices(self.apply_in_slices([catalog]))
 
-    def apply_in_slices(self, catalog: Catalog) -> slices.Steps[ChangedLists]:
-        """Do the same in slices. Until the last one every view stays as it was, except for other changes
-        meanwhile.
+    def apply_in_slices(self, catalogs: Sequence[Catalog]) -> slices.Steps[ChangedLists]:
+        """Do the same in slices, with the catalogs of several pools. Each view is made once for all of them.
+        Until the last slice every view stays as it was, except for other changes meanwhile.
         """
-        key = catalog.key
-        former = self._pool_catalogs.get(key)
-        if former is not None and former.catalog == catalog:
+        made: dict[PoolKey, PoolCatalog] = {}
+        touched: frozenset[Family] = frozenset()
+        for catalog in catalogs:
+            key = catalog.key
+            former = self._pool_catalogs.get(key)
+            if former is not None and former.catalog == catalog:
+                continue
+            pool_catalog = made[key] = yield from PoolCatalog.build(catalog)
+            for pin in self._pins_of(key) if self.approvals.approved else ():
+                yield from self.approvals.catalog_received(pin, pool_catalog.pinned)
+            shown = former or self._cached_catalogs.get(key)
+            touched |= (
+                view_builder.ALL_FAMILIES if shown is None else (yield from pool_catalog.reuse_from(shown))
+            )
+        if not made:
             return {}
-        yield len(catalog.tools) // 2
-        pool_catalog = PoolCatalog(catalog)
-        for pin in self._pins_of(key) if self.approvals.approved else ():
-            self.approvals.catalog_received(pin, pool_catalog.pinned)
-        shown = former or self._cached_catalogs.get(key)
-        yield len(catalog.tools) // 2
-        touched = view_builder.ALL_FAMILIES if shown is None else (yield from pool_catalog.reuse_from(shown))
-        drafts = yield from self._draft_views(key, pool_catalog, touched)
-        self._pool_catalogs[key] = pool_catalog
+        drafts = yield from self._draft_views(made, touched)
+        self._pool_catalogs.update(made)
         self._moves += 1
         changed: ChangedLists = {}
         for scope, draft in drafts.items():
@@ -121,31 +126,39 @@ class Registry:
         return changed
 
     def _draft_views(
-        self, key: PoolKey, pool_catalog: PoolCatalog, touched: frozenset[Family]
+        self, made: Mapping[PoolKey, PoolCatalog], touched: frozenset[Family]
     ) -> slices.Steps[dict[Scope, _DraftView]]:
-        """Make the views of all scopes with this pool, as they are with this catalog."""
+        """Make the views of all scopes with these pools, as they are with these catalogs."""
         drafts: dict[Scope, _DraftView] = {}
         spoilt = 0
         while True:
-            scope = next(
-                (it for it in self._scopes_of.get(key, ()) if not self._is_current(drafts, it)), None
-            )
-            if scope is None:
-                return {it: drafts[it] for it in self._scopes_of.get(key, ())}
-            if scope in drafts:
-                spoilt += 1
-            begun, seen = self._moves, self._scope_uses[scope].view
-            is_first = not spoilt and scope.offline_tools(key) is None
-            making = view_builder.make_view(
-                scope,
-                self._view_builder(scope, {**self._pool_catalogs, key: pool_catalog}),
-                seen,
-                touched=touched if is_first else view_builder.ALL_FAMILIES,
-                paging=self._paging,
-                next_version=self._next_version,
-            )
-            view = slices.run_all_slices(making) if spoilt > MAX_RESTARTED_DRAFTS else (yield from making)
-            drafts[scope] = _DraftView(begun, seen, view)
+            scopes = self._scopes_with(made)
+            stale = [scope for scope in scopes if not self._is_current(drafts, scope)]
+            if not stale:
+                return {scope: drafts[scope] for scope in scopes}
+            merged, merged_at = self._pool_catalogs, -1
+            for scope in stale:
+                if merged_at != self._moves:
+                    merged, merged_at = {**self._pool_catalogs, **made}, self._moves
+                if scope not in self._scope_uses:  # nobody retains it any more
+                    continue
+                spoilt += scope in drafts
+                begun, seen = self._moves, self._scope_uses[scope].view
+                is_first = not spoilt and all(scope.offline_tools(key) is None for key in made)
+                making = view_builder.make_view(
+                    scope,
+                    (yield from self._view_builder(scope, merged)),
+                    seen,
+                    touched=touched if is_first else view_builder.ALL_FAMILIES,
+                    paging=self._paging,
+                    next_version=self._next_version,
+                )
+                view = slices.run_all_slices(making) if spoilt > MAX_RESTARTED_DRAFTS else (yield from making)
+                drafts[scope] = _DraftView(begun, seen, view)
+
+    def _scopes_with(self, keys: Iterable[PoolKey]) -> list[Scope]:
+        """Return the retained scopes with any of these pools."""
+        return list(dict.fromkeys(scope for key in keys for scope in self._scopes_of.get(key, ())))
 
     def _is_current(self, drafts: Mapping[Scope, _DraftView], scope: Scope) -> bool:
         draft = drafts.get(scope)
@@ -163,20 +176,21 @@ class Registry:
         for key, catalog in kept.items():
             before = former.get(key)
             same = before is not None and before.catalog == catalog
-            self._cached_catalogs[key] = before if before is not None and same else PoolCatalog(catalog)
-        changes: ChangedLists = {}
-        for key in former.keys() | self._cached_catalogs.keys():
-            if former.get(key) is not self._cached_catalogs.get(key) and key not in self._pool_catalogs:
-                for scope, families in self._rebuild_views(key, view_builder.ALL_FAMILIES).items():
-                    changes[scope] = changes.get(scope, frozenset()) | families
-        return changes
+            self._cached_catalogs[key] = before if before is not None and same else _taken_over(catalog)
+        return self._rebuild_views(
+            [
+                key
+                for key in sorted(former.keys() | self._cached_catalogs.keys())
+                if former.get(key) is not self._cached_catalogs.get(key) and key not in self._pool_catalogs
+            ]
+        )
 
     def forget_pool(self, key: PoolKey) -> ChangedLists:
         """Forget a pool that is no longer wanted. Returns the same as `catalog_received`."""
         self._moves += 1
         self._hidden_pools.discard(key)
         self._pool_catalogs.pop(key, None)
-        return self._rebuild_views(key, view_builder.ALL_FAMILIES)
+        return self._rebuild_views([key])
 
     def hide_pool(self, key: PoolKey) -> ChangedLists:
         """Hide a pool that gave up, is stopped or disabled: its offers leave every list. Returns the same as
@@ -186,7 +200,7 @@ class Registry:
             return {}
         self._moves += 1
         self._hidden_pools.add(key)
-        return self._rebuild_views(key, view_builder.ALL_FAMILIES)
+        return self._visibility_changed(key)
 
     def show_pool(self, key: PoolKey) -> ChangedLists:
         """Show a pool again that serves: its offers, as last known, return. Returns the same as
@@ -196,7 +210,16 @@ class Registry:
             return {}
         self._moves += 1
         self._hidden_pools.remove(key)
-        return self._rebuild_views(key, view_builder.ALL_FAMILIES)
+        return self._visibility_changed(key)
+
+    def _visibility_changed(self, key: PoolKey) -> ChangedLists:
+        """Make the views with a pool that is hidden or shown now. No name changes, unless the tools of the
+        pool come from a file while it is hidden.
+        """
+        changed: ChangedLists = {}
+        for scope in self._scopes_of.get(key, ()):
+            self._rebuild_view(scope, changed, names_stand=scope.offline_tools(key) is None)
+        return changed
 
     def told_catalog(self, key: PoolKey) -> Catalog | None:
         """Return the last catalog of the pool, hidden or not; None if it never told one."""
@@ -211,21 +234,6 @@ class Registry:
     def _last_catalog(self, key: PoolKey) -> PoolCatalog | None:
         """Return the catalog that the pool told last, also to an earlier carpool."""
         return self._pool_catalogs.get(key) or self._cached_catalogs.get(key)
-
-    def tools_of_server(self, scope: Scope) -> Mapping[PoolKey, Mapping[str, RawJson]]:
-        """Return the tools of every pool of this server in a retained scope that are let through, by their
-        own names and unchanged.
-        """
-        shelves = self._view_builder(scope).shelves
-        return {
-            it.key: {
-                name: definition
-                for name, definition in shelves[it.key].offers["tools"].items()
-                if scope.permits("tool", it, name)
-            }
-            for it in scope.servers
-            if it.key in shelves
-        }
 
     # --- what of it is approved ------------------------------------------------------------------------
 
@@ -248,7 +256,8 @@ class Registry:
             for pin, keys in self.pinned_servers().items():
                 for key in keys:
                     if key in self._pool_catalogs:
-                        self.approvals.catalog_received(pin, self._pool_catalogs[key].pinned)
+                        met = self.approvals.catalog_received(pin, self._pool_catalogs[key].pinned)
+                        slices.run_all_slices(met)
 
     def held_tools(self, pin: PinId) -> list[HeldTool]:
         """Return what is held of this pinned server, in all its pools; of tools with one name the first."""
@@ -265,15 +274,11 @@ class Registry:
         """Approve tools, see `Approvals.approve_tools`. Returns the same as `catalog_received`."""
         keys = self.pinned_servers().get(pin, [])
         self._moves += 1
-        changes: ChangedLists = {}
         shelves = map(self._last_catalog, keys)
         self.approvals.approve_tools(
             pin, [pool_catalog.pinned for pool_catalog in shelves if pool_catalog is not None], wanted
         )
-        for key in keys:
-            for scope, families in self._rebuild_views(key, frozenset({"tools"})).items():
-                changes[scope] = changes.get(scope, frozenset()) | families
-        return changes
+        return self._rebuild_views(keys, frozenset({"tools"}))
 
     # --- who looks ---------------------------------------------------------------------------------------
 
@@ -284,9 +289,7 @@ class Registry:
             keys = {entry.key for entry in scope.servers}
             if len({entry.server for entry in scope.servers}) < len(scope.servers):
                 raise InvariantBroken("a scope names a server twice")
-            seen = self._scope_uses[scope] = _ScopeUse(
-                self._build_view(scope, None, view_builder.ALL_FAMILIES)
-            )
+            seen = self._scope_uses[scope] = _ScopeUse(self._build_view(scope, None))
             for key in keys:
                 self._scopes_of.setdefault(key, {})[scope] = None
         seen.holders += 1
@@ -317,11 +320,25 @@ class Registry:
 
     # --- views -------------------------------------------------------------------------------------------
 
-    def _rebuild_views(self, key: PoolKey, touched: frozenset[Family]) -> ChangedLists:
+    def _rebuild_views(
+        self, keys: Iterable[PoolKey], touched: frozenset[Family] = view_builder.ALL_FAMILIES
+    ) -> ChangedLists:
+        """Make each view with any of these pools again."""
         changed: ChangedLists = {}
-        for scope in self._scopes_of.get(key, ()):
-            self._replace_view(scope, self._build_view(scope, self._scope_uses[scope].view, touched), changed)
+        for scope in self._scopes_with(keys):
+            self._rebuild_view(scope, changed, touched)
         return changed
+
+    def _rebuild_view(
+        self,
+        scope: Scope,
+        changed: ChangedLists,
+        touched: frozenset[Family] = view_builder.ALL_FAMILIES,
+        *,
+        names_stand: bool = False,
+    ) -> None:
+        former = self._scope_uses[scope].view
+        self._replace_view(scope, self._build_view(scope, former, touched, names_stand=names_stand), changed)
 
     def _replace_view(self, scope: Scope, view: View, changed: ChangedLists) -> None:
         """Put this view in force, and note which lists changed."""
@@ -333,7 +350,7 @@ class Registry:
 
     def _view_builder(
         self, scope: Scope, own: Mapping[PoolKey, PoolCatalog] | None = None
-    ) -> view_builder.ViewSources:
+    ) -> slices.Steps[view_builder.ViewSources]:
         """Return the sources of a view. The pool's own catalog counts, unless the pool is away and a file
         lists its tools. `builtin_tools` replaces what the pools have told.
         """
@@ -350,12 +367,9 @@ class Registry:
             key = entry.key
             told = own.get(key)
             pool_catalog = told or self._cached_catalogs.get(key)
-            if (
-                entry.pin
-                and pool_catalog is not None
-                and (why := self.approvals.held_tools(entry.pin, pool_catalog.pinned))
-            ):
-                held[key] = why
+            if entry.pin and pool_catalog is not None:
+                offers = pool_catalog.pinned
+                held[key] = yield from self.approvals.held_tools(entry.pin, offers, pool_catalog.digests)
             if entry.offline is not None and (told is None or key in self._hidden_pools):
                 pool_catalog = _from_tools_file(entry.key, entry.offline, pool_catalog)
                 by_file.add(key)
@@ -367,12 +381,20 @@ class Registry:
             shelves, self._hidden_pools, frozenset(hearsay), frozenset(by_file), held
         )
 
-    def _build_view(self, scope: Scope, former: View | None, touched: frozenset[Family]) -> View:
+    def _build_view(
+        self,
+        scope: Scope,
+        former: View | None,
+        touched: frozenset[Family] = view_builder.ALL_FAMILIES,
+        *,
+        names_stand: bool = False,
+    ) -> View:
         making = view_builder.make_view(
             scope,
-            self._view_builder(scope),
+            slices.run_all_slices(self._view_builder(scope)),
             former,
             touched=touched,
+            names_stand=names_stand,
             paging=self._paging,
             next_version=self._next_version,
         )
@@ -396,7 +418,7 @@ class Registry:
             assert view.scope == scope
             keys = {entry.key for entry in scope.servers}
             assert view.hidden_pools == keys & self._hidden_pools
-            stock = self._view_builder(scope)
+            stock = slices.run_all_slices(self._view_builder(scope))
             assert view.unknown_pools == keys - self._hidden_pools - stock.shelves.keys()
             assert view.unconfirmed == keys & stock.shelves.keys() - self._pool_catalogs.keys()
             self._check_lists(view, stock)
@@ -454,5 +476,10 @@ class Registry:
 def _from_tools_file(key: PoolKey, tools: tuple[ToolOffer, ...], known: PoolCatalog | None) -> PoolCatalog:
     """Return the tools that the server's `tools_file` lists, beside what is known of it otherwise."""
     if known is None:
-        return PoolCatalog(Catalog(key, list(tools), "", EMPTY_OBJECT, EMPTY_OBJECT, ""))
-    return PoolCatalog(replace(known.catalog, tools=list(tools)))
+        return _taken_over(Catalog(key, list(tools), "", EMPTY_OBJECT, EMPTY_OBJECT, ""))
+    return _taken_over(replace(known.catalog, tools=list(tools)))
+
+
+def _taken_over(catalog: Catalog) -> PoolCatalog:
+    """Take over a catalog that comes from a file, in one step."""
+    return slices.run_all_slices(PoolCatalog.build(catalog))

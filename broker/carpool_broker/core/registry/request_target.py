@@ -5,7 +5,7 @@ errors when no server fits, and the subject of a request that ends before its se
 know: waiting for catalogs, which servers are away, sessions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -28,6 +28,7 @@ from carpool_broker.core.registry.view import (
 from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.ids import PoolKey, RawJson, ServerName
 from carpool_protocol.wire.content import text_of
+from carpool_protocol.wire.params import capitalized_sentence
 from carpool_protocol.wire.tool_name_resolver import AmbiguousName, NoSuchName
 
 HELD_REASONS: Final[Mapping[HeldReason, str]] = {
@@ -60,7 +61,7 @@ class NoTarget(Struct, frozen=True, kw_only=True):
     server: str = ""
     subject: str = ""
     name: str = ""
-    """The name that no server has, as the agent spelled it."""
+    """The name that no server has, as the agent spelled it. `detail` is without similar names."""
 
 
 def find_target(view: View, method: str, subject: str) -> Target | NoTarget:
@@ -116,9 +117,7 @@ def _find_by_name(
             suspects = view.possible_pools(subject, "tools" if method == TOOLS_CALL else "prompts")
             if not suspects and (barred := view.scope.barred_server(subject)):
                 return NoTarget(fault="not_permitted", detail=denied_by_profile(view.scope), server=barred)
-            return NoTarget(
-                fault=fault, detail=_maybe_later(view, method, found), suspects=suspects, name=subject
-            )
+            return NoTarget(fault=fault, detail=_finder_text(view, method), suspects=suspects, name=subject)
 
 
 def is_stable(view: View, subject: str, found: ViewTool | ViewPrompt) -> bool:
@@ -155,7 +154,7 @@ def _find_completion(
         case DeniedName():
             return _denied(view, found)
         case BadReference():
-            return NoTarget(fault="bad_params", detail=f"{found.text.capitalize()}.")
+            return NoTarget(fault="bad_params", detail=capitalized_sentence(found.text))
         case AmbiguousName():
             return NoTarget(fault="unknown_prompt", detail=_candidate_text(found))
         case NoSuchName():
@@ -228,9 +227,19 @@ def _candidate_text(found: AmbiguousName) -> str:
     return f"More than one server has it; say which: {', '.join(found.candidates)}."
 
 
-def _maybe_later(view: View, method: str, found: NoSuchName) -> str:
-    detail = f"Did you mean {', '.join(found.suggestions)}?" if found.suggestions else ""
+def _finder_text(view: View, method: str) -> str:
     finds = next((own.qualified for own in view.builtin_tools.values() if own.kind == "find_tools"), "")
-    if method != TOOLS_CALL or not finds:
-        return detail
-    return f"{detail} {finds} tells the names.".lstrip()
+    return f"{finds} tells the names." if method == TOOLS_CALL and finds else ""
+
+
+def similar_names_text(names: Sequence[str]) -> str:
+    """Return the question if one of these names was meant; empty without names."""
+    return f"Did you mean {', '.join(names)}?" if names else ""
+
+
+def with_similar_names(view: View, method: str, found: NoTarget) -> str:
+    """Return the detail of this refusal with names that are similar to its name. Takes a millisecond or
+    more.
+    """
+    similar = similar_names_text(view.similar_names(method, found.name)) if found.name else ""
+    return f"{similar} {found.detail}".strip()

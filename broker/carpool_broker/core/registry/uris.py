@@ -1,12 +1,13 @@
 """Which server a URI belongs to within one scope, and how a URI is written for its agents.
 
 URIs go through as servers write them. Where two servers of a scope list one URI (in any spelling of it), both
-are rewritten: `carpool+SERVER+file:///x`, or `carpool+SERVER:x` for one that has no scheme. So is each
-template whose scheme another server has too: nothing that is not listed is given to one of several servers by
-a guess. That is a legal URI (RFC 3986 section 3.1: `+`, `-`, `.` may stand in a scheme), keeps all behind it,
-says the server, survives parsers that fold schemes to lower case (so an upper-case letter of a server's name
-is written `.` + letter, an underscore `..`), and is taken back by cutting it off. A server's URI that reads
-like a rewritten one is rewritten too, so the spelling is ours alone.
+are rewritten: `carpool+SERVER+file:///x`. So is each URI without a scheme, which is none (RFC 3986) and takes
+the whole list from agents on the Python SDK 1.x: `carpool+SERVER:x`. So is each template whose scheme another
+server has too: nothing that is not listed is given to one of several servers by a guess. That is a legal URI
+(RFC 3986 section 3.1: `+`, `-`, `.` may stand in a scheme), keeps all behind it, says the server, survives
+parsers that fold schemes to lower case (so an upper-case letter of a server's name is written `.` + letter,
+an underscore `..`), and is taken back by cutting it off. A server's URI that reads like a rewritten one is
+rewritten too, so the spelling is ours alone.
 
 Invariants: every listed URI is listed once and routes to the server that lists it, under the URI it listed;
 a rewritten URI routes to the server it names, listed or not; `route(outward(key, uri))` leads back to (key,
@@ -16,14 +17,16 @@ Knows nothing of: catalogs, who is away, JSON, rights (docs/decisions/0028).
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from functools import partial
 from typing import Final, Literal
 
 from msgspec import Struct
 
 from carpool_broker.core.registry.listed_uris import NOTHING_LISTED, ListedUris
 from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.wire.uri_normalization import normalize, scheme
+from carpool_protocol.machine import slices
+from carpool_protocol.wire.uri_normalization import cost_units, normalize, scheme
 
 MAX_ANCESTORS: Final = 64
 
@@ -43,9 +46,13 @@ class ServerUris(Struct, frozen=True):
     """True if it serves resources; a server can list none and read many."""
     denied: tuple[str, ...] = ()
     """URIs and templates that it lists and that are kept back. No other server answers for them."""
+    normal: Callable[[str], str] = normalize
+    """The normal form of each of these."""
+    reads_all: bool = True
+    """True if nothing of it is kept back, so that nobody asks for its `listed_uris`."""
 
 
-class UriRoute(Struct, frozen=True):
+class UriRoute(Struct, frozen=True, gc=False):
     """The server that a URI leads to."""
 
     key: PoolKey
@@ -91,52 +98,94 @@ class UriTable:
     )
 
     def __init__(self, listed: Sequence[ServerUris]) -> None:
-        """`listed` has all servers of a scope by name, also those that are away or have told nothing yet."""
+        """A table without URIs. See `build`."""
         self._named = {encode_server(it.server): it for it in listed}
         self._by_server = {it.server: it for it in listed}
         self._indexes: dict[ServerName, ListedUris] = {}
         self._serving = tuple(it for it in listed if it.serves)
-        self._denied = {normalize(uri): it.server for it in reversed(listed) for uri in it.denied}
+        self._denied: dict[str, ServerName] = {}
         self._by_scheme: dict[str, list[ServerUris]] = {}
         """By scheme: the servers that list a URI or a template of it."""
-        for it in listed:
-            schemes = dict.fromkeys(map(scheme, it.uris))
-            schemes.update((found, None) for each in it.templates if (found := scheme(each)))
-            for each in schemes:
-                self._by_scheme.setdefault(each, []).append(it)
         self._listing: dict[str, list[ServerUris]] = {}
         """By normal form, for URIs whose scheme several servers have: the servers that list the URI."""
-        shared = {name for name, several in self._by_scheme.items() if len(several) > 1}
-        normals = {uri: normalize(uri) for it in listed for uri in it.uris if scheme(uri) in shared}
-        for it in listed:
-            for normal in dict.fromkeys(normals[uri] for uri in it.uris if uri in normals):
-                self._listing.setdefault(normal, []).append(it)
         self._uris: dict[str, UriRoute] = {}
         self._templates: dict[str, UriRoute] = {}
         """The routes of templates, by the spelling that agents see."""
         self.agent_uris: dict[tuple[ServerName, str], str] = {}
         self.agent_templates: dict[tuple[ServerName, str], str] = {}
         """The rewritten templates: (server, its own spelling) to the spelling that agents see."""
-        for it in listed:
-            self._add_uris(it, normals)
-        sharing = {it.server for name in shared for it in self._by_scheme[name]}
-        sharing.update(server for server, _ in (*self.agent_uris, *self.agent_templates))
-        self._rewriting = {it.key: it.server for it in reversed(listed) if it.server in sharing}
+        self._rewriting: dict[PoolKey, ServerName] = {}
 
-    def _add_uris(self, it: ServerUris, normals: Mapping[str, str]) -> None:
-        for uri in it.uris:
-            shown = uri
-            collides = uri in normals and len(self._listing[normals[uri]]) > 1
-            if collides or self._reads_rewritten(uri):
-                shown = self.agent_uris[it.server, uri] = rewritten_uri(it.server, uri)
-            self._uris[shown] = UriRoute(it.key, it.server, uri, "listed")
-        for template in it.templates:
-            shown = template
-            found = scheme(template)
-            sharing = self._by_scheme[found] if found else self._serving
-            if len(sharing) > 1 or self._reads_rewritten(template):
-                shown = self.agent_templates[it.server, template] = rewritten_uri(it.server, template)
-            self._templates[shown] = UriRoute(it.key, it.server, template, "listed")
+    @classmethod
+    def build(cls, listed: Sequence[ServerUris]) -> "slices.Steps[UriTable]":
+        """Build the table. `listed` has all servers of a scope by name, also those that are away or have
+        told nothing yet.
+        """
+        table = cls(listed)
+
+        def add_denied(it: ServerUris, uri: str) -> int:
+            table._denied[it.normal(uri)] = it.server
+            return cost_units(uri)
+
+        for it in reversed(listed):
+            yield from slices.handle_each(it.denied, partial(add_denied, it))
+        shared = yield from table._find_listing(listed)
+        for it in listed:
+            yield from table._add_uris(it, shared)
+        sharing = {it.server for name in shared for it in table._by_scheme[name]}
+        for pairs in slices.batched((*table.agent_uris, *table.agent_templates)):
+            sharing.update(server for server, _ in pairs)
+            yield len(pairs) // 8
+        table._rewriting = {it.key: it.server for it in reversed(listed) if it.server in sharing}
+        for it in listed:
+            if not it.reads_all:
+                table._indexes[it.server] = yield from ListedUris.build(it.uris, it.templates, it.normal)
+        return table
+
+    def _find_listing(self, listed: Sequence[ServerUris]) -> slices.Steps[Set[str]]:
+        """Fill `_by_scheme` and `_listing`. Returns the schemes that several servers have."""
+        for it in listed:
+            schemes: dict[str, None] = {}
+            for some in slices.batched(it.uris):
+                schemes.update(dict.fromkeys(map(scheme, some)))
+                yield len(some) // 2
+            for some in slices.batched(it.templates):
+                schemes.update((found, None) for each in some if (found := scheme(each)))
+                yield len(some) // 2
+            for each in schemes:
+                self._by_scheme.setdefault(each, []).append(it)
+        shared = {name for name, several in self._by_scheme.items() if len(several) > 1}
+
+        def add_listing(it: ServerUris, uri: str) -> int:
+            if scheme(uri) not in shared:
+                return 1
+            listing = self._listing.setdefault(it.normal(uri), [])
+            if not listing or listing[-1] is not it:
+                listing.append(it)
+            return 1 + cost_units(uri)
+
+        for it in listed if shared else ():
+            yield from slices.handle_each(it.uris, partial(add_listing, it))
+        return shared
+
+    def _add_uris(self, it: ServerUris, shared: Set[str]) -> slices.Steps[None]:
+        for some in slices.batched(it.uris):
+            for uri in some:
+                shown = uri
+                collides = scheme(uri) in shared and len(self._listing[it.normal(uri)]) > 1
+                if collides or self._reads_rewritten(uri) or not _has_scheme(uri):
+                    shown = self.agent_uris[it.server, uri] = rewritten_uri(it.server, uri)
+                self._uris[shown] = UriRoute(it.key, it.server, uri, "listed")
+            yield 3 * len(some)
+        for some in slices.batched(it.templates):
+            for template in some:
+                shown = template
+                found = scheme(template)
+                sharing = self._by_scheme[found] if found else self._serving
+                if len(sharing) > 1 or self._reads_rewritten(template):
+                    shown = self.agent_templates[it.server, template] = rewritten_uri(it.server, template)
+                self._templates[shown] = UriRoute(it.key, it.server, template, "listed")
+            yield 3 * len(some)
 
     def _reads_rewritten(self, uri: str) -> bool:
         found = _rewritten(uri)
@@ -161,7 +210,9 @@ class UriTable:
         found = self._indexes.get(server)
         if found is None:
             it = self._by_server.get(server)
-            found = NOTHING_LISTED if it is None else ListedUris(it.uris, it.templates)
+            found = NOTHING_LISTED
+            if it is not None:
+                found = slices.run_all_slices(ListedUris.build(it.uris, it.templates, it.normal))
             self._indexes[server] = found
         return found
 

@@ -24,6 +24,7 @@ from carpool_broker.core.registry.approvals import HeldReason
 from carpool_broker.core.registry.builtin_tools import BuiltinTool
 from carpool_broker.core.registry.names import DeniedName, NameTable
 from carpool_broker.core.registry.pool_catalog import (
+    MAX_ANNOTATED_BYTES,
     UnverifiedTool,
     ViewPrompt,
     ViewResource,
@@ -31,6 +32,8 @@ from carpool_broker.core.registry.pool_catalog import (
     as_unverified,
 )
 from carpool_broker.core.registry.uris import UnroutableUri, UriRoute, UriTable
+from carpool_protocol.carrier.streams import ANNOTATED_TOOLS
+from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.ids import PoolKey, RawJson, ServerName
 from carpool_protocol.link.messages import Feature
 from carpool_protocol.wire.content import change_members, text_of
@@ -56,6 +59,8 @@ __all__ = [  # what a view is asked for and answers
 ]
 
 
+ANNOTATED_PAGE_BYTES: Final = 4 * MAX_ANNOTATED_BYTES
+"""The HTTP door reads a page in one step, while its other clients wait."""
 NO_BUILTIN_TOOLS: Final[Mapping[str, BuiltinTool]] = MappingProxyType({})
 
 _PLACE: Final[dict[Family, int]] = {family: place for place, family in enumerate(FAMILIES)}
@@ -88,8 +93,12 @@ class View:
     """What the sessions of one scope see."""
 
     __slots__ = (
+        "_absent",
+        "_annotated",
         "_by_name",
         "_features",
+        "_known_pools",
+        "_places",
         "_pools_untold",
         "builtin_tools",
         "dropped_tools",
@@ -118,6 +127,7 @@ class View:
             ListVersions[ViewResource],
         ],
         tools: tuple[ViewTool, ...],
+        callable_tools: Mapping[str, ViewTool],
         tool_names: NameTable[ViewTool],
         prompt_names: NameTable[ViewPrompt],
         uris: UriTable,
@@ -164,14 +174,18 @@ class View:
         """
         self.builtin_tools = own
         """carpool's own tools that are listed, by name."""
-        by_name = tool_names.by_name
-        if held or untold:
-            by_name = {
-                name: tool
-                for name, tool in by_name.items()
-                if (tool.server, tool.tool) not in held and tool.key not in untold
-            }
-        self._by_name: Mapping[str, ViewTool | BuiltinTool] = {**by_name, **own} if own else by_name
+        self._by_name: Mapping[str, ViewTool | BuiltinTool] = (
+            {**callable_tools, **own} if own else callable_tools
+        )
+        # Made on first use, because most views are never asked for a name that they do not have.
+        self._annotated: ListVersions[ViewTool | BuiltinTool] | None = None
+        """The list of those tools that tell arguments in headers."""
+        self._absent: frozenset[PoolKey] | None = None
+        """The pools without a told catalog."""
+        self._known_pools: dict[str, frozenset[PoolKey]] = {}
+        """By family: the pools of all names."""
+        self._places: Mapping[str, list[tuple[int, ScopeEntry]]] = {}
+        """The entries by server, and at `""` those without a prefix. Each with its place in the scope."""
 
     # --- lists ---------------------------------------------------------------------------------------------
 
@@ -186,8 +200,18 @@ class View:
     def page(self, family: Family, cursor: str | None, version: str = NEWEST) -> ListPage | BadCursor:
         """Return one page, for agents of this protocol version, of the list that `cursor` belongs to."""
         if family == "tools":
+            if cursor is not None and cursor.startswith(ANNOTATED_TOOLS):
+                return self._annotated_page(cursor)
             return self.lists[0].page(cursor, tool_edit(version))
         return self.lists[_PLACE[family]].page(cursor)
+
+    def _annotated_page(self, cursor: str) -> ListPage | BadCursor:
+        tools = self._annotated
+        if tools is None:
+            entries = self.lists[0].present.entries
+            found = tuple(each for each in entries if isinstance(each, ViewTool) and each.is_annotated)
+            tools = self._annotated = self.lists[0].selected(found, ANNOTATED_TOOLS, ANNOTATED_PAGE_BYTES)
+        return tools.page(None if cursor == ANNOTATED_TOOLS else cursor)
 
     @property
     def prompts(self) -> tuple[ViewPrompt, ...]:
@@ -239,6 +263,12 @@ class View:
         """Return the prompt that `spelling` means."""
         return self.prompt_names.resolve(spelling)
 
+    def similar_names(self, method: str, spelling: str) -> tuple[str, ...]:
+        """Return names that are similar to one that no tool has, or no prompt for other methods than
+        `tools/call`. Takes a millisecond or more.
+        """
+        return (self.tool_names if method == TOOLS_CALL else self.prompt_names).similar_names(spelling)
+
     def possible_pools(
         self, spelling: str, family: Literal["tools", "prompts"] = "tools"
     ) -> tuple[PoolKey, ...]:
@@ -247,18 +277,23 @@ class View:
         says for which catalogs an unknown name should wait before it is refused, and which absent server is
         meant.
         """
-        waiting = self.unknown_pools | self.hidden_pools | self.unconfirmed
+        waiting = self._absent
+        if waiting is None:
+            waiting = self._absent = self.unknown_pools | self.hidden_pools | self.unconfirmed
         if not waiting:
             return ()
-        table = self.tool_names if family == "tools" else self.prompt_names
-        known = {found.key for found in table.by_name.values()}
+        known = self._known_pools.get(family)
+        if known is None:
+            table = self.tool_names if family == "tools" else self.prompt_names
+            known = self._known_pools[family] = frozenset(it.key for it in table.by_name.values())
         readers = self.scope.name_prefixes.servers_of(spelling)
+        if not self._places:
+            self._places = _places_of(self.scope)
+        found = sorted({place for server in readers or ("",) for place in self._places.get(server, ())})
         return tuple(
             entry.key
-            for entry in self.scope.servers
-            if entry.key in waiting
-            and (entry.key in self.unconfirmed or entry.key not in known)
-            and (entry.server in readers if readers else entry.prefix == "")
+            for _, entry in found
+            if entry.key in waiting and (entry.key in self.unconfirmed or entry.key not in known)
         )
 
     # --- URIs ----------------------------------------------------------------------------------------------
@@ -349,3 +384,14 @@ class View:
                 return CompletionTarget(route.key, route.server, ref)
             case _:
                 return BadReference("a ref is a ref/prompt or a ref/resource")
+
+
+def _places_of(scope: Scope) -> dict[str, list[tuple[int, ScopeEntry]]]:
+    """See `View._places`."""
+    found: dict[str, list[tuple[int, ScopeEntry]]] = {}
+    for place in enumerate(scope.servers):
+        entry = place[1]
+        found.setdefault(entry.server, []).append(place)
+        if entry.prefix == "":
+            found.setdefault("", []).append(place)
+    return found

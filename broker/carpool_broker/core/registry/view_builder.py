@@ -11,9 +11,9 @@ Knows nothing of: who holds a view, who is told that it changed, how catalogs co
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import islice
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -34,13 +34,16 @@ from carpool_broker.core.registry.names import NameTable
 from carpool_broker.core.registry.pool_catalog import PoolCatalog, ViewPrompt, ViewResource, ViewTool
 from carpool_broker.core.registry.uris import ServerUris, UriTable
 from carpool_broker.core.registry.view import NO_BUILTIN_TOOLS, View
-from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.ids import PoolKey, RawJson, ServerName
 from carpool_protocol.link.messages import Feature
 from carpool_protocol.machine import slices
 from carpool_protocol.wire.capabilities import ALL_FEATURES
 from carpool_protocol.wire.tool_name_resolver import Tool
+from carpool_protocol.wire.uri_normalization import cost_units, normalize
 
 _URI_FAMILIES: Final[tuple[Family, ...]] = ("resources", "templates")
+_RIGHT_UNITS: Final = 4
+"""The cost to tell if a scope permits one offer. That of a URI depends on it, see `permitted_uris`."""
 ALL_FAMILIES: Final = frozenset(FAMILIES)
 
 _LIST_CHANGED: Final[dict[Feature, Feature]] = {
@@ -92,11 +95,12 @@ def make_view(
     former: View | None,
     *,
     touched: frozenset[Family],
+    names_stand: bool = False,
     paging: Paging,
     next_version: Callable[[], int],
 ) -> slices.Steps[View]:
     """Make the view of `scope`, in slices because it may have very many tools. `touched` has the families in
-    which anything can differ from `former`.
+    which anything can differ from `former`. `names_stand`: the names and URIs of `former` still hold.
     """
     shelves = stock.shelves
     hidden = stock.hidden
@@ -114,24 +118,39 @@ def make_view(
             entries, next_version(), starts
         )
 
-    def listed(family: Family, before: ListVersions[K] | None, offered: Iterable[K]) -> ListVersions[K]:
-        return versioned(family, before, tuple(it for it in offered if it.key not in hidden))
+    def listed(
+        family: Family, before: ListVersions[K] | None, offered: Sequence[K]
+    ) -> slices.Steps[ListVersions[K]]:
+        there: list[K] = []
+        for some in slices.batched(offered):
+            there += [it for it in some if it.key not in hidden]
+            yield len(some) // 8
+        entries = tuple(there)
+        starts = yield from page_starts(family, entries, paging)
+        yield len(entries) // 8
+        return versioned(family, before, entries, starts)
 
-    held: Mapping[Tool, HeldReason] = held_tools(known, scope, stock)
+    held: Mapping[Tool, HeldReason] = yield from held_tools(known, scope, stock)
     if former is not None and former.held_tools == held:
         held = former.held_tools
+    standing = former if names_stand else None
     if former is None or "tools" in touched:
-        tool_names = yield from tool_table(scope, known, held)
-        own: Mapping[str, BuiltinTool] = builtin_tools(
-            tool_names.by_name, search=scope.search, resources=scope.resource_tools
-        )
+        own: Mapping[str, BuiltinTool]
+        if standing is None:
+            tool_names = yield from tool_table(scope, known, held)
+            own = builtin_tools(tool_names.by_name, search=scope.search, resources=scope.resource_tools)
+        else:
+            tool_names, own = standing.tool_names, standing.builtin_tools
         yield len(tool_names.by_name) // 2
-        there = [
-            it
-            for it in tool_names.by_name.values()
-            if (it.key not in hidden or it.key in stock.by_file) and (it.server, it.tool) not in held
-        ]
-        tools = tuple(there if scope.search else limit_tools(scope, there))
+        there: list[ViewTool] = []
+        for some in slices.batched(tuple(tool_names.by_name.values())):
+            there += [
+                it
+                for it in some
+                if (it.key not in hidden or it.key in stock.by_file) and (it.server, it.tool) not in held
+            ]
+            yield len(some) // 4
+        tools = tuple(there if scope.search else (yield from limit_tools(scope, there)))
         left_out = len(there) - len(tools)
         if former is not None and former.tools == tools:
             tools = former.tools
@@ -150,27 +169,33 @@ def make_view(
         )
         left_out = former.dropped_tools
     if former is None or "prompts" in touched:
-        prompt_names = yield from prompt_table(scope, known)
-        prompts = listed(
-            "prompts", None if former is None else former.lists[1], prompt_names.by_name.values()
+        prompt_names = (yield from prompt_table(scope, known)) if standing is None else standing.prompt_names
+        prompts = yield from listed(
+            "prompts", None if former is None else former.lists[1], tuple(prompt_names.by_name.values())
         )
     else:
         prompt_names, prompts = former.prompt_names, former.lists[1]
     if former is None or touched & {"resources", "templates"}:
-        uris = uri_table(scope, shelves)
-        resources = listed(
-            "resources", None if former is None else former.lists[2], list_resources(scope, known, uris)
+        permitted = yield from permitted_uris(scope, shelves)
+        uris = (yield from uri_table(scope, shelves, permitted)) if standing is None else standing.uris
+        shown_resources = yield from list_resources(known, permitted, uris)
+        resources = yield from listed(
+            "resources", None if former is None else former.lists[2], shown_resources
         )
-        templates = listed(
-            "templates", None if former is None else former.lists[3], list_templates(scope, known, uris)
+        shown_templates = yield from list_templates(known, permitted, uris)
+        templates = yield from listed(
+            "templates", None if former is None else former.lists[3], shown_templates
         )
     else:
         uris, resources, templates = former.uris, former.lists[2], former.lists[3]
     keys = frozenset(entry.key for entry in scope.servers)
+    untold = frozenset(it.key for it in scope.servers if it.pin and it.key in stock.hearsay)
+    callable_tools = yield from find_callable_tools(tool_names, held, untold)
     return View(
         scope,
         lists=(tool_list, prompts, resources, templates),
         tools=tools,
+        callable_tools=callable_tools,
         own=own or NO_BUILTIN_TOOLS,
         tool_names=tool_names,
         prompt_names=prompt_names,
@@ -179,7 +204,7 @@ def make_view(
         away=keys.intersection(hidden),
         hearsay=keys & stock.hearsay,
         held=held,
-        untold=frozenset(it.key for it in scope.servers if it.pin and it.key in stock.hearsay),
+        untold=untold,
         instructions=scope_instructions(scope, known, hidden, held),
         features=scope_features(scope, stock),
         left_out=left_out,
@@ -192,17 +217,19 @@ def known_catalogs(scope: Scope, shelves: Mapping[PoolKey, PoolCatalog]) -> Know
     return [(it, shelves[it.key]) for it in entries if it.key in shelves]
 
 
-def held_tools(known_catalogs: KnownCatalogs, scope: Scope, stock: ViewSources) -> dict[Tool, HeldReason]:
+def held_tools(
+    known_catalogs: KnownCatalogs, scope: Scope, stock: ViewSources
+) -> slices.Steps[dict[Tool, HeldReason]]:
     """Return the tools that the scope would let through and that are not approved; also instructions."""
-    if not stock.held:
-        return {}
-    return {
-        (entry.server, name): why
-        for entry, _ in known_catalogs
-        if entry.pin
-        for name, why in stock.held.get(entry.key, {}).items()
-        if name == INSTRUCTIONS or scope.permits("tool", entry, name)
-    }
+    found: dict[Tool, HeldReason] = {}
+    for entry, _ in known_catalogs:
+        held = stock.held.get(entry.key) if entry.pin else None
+        for some in slices.batched(tuple(held.items()) if held else ()):
+            for name, why in some:
+                if name == INSTRUCTIONS or scope.permits("tool", entry, name):
+                    found[entry.server, name] = why
+            yield _RIGHT_UNITS * len(some)
+    return found
 
 
 def tool_table(
@@ -218,12 +245,12 @@ def tool_table(
             allowed += [(entry.server, name) for name in sorted(pool_catalog.offers["tools"])]
             yield len(pool_catalog.offers["tools"]) // 2
             continue
-        for at, name in enumerate(sorted(pool_catalog.offers["tools"]), 1):
-            if not at % slices.STEP_ENTRIES:
-                yield 4 * slices.STEP_ENTRIES
-            tool = (entry.server, name)
-            through = scope.permits("tool", entry, name) and held.get(tool, "changed") == "changed"
-            (allowed if through else denied).append(tool)
+        for some in slices.batched(sorted(pool_catalog.offers["tools"])):
+            for name in some:
+                tool = (entry.server, name)
+                through = scope.permits("tool", entry, name) and held.get(tool, "changed") == "changed"
+                (allowed if through else denied).append(tool)
+            yield _RIGHT_UNITS * len(some)
     by_server = {entry.server: (entry, pool_catalog) for entry, pool_catalog in known_catalogs}
 
     def make(tool: Tool, qualified: str) -> ViewTool:
@@ -233,19 +260,40 @@ def tool_table(
     return (yield from NameTable.build(scope, allowed, denied, make, tools=True))
 
 
-def limit_tools(scope: Scope, tools: Iterable[ViewTool]) -> Iterable[ViewTool]:
+def find_callable_tools(
+    tool_names: NameTable[ViewTool], held: Mapping[Tool, HeldReason], untold: frozenset[PoolKey]
+) -> slices.Steps[Mapping[str, ViewTool]]:
+    """Return the tools that may be called by their qualified names: all but those that are held, and those of
+    pinned servers that have not told their catalogs.
+    """
+    if not held and not untold:
+        return tool_names.by_name
+    found: dict[str, ViewTool] = {}
+    for some in slices.batched(tuple(tool_names.by_name.items())):
+        found.update(
+            (name, tool)
+            for name, tool in some
+            if (tool.server, tool.tool) not in held and tool.key not in untold
+        )
+        yield len(some) // 2
+    return found
+
+
+def limit_tools(scope: Scope, tools: Sequence[ViewTool]) -> slices.Steps[Sequence[ViewTool]]:
     """Return the tools that `max_tools` of each server and of the scope leaves: the first ones
     of the list.
     """
     most = {entry.server: entry.max_tools for entry in scope.servers if entry.max_tools is not None}
     if not most:
-        return tools if scope.max_tools is None else islice(tools, scope.max_tools)
+        return tools[: scope.max_tools]
     seen: Counter[ServerName] = Counter()
     kept: list[ViewTool] = []
-    for tool in tools:
-        seen[tool.server] += 1
-        if seen[tool.server] <= most.get(tool.server, seen[tool.server]):
-            kept.append(tool)
+    for some in slices.batched(tools):
+        for tool in some:
+            seen[tool.server] += 1
+            if seen[tool.server] <= most.get(tool.server, seen[tool.server]):
+                kept.append(tool)
+        yield len(some) // 2
     return kept[: scope.max_tools]
 
 
@@ -256,71 +304,119 @@ def prompt_table(scope: Scope, known_catalogs: KnownCatalogs) -> slices.Steps[Na
     allowed: list[Tool] = []
     denied: list[Tool] = []
     for entry, pool_catalog in known_catalogs:
-        for name in sorted(pool_catalog.offers["prompts"]):
-            (allowed if scope.permits("prompt", entry, name) else denied).append((entry.server, name))
+        for some in slices.batched(sorted(pool_catalog.offers["prompts"])):
+            for name in some:
+                (allowed if scope.permits("prompt", entry, name) else denied).append((entry.server, name))
+            yield _RIGHT_UNITS * len(some)
     by_server = {entry.server: (entry, pool_catalog) for entry, pool_catalog in known_catalogs}
 
     def make(prompt: Tool, qualified: str) -> ViewPrompt:
         entry, pool_catalog = by_server[prompt[0]]
         return pool_catalog.view_prompt(entry, prompt[1], qualified)
 
-    return (yield from NameTable.build(scope, allowed, denied, make, tools=False))
+    def units(prompt: ViewPrompt) -> int:
+        return _rewrite_units(prompt.definition)
+
+    return (yield from NameTable.build(scope, allowed, denied, make, tools=False, units=units))
 
 
-def uri_table(scope: Scope, shelves: Mapping[PoolKey, PoolCatalog]) -> UriTable:
+def _rewrite_units(definition: RawJson) -> int:
+    """The cost of putting another name or URI into a definition."""
+    return 8 + len(definition) // 40
+
+
+class PermittedUris(NamedTuple):
+    """URIs or templates that one server lists, in the order of lists."""
+
+    allowed: tuple[str, ...]
+    denied: tuple[str, ...]
+    """Those that the scope keeps back."""
+
+
+_Permitted = Mapping[tuple[ServerName, Family], PermittedUris]
+
+
+def permitted_uris(scope: Scope, shelves: Mapping[PoolKey, PoolCatalog]) -> slices.Steps[_Permitted]:
+    """Return what each server lists and the scope lets through or keeps back."""
+    found: dict[tuple[ServerName, Family], PermittedUris] = {}
+    rules = len(scope.rights.allow) + len(scope.rights.deny)
+
+    def permit(entry: ScopeEntry, allowed: list[str], denied: list[str], uri: str) -> int:
+        (allowed if scope.permits("resource", entry, uri) else denied).append(uri)
+        return _RIGHT_UNITS * (cost_units(uri) + rules)
+
+    for entry in scope.servers:
+        pool_catalog = shelves.get(entry.key)
+        reads_all = pool_catalog is None or scope.reads_all(entry)
+        for family in _URI_FAMILIES:
+            offered = () if pool_catalog is None else tuple(sorted(pool_catalog.offers[family]))
+            yield len(offered) // 4
+            if reads_all:
+                found[entry.server, family] = PermittedUris(offered, ())
+                continue
+            allowed: list[str] = []
+            denied: list[str] = []
+            yield from slices.handle_each(offered, partial(permit, entry, allowed, denied))
+            found[entry.server, family] = PermittedUris(tuple(allowed), tuple(denied))
+    return found
+
+
+def uri_table(
+    scope: Scope, shelves: Mapping[PoolKey, PoolCatalog], permitted: _Permitted
+) -> slices.Steps[UriTable]:
     """Return the table of URIs that the scope lets through."""
-    return UriTable(
-        [
+    listed: list[ServerUris] = []
+    for entry in sorted(scope.servers, key=lambda entry: entry.server):
+        pool_catalog = shelves.get(entry.key)
+        resources, templates = (permitted[entry.server, family] for family in _URI_FAMILIES)
+        serves = pool_catalog is not None and pool_catalog.serves_resources
+        listed.append(
             ServerUris(
                 entry.server,
                 entry.key,
-                _permitted_uris(scope, entry, pool_catalog, "resources"),
-                _permitted_uris(scope, entry, pool_catalog, "templates"),
-                serves=pool_catalog is not None
-                and pool_catalog.serves_resources
-                and scope.may_permit("resource", entry),
-                denied=tuple(
-                    uri
-                    for it in _URI_FAMILIES
-                    for uri in _permitted_uris(scope, entry, pool_catalog, it, denied=True)
-                ),
+                resources.allowed,
+                templates.allowed,
+                serves=serves and scope.may_permit("resource", entry),
+                denied=(*resources.denied, *templates.denied),
+                normal=normalize if pool_catalog is None else pool_catalog.normal_uri,
+                reads_all=scope.reads_all(entry),
             )
-            for entry in sorted(scope.servers, key=lambda entry: entry.server)
-            for pool_catalog in (shelves.get(entry.key),)
-        ]
-    )
+        )
+    return (yield from UriTable.build(listed))
 
 
-def list_resources(scope: Scope, known_catalogs: KnownCatalogs, uris: UriTable) -> list[ViewResource]:
+def list_resources(
+    known_catalogs: KnownCatalogs, permitted: _Permitted, uris: UriTable
+) -> slices.Steps[list[ViewResource]]:
     """Return all resources that the scope lets through, as agents see them."""
-    shown = uris.agent_uris
-    return [
-        pool_catalog.view_resource("resources", it, uri, shown.get((it.server, uri), uri))
-        for it, pool_catalog in known_catalogs
-        for uri in _permitted_uris(scope, it, pool_catalog, "resources")
-    ]
+    return _as_shown("resources", known_catalogs, permitted, uris.agent_uris)
 
 
-def list_templates(scope: Scope, known_catalogs: KnownCatalogs, uris: UriTable) -> list[ViewResource]:
+def list_templates(
+    known_catalogs: KnownCatalogs, permitted: _Permitted, uris: UriTable
+) -> slices.Steps[list[ViewResource]]:
     """Return all resource templates that the scope lets through, as agents see them."""
-    shown = uris.agent_templates
-    return [
-        pool_catalog.view_resource("templates", it, template, shown.get((it.server, template), template))
-        for it, pool_catalog in known_catalogs
-        for template in _permitted_uris(scope, it, pool_catalog, "templates")
-    ]
+    return _as_shown("templates", known_catalogs, permitted, uris.agent_templates)
 
 
-def _permitted_uris(
-    scope: Scope, entry: ScopeEntry, pool_catalog: PoolCatalog | None, family: Family, *, denied: bool = False
-) -> tuple[str, ...]:
-    """Return what the server lists and the scope lets through or keeps back, in the order of lists."""
-    if pool_catalog is None or (denied and scope.rights.are_all):
-        return ()
-    offered = sorted(pool_catalog.offers[family])
-    if scope.rights.are_all:
-        return tuple(offered)
-    return tuple(uri for uri in offered if scope.permits("resource", entry, uri) is not denied)
+def _as_shown(
+    family: Family,
+    known_catalogs: KnownCatalogs,
+    permitted: _Permitted,
+    rewritten: Mapping[tuple[ServerName, str], str],
+) -> slices.Steps[list[ViewResource]]:
+    found: list[ViewResource] = []
+
+    def show(entry: ScopeEntry, pool_catalog: PoolCatalog, uri: str) -> int:
+        shown = rewritten.get((entry.server, uri), uri)
+        resource = pool_catalog.view_resource(family, entry, uri, shown)
+        found.append(resource)
+        return 2 if shown is uri else _rewrite_units(resource.definition)
+
+    for it, pool_catalog in known_catalogs:
+        uris = permitted[it.server, family].allowed
+        yield from slices.handle_each(uris, partial(show, it, pool_catalog))
+    return found
 
 
 def scope_features(scope: Scope, stock: ViewSources) -> frozenset[Feature]:

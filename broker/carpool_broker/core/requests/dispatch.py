@@ -18,6 +18,8 @@ from carpool_broker.core.calls.call_table import CallTable
 from carpool_broker.core.calls.input_required import ParkedCalls
 from carpool_broker.core.calls.tasks import AgentTasks
 from carpool_broker.core.configuration.session_views import FAILING_STATES, RETRIED_STATES, SessionViews
+from carpool_broker.core.limits.guess_budget import GuessBudget
+from carpool_broker.core.limits.memory_budgets import SubscriptionBudget
 from carpool_broker.core.model.answers import RESOURCES_READ, error_reply, is_cacheable
 from carpool_broker.core.model.effects import AnyEffect
 from carpool_broker.core.model.events import (
@@ -38,6 +40,7 @@ from carpool_broker.core.registry.request_target import (
     error_subject,
     find_target,
     is_stable,
+    with_similar_names,
 )
 from carpool_broker.core.registry.view import BuiltinTool, View, ViewTool
 from carpool_broker.core.requests.builtin_calls import BuiltinToolCalls
@@ -66,6 +69,10 @@ DISCOVER_WAIT_S: Final = 2.0
 """The official SDKs give a server 10 s to answer before they take it for one of the handshake era."""
 
 CATALOG_MISSING: Final = "It has not told yet what it offers: it may still be starting."
+CATALOG_MISSING_BECAUSE: Final = "It has not told yet what it offers."
+"""The same before the reason that the supervisor has told."""
+MAY_HAVE_URI: Final = "No server lists this URI. This one may have it, and has not told what it offers."
+"""Before the reason why a server fails, for a URI that names no server."""
 PINNED_NOT_TOLD: Final = "Its tools are pinned, and it has not told yet what they are now."
 
 
@@ -92,12 +99,14 @@ class RequestDispatch:
         self._call_table = call_table
         self._parked = parked
         self._emit = out
+        self.subscription_budget = SubscriptionBudget()
         self.subscriptions = SubscriptionTable(
             lambda session: sessions[session].scope,
             lambda session, entry, uri: (
                 sessions[session].scope.rights.are_all
                 or session_views.view_of(sessions[session]).still_readable(entry, uri)
             ),
+            lambda session, size_bytes: self.subscription_budget.count(sessions[session], size_bytes),
         )
         self.list_freshness = ListFreshness(registry, out)
         self.tasks = AgentTasks(
@@ -112,11 +121,19 @@ class RequestDispatch:
             session_views,
             self.subscriptions,
             out,
+            budget=self.subscription_budget,
             tell=call_table.unread.drop_repeated_update,
         )
         self.listen_streams = ListenStreams(
-            sessions, session_views, self.subscriptions, self.subscribe, out, tasks=self.tasks
+            sessions,
+            session_views,
+            self.subscriptions,
+            self.subscribe,
+            out,
+            budget=self.subscription_budget,
+            tasks=self.tasks,
         )
+        self.guess_budget = GuessBudget()
         self.list_wait_s = list_wait_s
         """The longest time that a request waits for a catalog."""
         self.deferred = DeferredRequests(timers)
@@ -290,9 +307,11 @@ class RequestDispatch:
 
     def _answer_from_cache(self, open_call: OpenCall, view: View, now: float) -> bool:
         """Answer a read of a resource from the cache, if the server has permitted that. Returns False if it
-        cannot.
+        cannot, or if the agent leaves so much unread that its calls wait.
         """
         hooks = self._call_table.hook_points
+        if self._call_table.unread.is_behind(open_call.session):
+            return False
         if not is_cacheable(open_call) or (hooks is not None and hooks.concerns(open_call)):
             return False
         current = self._call_table.resource_cache.find(
@@ -338,12 +357,17 @@ class RequestDispatch:
                     open_call.server = next(entry.server for entry in view.scope.servers if entry.key == key)
                     if state.state in RETRIED_STATES:
                         self._emit(DiscoverCatalog(key))
-                    self._call_table.fail(open_call, *self._session_views.pool_refusal(state, now))
+                    fault, why, retry_after_s = self._session_views.pool_refusal(state, now)
+                    detail = why if found.name else f"{MAY_HAVE_URI} {why}".rstrip()
+                    self._call_table.fail(open_call, fault, detail, retry_after_s)
                     return
             if found.name and found.suspects:
                 servers = [entry.server for entry in view.scope.servers if entry.key in found.suspects]
                 open_call.server = max(servers, key=len)  # the name that says the most
-                self._call_table.fail(open_call, "unavailable", CATALOG_MISSING, retry_after_s=1.0)
+                states = [self._session_views.states.get(key) for key in found.suspects]
+                whys = [each.reason for each in states if each is not None and each.state == "starting"]
+                why = next((f"{CATALOG_MISSING_BECAUSE} {each}" for each in whys if each), CATALOG_MISSING)
+                self._call_table.fail(open_call, "unavailable", why, retry_after_s=1.0)
                 return
             absent = self._session_views.unprefixed_server(open_call.session) if found.name else None
         if absent is not None:
@@ -354,7 +378,12 @@ class RequestDispatch:
             self._call_table.fail(open_call, "unknown_method")  # what is not announced is not served
             return
         open_call.server, open_call.target = ServerName(found.server), found.subject
-        self._call_table.fail(open_call, found.fault, found.detail)
+        detail = found.detail
+        if found.name and self.guess_budget.take(open_call.session, now):
+            detail = with_similar_names(view, asked.method, found)
+        is_missing = bool(found.name) or found.fault == "unknown_resource"
+        broken = self._session_views.broken_files(open_call.session) if is_missing else ""
+        self._call_table.fail(open_call, found.fault, " ".join(filter(None, (detail, broken))))
 
     def request_cancelled(self, session: Session, event: RequestCancelled, now: float) -> None:
         """The agent no longer wants the answer to one of its requests."""
@@ -416,22 +445,28 @@ class RequestDispatch:
     def catalogs_changed(self, now: float) -> None:
         """Catalogs, pool states or roots have changed: retry the waiting requests."""
         if self._waiting:
-            for deferred in self.deferred.all():
-                if self._retry(deferred, now, patient=True):
-                    self.deferred.remove(deferred.session.id, deferred.id)
+            with self._session_views.sharing_findings():
+                for deferred in self.deferred.all():
+                    if self._retry(deferred, now, patient=True):
+                        self.deferred.remove(deferred.session.id, deferred.id)
         self.subscribe.catalogs_changed()
 
     def time_out(self, which: Iterable[tuple[SessionId, RawJson]], now: float) -> None:
         """The deadline of these requests has passed: answer them from the catalogs that are known."""
         late = self.deferred.take(which)
         rootless = self._roots_wait_expired({deferred.session.id for deferred in late})
-        for deferred in late:
-            session = deferred.session
-            patient = session.id in rootless
-            if not patient and not isinstance(deferred.request, DiscoverRequested):
-                self._session_views.slow |= self._session_views.view_of(session).unknown_pools
-            if not self._retry(deferred, now, patient=patient):
-                self._wait(deferred, now)
+        views = {
+            self._session_views.view_of(deferred.session)
+            for deferred in late
+            if deferred.session.id not in rootless and not isinstance(deferred.request, DiscoverRequested)
+        }
+        for view in views:
+            self._session_views.slow |= view.unknown_pools
+        with self._session_views.sharing_findings():
+            for deferred in late:
+                patient = deferred.session.id in rootless
+                if not self._retry(deferred, now, patient=patient):
+                    self._wait(deferred, now)
 
     def _roots_wait_expired(self, waited: set[SessionId]) -> set[SessionId]:
         """Give up waiting for the roots of these agents. Their requests go on with what is known, and may
@@ -469,6 +504,7 @@ class RequestDispatch:
         self.tasks.session_closed(session)
         self.subscribe.session_closed(session)
         self.subscriptions.session_closed(session.id)
+        self.subscription_budget.session_closed(session)
 
     def refuse_queued(self) -> None:
         """Refuse the deferred calls that no carrier sends again: no call is sent any more."""
@@ -497,6 +533,7 @@ class RequestDispatch:
     def check(self) -> None:
         """Assert every invariant."""
         self.subscriptions.check(self._sessions)
+        self.subscription_budget.check(self._sessions.values())
         self.deferred.check(self._sessions)
         self.subscribe.check()
         self.listen_streams.check()

@@ -26,6 +26,7 @@ from carpool_broker.core.model.pagination import FAMILIES, BadCursor, Family
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.registry.view import View
 from carpool_broker.core.requests.list_freshness import ListFreshness
+from carpool_protocol.carrier.streams import ANNOTATED_TOOLS
 from carpool_protocol.link.messages import Feature
 from carpool_protocol.wire.capabilities import FEATURES
 from carpool_protocol.wire.downgrade import STATELESS
@@ -70,7 +71,7 @@ class ListRequests:
         """Answer a page of a list, or `server/discover`. False: it must wait for catalogs that are still to
         come, which only happens if `patient` and never to later pages.
         """
-        if isinstance(event, DiscoverRequested) or event.cursor is None:
+        if isinstance(event, DiscoverRequested) or event.cursor in {None, ANNOTATED_TOOLS}:
             view = self._session_views.view_of(session)
             if patient and self._session_views.has_pending_servers(session, view):
                 return False

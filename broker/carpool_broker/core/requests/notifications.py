@@ -1,23 +1,25 @@
 """Who hears of what servers say outside answers: log messages, changes of resources, changes of lists.
 
 Owns that a message reaches whoever wants it, on the request or the listen it belongs to, and nobody else. A
-request of the stateless era that names no level hears none. A list that changed is told once to an agent of
-the handshake era that holds it (it lists again or does not care), and each time to whoever listens. What one
-event changes and changes back is no change for who holds the list: it is told of after all that.
+request of the stateless era that names no level hears none. An agent of the handshake era is told once that a
+list has changed, until it lists again; an agent with an open listen is told of each change. Agents are told
+after the whole event, so a change that the same event takes back is not told. Servers that start together
+list one after the other: the broker gathers these changes and tells them as one.
 
 Knows nothing of: what is wanted (`subscription_table`, `listen_streams`), which instance said it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
 
 from carpool_broker.core.calls.call_table import CallTable
-from carpool_broker.core.calls.lost_state import pools_of
 from carpool_broker.core.configuration.session_views import SessionViews
 from carpool_broker.core.model.effects import AnyEffect, SendListChanged, SendLog, SendResourceUpdated
 from carpool_broker.core.model.events import ListNotification
-from carpool_broker.core.model.pagination import Family, Listable
-from carpool_broker.core.model.scope import Scope
+from carpool_broker.core.model.pagination import Family, ListComparison
+from carpool_broker.core.model.scope import Scope, pools_of
 from carpool_broker.core.model.session import Session
+from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_broker.core.registry.registry import ChangedLists
 from carpool_broker.core.requests.dispatch import RequestDispatch
 from carpool_broker.core.requests.lists import notification_of
@@ -25,6 +27,13 @@ from carpool_broker.core.subscriptions.subscription_table import rank
 from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.link.messages import LogForSession, ResourceChanged
 from carpool_protocol.wire.jsonrpc import quote
+
+GATHER_QUIET_S: Final = 2.0
+"""Gathered changes are told once no server has told its first list for so long."""
+GATHER_S: Final = 10.0
+"""No change is gathered for longer."""
+GATHERED: Final = "gathered"
+"""The key of the timer after which gathered changes are told."""
 
 
 class Notifications:
@@ -37,6 +46,8 @@ class Notifications:
         call_table: CallTable,
         requests: RequestDispatch,
         out: Callable[[AnyEffect], None],
+        *,
+        timers: BrokerTimers,
     ) -> None:
         self._sessions = sessions
         self._session_views = session_views
@@ -47,6 +58,10 @@ class Notifications:
         self._emit = out
         self.changed: dict[SessionId, set[ListNotification]] = {}
         """The sessions that may hold lists that have changed, and which lists."""
+        self._timers = timers
+        self.gathered: dict[SessionId, set[ListNotification]] = {}
+        """The same for changes that are told later, because more servers are starting."""
+        self._gathering_since = 0.0
 
     def log_received(self, event: LogForSession) -> None:
         """A server has sent a log message, about one call or about some calls of a session."""
@@ -95,6 +110,12 @@ class Notifications:
     def lists_changed(self, session: Session, families: Iterable[Family]) -> None:
         """These lists of the session have changed."""
         notices = {notification_of(family) for family in families}
+        if notices and session.id in self.gathered:
+            self.gathered[session.id] |= notices
+        else:
+            self._lists_changed(session, notices)
+
+    def _lists_changed(self, session: Session, notices: Collection[ListNotification]) -> None:
         if notices and session.listed:
             self.changed.setdefault(session.id, set()).update(notices)
         if session.listens:
@@ -106,9 +127,42 @@ class Notifications:
             for session in self._sessions.values():
                 self.lists_changed(session, changes.get(session.scope, ()))
 
+    def first_lists_told(self, changes: ChangedLists, now: float) -> None:
+        """Servers have told lists for the first time. A session for which other servers are still starting
+        gets one notification for all of them.
+        """
+        if not changes:
+            return
+        if not self.gathered:
+            self._gathering_since = now
+        with self._session_views.sharing_findings():
+            for session in self._sessions.values():
+                families = changes.get(session.scope)
+                if not families:
+                    continue
+                notices = {notification_of(family) for family in families}
+                if self._session_views.has_starting_servers(self._session_views.view_of(session)):
+                    if session.listed or session.listens:
+                        self.gathered.setdefault(session.id, set()).update(notices)
+                else:
+                    self._lists_changed(session, notices | self.gathered.pop(session.id, set()))
+        self._timers.disarm("catalogs", GATHERED)
+        if self.gathered:
+            wait_s = min(GATHER_QUIET_S, self._gathering_since + GATHER_S - now)
+            self._timers.arm("catalogs", GATHERED, now, max(0.0, wait_s))
+
+    def tell_gathered(self) -> None:
+        """Tell the gathered changes."""
+        gathered, self.gathered = self.gathered, {}
+        for session_id, notices in gathered.items():
+            session = self._sessions.get(session_id)
+            if session is not None:
+                self._lists_changed(session, notices)
+
     def send_list_changes(self) -> None:
         """Send the notifications about changed lists, at the end of an event."""
         changed, self.changed = self.changed, {}
+        compare = ListComparison()
         for session_id, notices in changed.items():
             session = self._sessions.get(session_id)
             if session is None:
@@ -118,7 +172,7 @@ class Notifications:
                 notification_of(family)
                 for family, held in session.listed.items()
                 if notification_of(family) in notices
-                and (held is None or _definitions(held) != _definitions(view.entries(family)))
+                and (held is None or not compare.look_equal(held, view.entries(family)))
             }
             for notice in sorted(old):
                 self._emit(SendListChanged(session.id, notice))
@@ -126,6 +180,6 @@ class Notifications:
                 it: held for it, held in session.listed.items() if notification_of(it) not in old
             }
 
-
-def _definitions(entries: Iterable[Listable]) -> list[RawJson]:
-    return [entry.definition for entry in entries]
+    def check(self) -> None:
+        """Assert that gathered changes are told some time."""
+        assert bool(self.gathered) == self._timers.has("catalogs", GATHERED)

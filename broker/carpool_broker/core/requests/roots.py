@@ -62,15 +62,18 @@ class AgentRoots:
         """The capabilities of an agent are known. If its roots matter, its servers wait until it has said
         them.
         """
-        session.awaits_roots = session.capabilities.roots and bool(
-            self._sources.servers_with_roots(session.source)
+        session.awaits_roots = (
+            session.capabilities.roots
+            and not session.input_ended
+            and bool(self._sources.servers_with_roots(session.source))
         )
 
     def agent_ready(self, session: Session) -> None:
         """`notifications/initialized` has come: the agent must not be asked before it (MCP 2025-11-25,
         basic/lifecycle).
         """
-        if session.greeted and session.capabilities.roots and session.id not in self._agents:
+        is_new = session.id not in self._agents and not session.input_ended
+        if is_new and session.greeted and session.capabilities.roots:
             self._agents[session.id] = _AgentRoots()
             self.recheck(session)
 
@@ -112,6 +115,11 @@ class AgentRoots:
             self._emit(ApplyRoots(session.id, event.roots, agent.changed))
         self.recheck(session)
         return True
+
+    def input_ended(self, session: Session) -> None:
+        """The agent sends nothing more: it keeps its last answer, or else its workspace."""
+        self._agents.pop(session.id, None)
+        session.awaits_roots = False
 
     def session_closed(self, session: Session) -> None:
         """The session has closed."""

@@ -17,15 +17,17 @@ from typing import Final
 
 from carpool_broker.core.calls.tasks import AgentTasks
 from carpool_broker.core.configuration.session_views import SessionViews
+from carpool_broker.core.limits.memory_budgets import SubscriptionBudget, subscription_bytes
 from carpool_broker.core.model.answers import error_reply
 from carpool_broker.core.model.effects import AcknowledgeListen, AnyEffect, EndListen, SendListChanged
 from carpool_broker.core.model.events import ListenRequested, ListenResumed, ListNotification
 from carpool_broker.core.model.session import ListenStream, Session
 from carpool_broker.core.registry.view import UriRoute
-from carpool_broker.core.subscriptions.subscribe import SubscribeRequests
+from carpool_broker.core.subscriptions.subscribe import NO_ROOM, OVERLONG_URI, SubscribeRequests
 from carpool_broker.core.subscriptions.subscription_table import MAX_SUBSCRIPTIONS, SubscriptionTable
 from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.link.messages import Feature
+from carpool_protocol.wire.uri_normalization import MAX_CHARS
 
 MAX_LISTENS: Final = 1024
 """The greatest number of listens of one session. A session that many agents share has one for
@@ -52,11 +54,13 @@ class ListenStreams:
         watching: SubscribeRequests,
         out: Callable[[AnyEffect], None],
         *,
+        budget: SubscriptionBudget,
         tasks: AgentTasks,
     ) -> None:
         self._sessions = sessions
         self._session_views = session_views
         self._subscriptions = interests
+        self._budget = budget
         self._subscribe = watching
         self._tasks = tasks
         self._emit = out
@@ -76,7 +80,9 @@ class ListenStreams:
             self._refuse(
                 session, event, "too_many_calls", f"At most {MAX_LISTENS} may listen in one session."
             )
-        elif before is not None and _is_granted(session, event, before):
+        elif any(len(uri) > MAX_CHARS for uri in event.uris):
+            self._refuse(session, event, "bad_params", OVERLONG_URI)
+        elif before is not None and self._is_granted(session, event, before):
             self._restore(session, event, before)
         elif len(event.uris) > MAX_URIS:
             self._refuse(session, event, "bad_params", f"One listen may name {MAX_URIS} resources at most.")
@@ -89,10 +95,25 @@ class ListenStreams:
                 "too_many_calls",
                 f"All listens of one session may name {MAX_SUBSCRIPTIONS} resources.",
             )
+        elif (event.uris or event.tasks) and not self._budget.has_room(session, _size_bytes(event)):
+            self._refuse(session, event, "too_many_calls", NO_ROOM)
         else:
-            session.listens[event.id] = ListenStream(event)
+            self._add_listen(session, event)
             return True
         return False
+
+    def _add_listen(self, session: Session, event: ListenRequested) -> ListenStream:
+        self._budget.count(session, _size_bytes(event))
+        listen = session.listens[event.id] = ListenStream(event)
+        return listen
+
+    def _is_granted(self, session: Session, event: ListenRequested, before: ListenResumed) -> bool:
+        """True if this listen asks for it, and it can still be granted."""
+        return (
+            before.id == event.id
+            and _count_uris(session) + len(event.uris) <= MAX_SUBSCRIPTIONS
+            and self._budget.has_room(session, _size_bytes(event), is_granted=True)
+        )
 
     def _refuse(self, session: Session, event: ListenRequested, slug: str, detail: str = "") -> None:
         self._emit(error_reply(session, event.id, event.by, slug, detail=detail, method=_METHOD))
@@ -136,7 +157,7 @@ class ListenStreams:
         """Put a listen in force that an earlier broker had granted, whichever server serves its resources
         here.
         """
-        listen = session.listens[event.id] = ListenStream(event)
+        listen = self._add_listen(session, event)
         listen.granted = True
         listen.families = tuple(family for family in event.families if family in before.families)
         granted = set(before.uris)
@@ -190,6 +211,7 @@ class ListenStreams:
         listen = session.listens.pop(request, None)
         if listen is None:
             return False
+        self._budget.count(session, -_size_bytes(listen.event))
         self._subscribe.unplaced.listen_ended(session.id, request)
         for server, uri in listen.places:
             self._subscriptions.unsubscribe(session.id, server, uri, request)
@@ -207,15 +229,16 @@ class ListenStreams:
         for session in self._sessions.values():
             held = self._subscriptions.holders(session.id)
             assert held <= session.listens.keys(), "a subscription of a listen that is over"
+            named = sum(_size_bytes(listen.event) for listen in session.listens.values())
+            assert session.subscription_bytes == named + self._subscriptions.own_bytes(session.id)
             for request, listen in session.listens.items():
                 assert listen.event.id == request
                 assert listen.granted or request not in held
                 assert listen.granted or not listen.families
 
 
-def _is_granted(session: Session, event: ListenRequested, before: ListenResumed) -> bool:
-    """True if this listen asks for it, and it can still be granted."""
-    return before.id == event.id and _count_uris(session) + len(event.uris) <= MAX_SUBSCRIPTIONS
+def _size_bytes(event: ListenRequested) -> int:
+    return subscription_bytes(event.uris) + subscription_bytes(event.tasks)
 
 
 def _count_uris(session: Session) -> int:

@@ -9,10 +9,12 @@ of the stateless era.
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from msgspec import Struct
 
 from carpool_broker.core.configuration.session_views import SessionViews
+from carpool_broker.core.limits.memory_budgets import SubscriptionBudget, subscription_bytes
 from carpool_broker.core.model.answers import error_reply
 from carpool_broker.core.model.effects import AnyEffect, Reply, SendResourceUpdated
 from carpool_broker.core.model.events import LogLevelRequested, SubscribeRequested
@@ -23,6 +25,13 @@ from carpool_broker.core.registry.view import DeniedName, UriRoute
 from carpool_broker.core.subscriptions.subscription_table import LEVELS, MAX_SUBSCRIPTIONS, SubscriptionTable
 from carpool_broker.core.subscriptions.unplaced import UnplacedSubscriptions
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
+from carpool_protocol.wire.uri_normalization import MAX_CHARS
+
+OVERLONG_URI: Final = f"The URI of a subscription has {MAX_CHARS} characters at most."
+NO_ROOM: Final = (
+    f"One agent may subscribe to {MAX_SUBSCRIPTIONS} resources, and all agents of one token together to as "
+    "many as there is memory for. End subscriptions that are not needed."
+)
 
 
 class NoPublisher(Struct, frozen=True):
@@ -43,12 +52,14 @@ class SubscribeRequests:
         interests: SubscriptionTable,
         out: Callable[[AnyEffect], None],
         *,
+        budget: SubscriptionBudget,
         tell: Callable[[SendResourceUpdated, Session], None],
     ) -> None:
         """`tell` tells an agent that a resource has changed."""
         self._registry = registry
         self._session_views = session_views
         self._subscriptions = interests
+        self._budget = budget
         self._emit = out
         self.unplaced = UnplacedSubscriptions(
             sessions, session_views, interests, place=self._find_publisher, tell=tell
@@ -69,7 +80,9 @@ class SubscribeRequests:
         """
         if not session.greeted:
             self._refuse(session, event.id, "not_initialized")
-        elif event.granted and self._has_room(session):
+        elif len(event.uri) > MAX_CHARS:
+            self._refuse(session, event.id, "bad_params", OVERLONG_URI)
+        elif event.granted and self._has_room(session, event):
             self.unplaced.add(session, (event.uri,))
             self._accept(session, event)
         elif not event.on and self.unplaced.remove(session, event.uri):
@@ -88,9 +101,8 @@ class SubscribeRequests:
             return False
         if isinstance(place, NoPublisher):
             self._refuse(session, event.id, place.fault, place.detail)
-        elif event.on and not self._has_room(session):
-            detail = f"One agent may subscribe to {MAX_SUBSCRIPTIONS} resources."
-            self._refuse(session, event.id, "too_many_calls", detail)
+        elif event.on and not self._has_room(session, event):
+            self._refuse(session, event.id, "too_many_calls", NO_ROOM)
         else:
             if event.on:
                 self.unplaced.remove(session, event.uri)
@@ -100,8 +112,12 @@ class SubscribeRequests:
             self._accept(session, event)
         return True
 
-    def _has_room(self, session: Session) -> bool:
-        return self._subscriptions.has_room(session.id, besides=len(self.unplaced.of_session(session.id)))
+    def _has_room(self, session: Session, event: SubscribeRequested) -> bool:
+        besides = len(self.unplaced.of_session(session.id))
+        size_bytes = subscription_bytes([event.uri])
+        return self._subscriptions.has_room(session.id, besides=besides) and self._budget.has_room(
+            session, size_bytes, is_granted=event.granted
+        )
 
     def _accept(self, session: Session, event: SubscribeRequested) -> None:
         self._emit(Reply(session.id, event.id, is_error=False, body=EMPTY_OBJECT))

@@ -5,56 +5,80 @@ all of them for each pool (the most verbose level, the union of the URIs), and w
 subscription is kept by server, not by pool: when a server's pool is replaced it goes along. Source: MCP
 2025-11-25, server/utilities/logging, server/resources "Subscriptions".
 
-Invariants (`check`): what was said of a pool is what sessions want of it, unless the pool is not wanted.
+The supervisor gets all subscriptions of a pool once and then only the URIs that were added or removed. All
+subscriptions are read again only after scopes have changed, and for a new supervisor.
+
+Invariants (`check`): what was said of a pool is what sessions want of it, unless that is marked as stale.
 Knows nothing of: how an era words it, which instance logs.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Final
 
+from carpool_broker.core.limits.memory_budgets import subscription_bytes
 from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_broker.core.registry.uris import parent_uris
-from carpool_protocol.ids import ABSENT, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.link.messages import SetLevel, SetResourceSubscriptions
+from carpool_protocol.ids import ABSENT, PoolKey, RawJson, ServerName, SessionId, server_of_pool
+from carpool_protocol.link.messages import ChangeResourceSubscriptions, SetLevel, SetResourceSubscriptions
+from carpool_protocol.wire.uri_normalization import MAX_CHARS
 
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """The levels of RFC 5424, the most verbose first."""
 
 MAX_SUBSCRIPTIONS: Final = 8192
-"""The greatest number of resources of one session: the supervisor is told all of them with each change."""
+"""The greatest number of resources of one session."""
 
+Resource = tuple[ServerName, str]
+"""A server, and its own URI."""
 ScopeOf = Callable[[SessionId], Scope]
 MayRead = Callable[[SessionId, ScopeEntry, str], bool]
+CountBytes = Callable[[SessionId, int], None]
 
 
 class SubscriptionTable:
     """The levels and subscriptions of all sessions. `scope_of` gives the scope in force for a session;
-    `may_read` tells whether it may still read this URI of the server.
+    `may_read` tells whether it may still read this URI of the server. `count_bytes` counts what it is itself
+    subscribed to, until it closes; what its listens name is counted with them (`listen_streams`).
     """
 
-    def __init__(self, scope_of: ScopeOf, may_read: MayRead) -> None:
+    def __init__(self, scope_of: ScopeOf, may_read: MayRead, count_bytes: CountBytes) -> None:
         self._scope_of = scope_of
         self._may_read = may_read
+        self._count_bytes = count_bytes
         self._levels: dict[SessionId, int] = {}
-        self._subscriptions: dict[SessionId, dict[tuple[ServerName, str], dict[RawJson, str]]] = {}
-        """By server and the server's own URI: the holders within the session (the id of a listen; ABSENT is
+        self._subscriptions: dict[SessionId, dict[Resource, dict[RawJson, str]]] = {}
+        """By resource: the holders within the session (the id of a listen; ABSENT is
         the session itself), each with the URI as it was spelled there.
         """
-        self._session_level_base: dict[PoolKey, int] = {}
-        """The level that sessions want of each pool, as last told."""
+        self._subscribers: dict[Resource, dict[SessionId, None]] = {}
+        """The sessions with a subscription to it, in order."""
+        self._counted_levels: dict[SessionId, tuple[int, Scope]] = {}
+        """The level of each session, and the scope in whose pools it is counted."""
+        self._session_levels: dict[PoolKey, Counter[int]] = {}
+        """The number of sessions that want each level of a pool."""
         self._calls: dict[PoolKey, Counter[int]] = {}
         """Open calls that want log messages (stateless era), by pool and level."""
         self.is_stale = False
         """True if the supervisor may have to be told of changes."""
+        self._changed_levels: set[SessionId] = set()
+        """The sessions that may want another level, or want it of other pools."""
+        self._changed: dict[Resource, set[SessionId]] = {}
+        """The resources that may be wanted of other pools than was sent, each with its new subscribers."""
+        self._are_all_changed = False
         self._sent_levels: dict[PoolKey, str] = {}
-        self._sent_uris: dict[PoolKey, tuple[str, ...]] = {}
+        self._sent_pools: dict[Resource, tuple[PoolKey, ...]] = {}
+        """The pools whose supervisors know of the subscription."""
+        self._sent_counts: Counter[PoolKey] = Counter()
+        """The number of subscriptions of each pool that were sent; no entry: none."""
 
     def set_level(self, session: SessionId, level: str) -> bool:
         """Set the level of a session. Returns False for a word that is no level."""
         if level not in LEVELS:
             return False
         self._levels[session] = LEVELS.index(level)
+        self._changed_levels.add(session)
         self.is_stale = True
         return True
 
@@ -69,17 +93,42 @@ class SubscriptionTable:
     ) -> None:
         """Subscribe the session to this resource. `holder` is the listen that asks for it."""
         held = self._subscriptions.setdefault(session, {}).setdefault((server, uri), {})
-        self.is_stale = self.is_stale or not held
+        if not held:
+            self._subscribers.setdefault((server, uri), {})[session] = None
+            self._changed.setdefault((server, uri), set()).add(session)
+            self.is_stale = True
+        if not holder:
+            self._count_bytes(session, subscription_bytes([spelled]) - self._own_bytes(held))
         held[holder] = spelled
 
     def unsubscribe(self, session: SessionId, server: ServerName, uri: str, holder: RawJson = ABSENT) -> None:
         """Unsubscribe; nothing happens if it was not subscribed."""
         watched = self._subscriptions.get(session, {})
         held = watched.get((server, uri))
-        if held is None or held.pop(holder, None) is None or held:
+        if held is None or holder not in held:
+            return
+        if not holder:
+            self._count_bytes(session, -self._own_bytes(held))
+        del held[holder]
+        if held:
             return
         del watched[server, uri]
+        self._subscriber_left(session, (server, uri))
+
+    def _subscriber_left(self, session: SessionId, resource: Resource) -> None:
+        subscribers = self._subscribers[resource]
+        del subscribers[session]
+        if not subscribers:
+            del self._subscribers[resource]
+        self._changed.setdefault(resource, set()).discard(session)
         self.is_stale = True
+
+    def _own_bytes(self, held: Mapping[RawJson, str]) -> int:
+        return subscription_bytes([held[ABSENT]]) if ABSENT in held else 0
+
+    def own_bytes(self, session: SessionId) -> int:
+        """Return what the session is itself subscribed to."""
+        return sum(map(self._own_bytes, self._subscriptions.get(session, {}).values()))
 
     def subscribed_spelling(
         self, session: SessionId, server: ServerName, uri: str, holder: RawJson
@@ -110,7 +159,7 @@ class SubscriptionTable:
         counts += Counter()  # drops what is zero
         if not counts:
             del self._calls[key]
-        said = self._level_of(key, self._session_level_base.get(key))
+        said = self._level_of(key)
         if self._sent_levels.get(key, "") == said:
             return None
         self._sent_levels[key] = said
@@ -118,28 +167,90 @@ class SubscriptionTable:
 
     def session_closed(self, session: SessionId) -> None:
         """The session has closed."""
-        self._levels.pop(session, None)
-        self._subscriptions.pop(session, None)
-        self.is_stale = True
+        if self._levels.pop(session, None) is not None:
+            self._changed_levels.add(session)
+            self.is_stale = True
+        for resource in self._subscriptions.pop(session, ()):
+            self._subscriber_left(session, resource)
+
+    def scopes_changed(self) -> None:
+        """Other scopes are in force: what sessions want may be of other pools."""
+        self.is_stale = self._are_all_changed = True
 
     def mark_unsent(self, concerns: Callable[[PoolKey], bool]) -> None:
         """The supervisor of these pools knows nothing of this: all must be sent again."""
         self._sent_levels = {key: level for key, level in self._sent_levels.items() if not concerns(key)}
-        self._sent_uris = {key: uris for key, uris in self._sent_uris.items() if not concerns(key)}
-        self.is_stale = True
+        unknown = {key for key in self._sent_counts if concerns(key)}
+        if unknown:
+            for key in unknown:
+                del self._sent_counts[key]
+            kept = {
+                resource: tuple(key for key in keys if key not in unknown)
+                for resource, keys in self._sent_pools.items()
+            }
+            self._sent_pools = {resource: keys for resource, keys in kept.items() if keys}
+        self.scopes_changed()
 
-    def take_changes(self) -> Iterator[SetLevel | SetResourceSubscriptions]:
+    def take_changes(self) -> Iterator[SetLevel | SetResourceSubscriptions | ChangeResourceSubscriptions]:
         """Return what the supervisor must be told, in a stable order; it counts as told."""
         self.is_stale = False
-        levels, uris = self._wanted_levels(), self._wanted_uris()
-        for key in sorted(levels.keys() | self._sent_levels.keys()):
-            level = levels.get(key, "")
+        if self._changed_levels or self._are_all_changed:
+            yield from self._take_level_changes()
+        if self._are_all_changed:
+            found = self._subscribers.keys() | self._sent_pools.keys()
+            wanted = {resource: self._wanting_pools(resource) for resource in found}
+        else:
+            wanted = {it: self._still_wanting_pools(it, added) for it, added in self._changed.items()}
+        self._changed, self._are_all_changed = {}, False
+        if wanted:
+            yield from self._take_resource_changes(wanted)
+
+    def _take_level_changes(self) -> Iterator[SetLevel]:
+        changed, self._changed_levels = self._changed_levels, set()
+        touched: set[PoolKey] = set()
+        if self._are_all_changed:
+            changed = changed | self._levels.keys()
+            touched.update(self._sent_levels, self._calls, self._session_levels)
+        for session in changed:
+            touched |= self._count_level(session)
+        for key in sorted(touched):
+            level = self._level_of(key)
             if self._sent_levels.get(key, "") != level:
+                self._sent_levels[key] = level
                 yield SetLevel(key, level)
-        for key in sorted(uris.keys() | self._sent_uris.keys()):
-            if self._sent_uris.get(key, ()) != uris.get(key, ()):
-                yield SetResourceSubscriptions(key, list(uris.get(key, ())))
-        self._sent_levels, self._sent_uris = levels, uris
+            if not level:
+                self._sent_levels.pop(key, None)
+
+    def _take_resource_changes(
+        self, wanted: Mapping[Resource, tuple[PoolKey, ...]]
+    ) -> Iterator[SetResourceSubscriptions | ChangeResourceSubscriptions]:
+        add: dict[PoolKey, list[str]] = {}
+        drop: dict[PoolKey, list[str]] = {}
+        for resource, now in wanted.items():
+            before = self._sent_pools.get(resource, ())
+            if before == now:
+                continue
+            for key in now:
+                if key not in before:
+                    add.setdefault(key, []).append(resource[1])
+            for key in before:
+                if key not in now:
+                    drop.setdefault(key, []).append(resource[1])
+            if now:
+                self._sent_pools[resource] = now
+            else:
+                del self._sent_pools[resource]
+        for key in sorted(add.keys() | drop.keys()):
+            added, dropped = sorted(add.get(key, ())), sorted(drop.get(key, ()))
+            before_count = self._sent_counts[key]
+            self._sent_counts[key] = before_count + len(added) - len(dropped)
+            if not self._sent_counts[key]:
+                del self._sent_counts[key]
+                yield SetResourceSubscriptions(key, [])
+            elif not before_count:
+                yield SetResourceSubscriptions(key, added)
+            else:
+                yield ChangeResourceSubscriptions(key, added, dropped)
 
     def wants_log(self, session: SessionId, level: str) -> bool:
         """True if a log message of this level is for this session. An unknown level counts as the highest."""
@@ -150,49 +261,102 @@ class SubscriptionTable:
         """Return the subscribers of this resource, or of what it is a part of: session, listen, the URI as
         the agent spelled it, and whether that is the very resource.
         """
-        parts = None
-        for session, watched in self._subscriptions.items():
-            scope = self._scope_of(session)
-            server = scope.server_of(key)
-            entry = None if server is None else scope.entry_of(server)
-            if server is None or entry is None or not self._may_read(session, entry, uri):
+        if len(uri) > MAX_CHARS:  # nobody can subscribe to it
+            return
+        server = server_of_pool(key)
+        parts = [part for part in parent_uris(uri) if (server, part) in self._subscribers]
+        found = (self._subscribers.get((server, each), ()) for each in (uri, *parts))
+        for session in dict.fromkeys(chain.from_iterable(found)):
+            entry = self._scope_of(session).entry_of(server)
+            if entry is None or entry.key != key or not self._may_read(session, entry, uri):
                 continue
+            watched = self._subscriptions[session]
             told = watched.get((server, uri), {})
             for holder, spelled in told.items():
                 yield session, holder, spelled, True
-            parts = parts if parts is not None else list(parent_uris(uri))
             inexact = {holder for part in parts for holder in watched.get((server, part), ())}
             for holder in sorted(inexact - told.keys()):
                 yield session, holder, uri, False
 
-    def _wanted_levels(self) -> dict[PoolKey, str]:
-        lowest: dict[PoolKey, int] = {}
-        for session, level in self._levels.items():
-            for entry in self._scope_of(session).servers:
-                lowest[entry.key] = min(level, lowest.get(entry.key, level))
-        self._session_level_base = lowest
-        return {key: self._level_of(key, lowest.get(key)) for key in lowest.keys() | self._calls.keys()}
+    def _count_level(self, session: SessionId) -> set[PoolKey]:
+        """Count the level of this session as it is now. Returns the pools that may have another one."""
+        touched: set[PoolKey] = set()
+        level = self._levels.get(session)
+        before = self._counted_levels.pop(session, None)
+        if before is not None:
+            for entry in before[1].servers:
+                touched.add(entry.key)
+                counts = self._session_levels[entry.key]
+                counts[before[0]] -= 1
+                if not counts[before[0]]:
+                    del counts[before[0]]
+                if not counts:
+                    del self._session_levels[entry.key]
+        if level is not None:
+            scope = self._scope_of(session)
+            self._counted_levels[session] = (level, scope)
+            for entry in scope.servers:
+                touched.add(entry.key)
+                self._session_levels.setdefault(entry.key, Counter())[level] += 1
+        return touched
 
-    def _level_of(self, key: PoolKey, of_sessions: int | None) -> str:
+    def _level_of(self, key: PoolKey) -> str:
         """Return the most verbose level that sessions and open calls want; empty if none is wanted."""
-        of_calls = min(self._calls.get(key, ()), default=None)
-        wanted = [level for level in (of_sessions, of_calls) if level is not None]
+        wanted = (*self._session_levels.get(key, ()), *self._calls.get(key, ()))
         return LEVELS[min(wanted)] if wanted else ""
 
-    def _wanted_uris(self) -> dict[PoolKey, tuple[str, ...]]:
-        found: dict[PoolKey, set[str]] = {}
-        for session, watched in self._subscriptions.items():
-            scope = self._scope_of(session)
-            entries = {entry.server: entry for entry in scope.servers}
-            for server, uri in watched:
-                if server in entries and scope.permits("resource", entries[server], uri):
-                    found.setdefault(entries[server].key, set()).add(uri)
-        return {key: tuple(sorted(uris)) for key, uris in found.items()}
+    def _wanting_pools(self, resource: Resource) -> tuple[PoolKey, ...]:
+        """Return the pools whose server sessions want to hear of this resource, in order."""
+        found: set[PoolKey] = set()
+        for session in self._subscribers.get(resource, ()):
+            self._add_wanting_pool(session, resource, found)
+        return tuple(sorted(found))
+
+    def _still_wanting_pools(self, resource: Resource, added: Iterable[SessionId]) -> tuple[PoolKey, ...]:
+        """Return the wanting pools where `added` are the only subscribers that came after the pools were last
+        sent. The search ends as soon as it has found those pools again.
+        """
+        sent, found = set(self._sent_pools.get(resource, ())), set[PoolKey]()
+        for session in added:
+            self._add_wanting_pool(session, resource, found)
+        for session in self._subscribers.get(resource, ()):
+            if sent <= found:
+                break
+            self._add_wanting_pool(session, resource, found)
+        return tuple(sorted(found))
+
+    def _add_wanting_pool(self, session: SessionId, resource: Resource, found: set[PoolKey]) -> None:
+        server, uri = resource
+        scope = self._scope_of(session)
+        entry = scope.entry_of(server)
+        if entry is not None and entry.key not in found and scope.permits("resource", entry, uri):
+            found.add(entry.key)
 
     def check(self, sessions: Mapping[SessionId, object]) -> None:
         """Assert every invariant."""
         assert self._levels.keys() <= sessions.keys(), "a level of nobody"
         assert self._subscriptions.keys() <= sessions.keys(), "a subscription of nobody"
+        pairs = {(session, resource) for session, held in self._subscriptions.items() for resource in held}
+        assert pairs == {(session, it) for it, sessions in self._subscribers.items() for session in sessions}
+        levels = {
+            session: (level, self._counted_levels[session][1])
+            for session, level in self._levels.items()
+            if session not in self._changed_levels
+        }
+        assert levels.items() <= self._counted_levels.items()
+        assert self._session_levels == self._counted_pools()
+        if not self.is_stale:
+            assert levels == {it: (level, self._scope_of(it)) for it, level in self._levels.items()}
+            wanted = {it: self._wanting_pools(it) for it in self._subscribers}
+            assert self._sent_pools == {it: keys for it, keys in wanted.items() if keys}
+        assert self._sent_counts == Counter(chain.from_iterable(self._sent_pools.values()))
+
+    def _counted_pools(self) -> dict[PoolKey, Counter[int]]:
+        found: dict[PoolKey, Counter[int]] = {}
+        for level, scope in self._counted_levels.values():
+            for entry in scope.servers:
+                found.setdefault(entry.key, Counter())[level] += 1
+        return found
 
 
 def rank(level: str) -> int:

@@ -96,6 +96,15 @@ def test_a_time_out_is_an_error_and_what_was_not_delivered_a_refusal() -> None:
     assert counts.total.sum_s == pytest.approx(3.0)
 
 
+@behaviour("counters:every-call")
+def test_the_loss_of_a_session_s_state_is_an_error_and_no_refusal() -> None:
+    one = rig()
+    one.call("a__x", "1")
+    one.feed(CallFailed(CallId(1), "state_lost", "no", ""))
+    counts = rows(one)["a", "x"]
+    assert (counts.errors, counts.refusals) == ({"state_lost": 1}, {})
+
+
 def test_names_that_no_server_has_make_one_row_only() -> None:
     one = rig()
     for number in range(5):
@@ -168,7 +177,7 @@ def test_a_call_that_goes_on_at_the_next_broker_counts_there_as_resumed_and_unti
     one.now += 5.0
     one.answer(call_of(0, 7))
     counts = rows(one)["a", "x"]
-    assert (counts.answers, counts.in_flight) == (1, 0)
+    assert (counts.calls, counts.resumed, counts.answers, counts.in_flight) == (1, 1, 1, 0)
     assert [counts.waiting.count, counts.server.count, counts.total.count] == [0, 0, 0]
 
 

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+
+from carpool_broker.core.calls import recent_calls
 from carpool_broker.core.calls.recent_calls import (
     FAILED_PER_S,
     MAX_KEPT,
@@ -136,6 +139,17 @@ def test_only_some_calls_of_a_second_are_timed_and_the_others_are_counted() -> N
     assert (len(rig.rows), rig.watching.left_out) == (TIMED_PER_S, 5)
     rig.now += 1
     assert rig.ask().timed
+
+
+@behaviour("web:frozen")
+def test_a_bounded_number_of_open_calls_is_timed_and_each_end_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recent_calls, "MAX_TIMED", 3)
+    rig = WatchedCallsRig()
+    assert [rig.ask().timed for _ in range(5)] == [True, True, True, False, False]
+    rig.end(rig.sent[0].call)
+    assert [rig.ask().timed for _ in range(2)] == [True, False]
 
 
 @behaviour("web:waterfall")

@@ -188,6 +188,15 @@ def test_a_retry_waits_for_the_record() -> None:
     assert of_kind(rig.link(record), ResumeCall) == [ResumeCall(record.call)]
 
 
+def test_a_retry_that_is_cancelled_before_the_record_comes_ends_its_call() -> None:
+    record, said = parked(("q1", ""))
+    rig = RecoveryRig()
+    rig.resume(greets=False)
+    rig.feed(says("2", state=said.state, given={"ask-q1": SAID}))
+    rig.feed(ev.RequestCancelled(ONE, RawJson(b"2"), "gone"))
+    assert [each.call for each in of_kind(rig.link(record), CancelCall)] == [record.call]
+
+
 def test_an_input_missing_in_a_retry_is_required_again_under_the_same_key() -> None:
     record, said = parked(("q1", ""), ("q2", ""))
     rig = RecoveryRig()

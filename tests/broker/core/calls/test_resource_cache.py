@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from carpool_broker.core.calls.resource_cache import MAX_CHANGES, MAX_TTL_MS, CachedRead, ResourceCache
 from carpool_protocol.ids import PoolKey, RawJson, SessionId
+from carpool_protocol.wire.uri_normalization import MAX_CHARS
 from tests.behaviours import behaviour
 
 KEY, OTHER = PoolKey("a:1"), PoolKey("b:1")
@@ -43,6 +44,16 @@ def test_a_private_answer_is_given_to_its_own_session_while_it_is_current() -> N
     assert fresh.find(KEY, "x:1", ANN, 1.0) is None
     assert len(fresh) == 0
     fresh.check()
+
+
+@behaviour("subscriptions:long-uris")
+def test_a_result_for_an_overlong_uri_is_not_kept() -> None:
+    fresh = ResourceCache()
+    longest = "x:".ljust(MAX_CHARS, "y")
+    keep(fresh, longest)
+    keep(fresh, f"{longest}y")
+    assert len(fresh) == 1
+    assert fresh.find(KEY, longest, ANN, 0.5) is not None
 
 
 @behaviour("eras:hints")

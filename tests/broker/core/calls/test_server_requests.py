@@ -27,13 +27,14 @@ from carpool_protocol.link.messages import (
     SessionEnded,
 )
 from carpool_protocol.wire.capabilities import needed_capabilities
+from carpool_protocol.wire.json_scan import MAX_PARTS
 from tests.behaviours import behaviour
 from tests.kit.broker_rig import BrokerRig
 from tests.kit.effects import of_kind
 
 ONE, TWO = SessionId("s1"), SessionId("s2")
 DAEMON = SourceId("daemon")
-KEY = PoolKey("a:1")
+KEY, OTHER = PoolKey("a:1"), PoolKey("b:1")
 ALL = Capabilities(sampling=True, sampling_tools=True, form=True, url=True)
 SAMPLING, ELICITATION = "sampling/createMessage", "elicitation/create"
 SAMPLE = RawJson(b'{"messages":[{"role":"user","content":{"type":"text","text":"?"}}],"maxTokens":9}')
@@ -106,6 +107,49 @@ def test_an_agent_that_cannot_be_sent_to_urls_is_told_what_the_server_wants(decl
         assert (reply.is_error, reply.body) == (True, body)
     else:
         assert msgspec.json.decode(reply.body)["_meta"]["carpool/error"]["code"] == "needs_url"
+
+
+@behaviour("asks:named", "asks:elicitation:32042")
+def test_an_agent_that_sees_several_servers_reads_which_of_them_sends_it_to_a_url() -> None:
+    error = RawJson(b'{"code":-32042,"message":"open","data":{"elicitations":[%b]}}' % URL)
+    for keys, message in (((KEY,), "Sign in"), ((KEY, OTHER), "[a] Sign in")):
+        for urls_first in (False, True):
+            rig = ServerRequestsRig()
+            rig.read(*keys)
+            rig.come(ONE)
+            (reply,) = rig.feed(CallAnswered(rig.call(ONE), True, error, urls_first))
+            assert isinstance(reply, Reply)
+            (url,) = msgspec.json.decode(reply.body)["data"]["elicitations"]
+            assert url["message"] == message
+
+
+@behaviour("asks:named", "asks:elicitation:32042")
+def test_an_error_with_urls_that_cannot_be_named_fails_the_call_in_its_place() -> None:
+    more = b"".join(b',"m%d":0' % n for n in range(1001))
+    error = RawJson(b'{"code":-32042,"message":"open","data":{"elicitations":[%b]%b}}' % (URL, more))
+    rig = ServerRequestsRig()
+    rig.read(KEY, OTHER)
+    rig.come(ONE)
+    (reply,) = rig.feed(CallAnswered(rig.call(ONE), True, error, True))
+    assert isinstance(reply, Reply)
+    assert msgspec.json.decode(reply.body)["_meta"]["carpool/error"]["code"] == "answer_too_large"
+    assert b"Sign in" not in bytes(reply.body)
+
+
+@behaviour("asks:named", "answers:bounded-rewrite")
+def test_an_error_with_too_many_urls_to_name_its_server_in_is_too_large() -> None:
+    many = b",".join([URL] * MAX_PARTS)
+    error = RawJson(b'{"code":-32042.0,"message":"open","data":{"elicitations":[%b]}}' % many)
+    for keys, is_named in (((KEY,), False), ((KEY, OTHER), True)):
+        rig = ServerRequestsRig()
+        rig.read(*keys)
+        rig.come(ONE)
+        (reply,) = of_kind(rig.feed(CallAnswered(rig.call(ONE), True, error)), Reply)
+        if is_named:
+            said = msgspec.json.decode(reply.body)["_meta"]["carpool/error"]
+            assert (said["code"], said["delivered"]) == ("answer_too_large", "maybe")
+        else:
+            assert reply.body == error
 
 
 @behaviour("asks:own-agent", "asks:answered-back")

@@ -67,7 +67,7 @@ class SourcesRig:
         self, key: str, state: PoolState, mode: Mode = "concurrent", *, both: bool | None = None
     ) -> bool:
         self.states[PoolKey(key)] = PoolChanged(PoolKey(key), state, "", mode=mode, both_eras=both)
-        return self.sources.pool_changed(PoolKey(key))
+        return self.sources.pools_changed([PoolKey(key)])
 
     def tells(self, key: str, *tools: str, asks: bool = False, era: Era = "handshake") -> bool:
         """The pool greets: its catalog comes."""
@@ -76,7 +76,7 @@ class SourcesRig:
             PoolKey(key), offers, "", EMPTY_OBJECT, EMPTY_OBJECT, "2025-11-25", asks=asks, era=era
         )
         self.registry.catalog_received(catalog)
-        changed = self.sources.pool_changed(PoolKey(key))
+        changed = self.sources.pools_changed([PoolKey(key)])
         state = self.states.get(PoolKey(key))
         if state is None or state.state != "serving":
             changed = self.pool(key, "serving") or changed
@@ -238,8 +238,8 @@ def test_the_asking_pool_is_wanted_once_an_agent_can_be_asked_and_stays() -> Non
     rig = SourcesRig(reading("a:1", twins=True))
     assert rig.wanted() == {"a:1": ""}
     assert rig.in_force(asking=True) == ["a:1"], "who only looks starts nothing"
-    assert rig.sources.add_asking_variant(ONE)
-    assert not rig.sources.add_asking_variant(ONE)
+    assert rig.sources.add_variant(ONE, asking=True, stateless=False)
+    assert not rig.sources.add_variant(ONE, asking=True, stateless=False)
     assert (rig.in_force(), rig.in_force(asking=True)) == (["a:1"], ["a:1?"])
     assert rig.wanted() == {"a:1": "", "a:1?": ""}
     assert rig.replaced() == {"a:1": "", "a:1?": ""}
@@ -249,7 +249,7 @@ def test_the_asking_pool_is_wanted_once_an_agent_can_be_asked_and_stays() -> Non
 @behaviour("classes:merged")
 def test_equal_catalogs_make_one_pool_for_both_and_the_plain_one_goes() -> None:
     rig = SourcesRig(reading("a:1", twins=True))
-    rig.sources.add_asking_variant(ONE)
+    rig.sources.add_variant(ONE, asking=True, stateless=False)
     assert not rig.tells("a:1", "x", "y")
     assert rig.tells("a:1?", "y", "x")
     assert rig.in_force() == rig.in_force(asking=True) == ["a:1?"]
@@ -259,7 +259,7 @@ def test_equal_catalogs_make_one_pool_for_both_and_the_plain_one_goes() -> None:
 
 def test_equal_variants_stay_one_pool_when_the_plain_pool_is_gone_and_for_later_sources() -> None:
     rig = SourcesRig(reading("a:1", twins=True))
-    rig.sources.add_asking_variant(ONE)
+    rig.sources.add_variant(ONE, asking=True, stateless=False)
     rig.tells("a:1", "x")
     rig.tells("a:1?", "x")
     rig.registry.forget_pool(PoolKey("a:1"))
@@ -277,7 +277,7 @@ def test_equal_variants_stay_one_pool_when_the_plain_pool_is_gone_and_for_later_
 @behaviour("classes:apart")
 def test_catalogs_that_differ_keep_two_pools_until_they_are_equal() -> None:
     rig = SourcesRig(reading("a:1", twins=True))
-    rig.sources.add_asking_variant(ONE)
+    rig.sources.add_variant(ONE, asking=True, stateless=False)
     assert not rig.tells("a:1", "x")
     assert not rig.tells("a:1?", "x", "sample")
     assert (rig.in_force(), rig.in_force(asking=True)) == (["a:1"], ["a:1?"])
@@ -288,7 +288,7 @@ def test_catalogs_that_differ_keep_two_pools_until_they_are_equal() -> None:
 @behaviour("classes:merged")
 def test_a_server_that_asks_is_not_merged_and_split_again_once_the_plain_pool_greets() -> None:
     rig = SourcesRig(reading("a:1", twins=True))
-    rig.sources.add_asking_variant(ONE)
+    rig.sources.add_variant(ONE, asking=True, stateless=False)
     rig.tells("a:1", "x")
     assert not rig.tells("a:1?", "x", asks=True)
     assert rig.tells("a:1?", "x")
@@ -304,7 +304,7 @@ def test_a_server_that_asks_is_not_merged_and_split_again_once_the_plain_pool_gr
 
 def test_a_server_shared_as_session_stays_as_it_is() -> None:
     rig = SourcesRig(reading("a:1", twins=True))
-    rig.sources.add_asking_variant(ONE)
+    rig.sources.add_variant(ONE, asking=True, stateless=False)
     rig.pool("a:1", "serving", "session")
     rig.pool("a:1?", "serving", "session")
     rig.tells("a:1", "x")
@@ -319,7 +319,7 @@ def test_a_server_shared_as_session_stays_as_it_is() -> None:
 
 def test_two_pools_become_one_also_while_nothing_runs() -> None:
     rig = SourcesRig(reading("a:1", twins=True))
-    rig.sources.add_asking_variant(ONE)
+    rig.sources.add_variant(ONE, asking=True, stateless=False)
     rig.tells("a:1?", "x")
     rig.pool("a:1?", "cold")
     assert rig.tells("a:1", "x")
@@ -329,7 +329,7 @@ def test_two_pools_become_one_also_while_nothing_runs() -> None:
 
 def test_a_merged_pool_must_be_able_to_serve_before_plain_agents_go_there() -> None:
     rig = SourcesRig(reading("a:1", twins=True))
-    rig.sources.add_asking_variant(ONE)
+    rig.sources.add_variant(ONE, asking=True, stateless=False)
     rig.tells("a:1?", "x")
     rig.pool("a:1?", "given_up")
     rig.registry.catalog_received(
@@ -345,7 +345,7 @@ def test_a_merged_pool_must_be_able_to_serve_before_plain_agents_go_there() -> N
 
 def test_a_reload_replaces_both_pools_each_after_its_own_greeting() -> None:
     rig = SourcesRig(reading("a:1", twins=True))
-    rig.sources.add_asking_variant(ONE)
+    rig.sources.add_variant(ONE, asking=True, stateless=False)
     rig.tells("a:1", "x")
     rig.tells("a:1?", "x", "sample")
     rig.sources.source_read(reading("a:2", twins=True))
@@ -359,7 +359,7 @@ def test_a_reload_replaces_both_pools_each_after_its_own_greeting() -> None:
 
 def test_a_reload_of_a_merged_server_starts_with_two_pools_again() -> None:
     rig = SourcesRig(reading("a:1", twins=True))
-    rig.sources.add_asking_variant(ONE)
+    rig.sources.add_variant(ONE, asking=True, stateless=False)
     rig.tells("a:1", "x")
     rig.tells("a:1?", "x")
     rig.sources.source_read(reading("a:2", twins=True))
@@ -402,7 +402,7 @@ def test_a_stateless_agent_that_can_be_asked_uses_the_same_pool() -> None:
     assert rig.sources.add_variant(ONE, asking=True, stateless=True)
     assert rig.in_force(asking=True, stateless=True) == ["a:1*"]
     assert rig.wanted() == {"a:1": "", "a:1*": ""}, "no agent of the handshake era can be asked here"
-    assert rig.sources.add_asking_variant(ONE)
+    assert rig.sources.add_variant(ONE, asking=True, stateless=False)
     assert rig.in_force(asking=True) == ["a:1?"]
 
 
@@ -530,7 +530,7 @@ def test_a_cached_catalog_does_not_let_a_new_pool_replace_one_that_serves() -> N
 def test_equal_cached_catalogs_do_not_merge_two_pool_variants() -> None:
     kept = told_before("a1", "x") | told_before("a1?", "x")
     rig = SourcesRig(replace(reading("a1", twins=True), kept=kept))
-    rig.sources.add_asking_variant(ONE)
+    rig.sources.add_variant(ONE, asking=True, stateless=False)
     rig.pool("a1", "cold")
     rig.pool("a1?", "cold")
     assert rig.in_force() == ["a1"]
@@ -553,3 +553,15 @@ def test_a_server_is_unset_where_nothing_else_is_wrong_with_it_in_any_source() -
         amiss = SourcesRig(first, second).sources.problems()
         assert amiss.misconfigured == {A: "wrong", B: "unset here"}
         assert (amiss.unset, amiss.untrusted) == (frozenset({B}), frozenset({A}))
+
+
+@behaviour("looking:own-view")
+def test_the_one_who_asks_sees_the_problems_of_its_own_source_and_no_others() -> None:
+    lacking = replace(reading(), misconfigured={A: "unset here", B: "unset here"}, unset=frozenset({A, B}))
+    able = reading("a1", source=TWO)
+    rig = SourcesRig(lacking, able)
+    assert rig.sources.problems(frozenset({TWO})).misconfigured == {A: "unset here", B: "unset here"}
+    assert rig.sources.problems(frozenset({TWO}), TWO).misconfigured == {B: "unset here"}
+    wrong = replace(reading(source=TWO), misconfigured={A: "wrong"})
+    amiss = SourcesRig(lacking, wrong).sources.problems(frozenset({TWO}), TWO)
+    assert (amiss.misconfigured, amiss.unset) == ({A: "wrong", B: "unset here"}, frozenset({B}))

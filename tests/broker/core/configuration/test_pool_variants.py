@@ -238,3 +238,20 @@ def test_the_supervisor_is_told_what_is_wanted_only_when_that_changes() -> None:
     assert [type(effect) for effect in rig.read("s:1")] == []
     rig.come(ASKING)
     assert not any(isinstance(effect, SetPools) for effect in rig.come(SessionId("another")))
+
+
+def test_the_command_line_goes_to_the_new_pool_when_the_last_agent_leaves() -> None:
+    rig = PoolVariantsRig()
+    rig.read("s:1", of_sessions=True)
+    operator = SessionId("operator")
+    rig.feed(ev.SessionOpened(session=operator, source=DAEMON, agent="", pid=1, carrier="cli", control=True))
+    rig.feed(ev.InitializeRequested(operator, RawJson(b"0"), "2025-11-25", "carpool"))
+    rig.come(PLAIN)
+    rig.serve("s:1", "x")
+    rig.listed(operator)
+    rig.read("s:2", of_sessions=True)
+    assert rig.call_goes_to(operator, "s__x") == "s:1", "until the new pool has greeted"
+    rig.feed(ev.SessionClosed(PLAIN))
+    effects = rig.call(operator, "s__x")
+    assert set(discovered(effects)) == {"s:2"}
+    assert not of_kind(effects, Call)

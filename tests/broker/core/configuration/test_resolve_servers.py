@@ -39,11 +39,12 @@ def seen(
     cwd: str = "/w/deep",
     secret: bytes = b"secret",
     roots: tuple[Root, ...] | None = None,
+    base: dict[str, str] = BASE,
 ) -> Resolution:
     return resolve(
         config,
         environment=environment or {},
-        base_environment=BASE,
+        base_environment=base,
         env_file=env_file or {},
         workspace=workspace,
         cwd=cwd,
@@ -57,6 +58,23 @@ def seen(
 def key_of(server: dict[str, Any], environment: dict[str, str] | None = None, **more: Any) -> PoolKey:
     (spec,) = seen(config_of({"a": server}), environment, **more).specs
     return spec.key
+
+
+@behaviour("lists:any-starter")
+@pytest.mark.parametrize("server", [{"command": "x", "env": {"T": "t"}}, {"url": "http://far.example/mcp"}])
+def test_the_environment_that_carpool_was_started_with_is_no_part_of_the_key(server: dict[str, Any]) -> None:
+    config = config_of({"a": server})
+    found = [seen(config, base={"HOME": "/h", **more}) for more in ({}, {"LANG": "de_DE.UTF-8"})]
+    assert [each.specs[0].env.get("LANG") for each in found] == [None, "de_DE.UTF-8"]
+    first, second = ({*each.twins, *each.stateless, each.specs[0].key} for each in found)
+    assert first == second
+
+
+def test_a_variable_of_the_servers_own_entry_is_part_of_the_key() -> None:
+    keys = [
+        key_of({"command": "x", "env": env}) for env in ({}, {"LANG": "C"}, {"LANG": "${L:-x}"}, {"L": "C"})
+    ]
+    assert len({*keys, key_of({"command": "x", "env": {"LANG": "${L:-x}"}}, {"L": "D"})}) == 5
 
 
 def test_sessions_whose_variables_decide_other_limits_do_not_share() -> None:

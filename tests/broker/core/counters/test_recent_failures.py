@@ -62,7 +62,15 @@ def test_rows_of_no_single_server_are_no_server_that_fails() -> None:
 
 @behaviour("counters:failing")
 @pytest.mark.parametrize(
-    "code", ["paused", "operator_cancelled_unsent", "operator_cancelled", "hook_failed", "answer_hook_failed"]
+    "code",
+    [
+        "paused",
+        "operator_cancelled_unsent",
+        "operator_cancelled",
+        "hook_failed",
+        "answer_hook_failed",
+        "offline",
+    ],
 )
 def test_what_an_operator_or_a_hook_does_to_calls_is_no_failure_of_their_server(code: str) -> None:
     assert failures(CallCounts(errors={code: 1}, refusals={code: 1})) == 0

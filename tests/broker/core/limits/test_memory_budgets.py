@@ -10,8 +10,10 @@ from carpool_broker.core.calls.call_table import CallTable
 from carpool_broker.core.limits.memory_budgets import (
     COUNTED_BYTES,
     GUARANTEED_BYTES,
+    PRINCIPAL_UNREAD_BYTES,
     SMALL_ANSWER_BYTES,
     UNREAD_STEP_BYTES,
+    SubscriptionBudget,
 )
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.bounds import SessionBounds
@@ -152,6 +154,59 @@ def test_in_place_of_large_answers_beyond_its_share_an_agent_that_does_not_read_
 
 
 @behaviour("pressure:unread-answers")
+def test_all_sessions_of_a_principal_have_one_share_of_the_unread_answers() -> None:
+    rig = MemoryBudgetRig()
+    rig.sessions[ONE].principal = rig.sessions[TWO].principal = "ann"
+    rig.sessions[THREE].principal = "bob"
+    for session in (ONE, TWO, THREE):
+        for _ in range(3):
+            rig.call(session)
+    rig.unread(ONE, 4 * MIB)
+    assert b'"unread_answers"' in rig.answer(4, MIB)[0].body, "though this session reads"
+    assert len(rig.answer(5, SMALL_ANSWER_BYTES)[0].body) == SMALL_ANSWER_BYTES
+    assert len(rig.answer(7, MIB)[0].body) == MIB, "another principal has its own"
+    rig.unread(THREE, MIB)
+    assert len(rig.answer(8, MIB)[0].body) == MIB, "also while it leaves something unread"
+    rig.unread(ONE, 0)
+    assert len(rig.answer(6, MIB)[0].body) == MIB
+
+
+@behaviour("pressure:unread-answers")
+def test_small_answers_share_twice_the_budget() -> None:
+    rig = MemoryBudgetRig()
+    for _ in range(2):
+        rig.call(ONE)
+        rig.call(TWO)
+    rig.unread(ONE, BUDGET)
+    assert b'"unread_answers"' in rig.answer(1, SMALL_ANSWER_BYTES)[0].body
+    rig.unread(TWO, UNREAD_STEP_BYTES)
+    assert len(rig.answer(2, SMALL_ANSWER_BYTES)[0].body) == SMALL_ANSWER_BYTES
+    rig.unread(ONE, 2 * BUDGET)
+    rig.unread(TWO, UNREAD_STEP_BYTES)
+    assert len(rig.answer(4, SMALL_ANSWER_BYTES)[0].body) == SMALL_ANSWER_BYTES, "a few are always kept"
+
+
+@behaviour("pressure:unread-answers")
+def test_progress_is_left_out_while_the_sessions_of_a_principal_leave_much_unread_together() -> None:
+    rig = MemoryBudgetRig()
+    rig.sessions[ONE].principal = rig.sessions[TWO].principal = "ann"
+    for session in (ONE, TWO, THREE):
+        rig.call(session)
+    rig.unread(ONE, PRINCIPAL_UNREAD_BYTES + 1)
+    for call in (2, 3):
+        rig.ledger.call_progressed(CallProgressed(CallId(call), EMPTY_OBJECT))
+    (progress,) = rig.done()
+    assert progress.session == THREE
+    rig.unread(ONE, 0)
+    rig.ledger.call_progressed(CallProgressed(CallId(2), EMPTY_OBJECT))
+    (progress,) = rig.done()
+    assert progress.session == TWO
+    rig.ledger.session_closed(rig.sessions[TWO])
+    (note,) = [each for each in rig.done() if isinstance(each, LogLine)]
+    assert "1 progress and log messages to s2" in note.text
+
+
+@behaviour("pressure:unread-answers")
 def test_progress_is_left_out_while_an_agent_does_not_read_and_the_log_says_how_much() -> None:
     rig = MemoryBudgetRig()
     rig.call(ONE)
@@ -184,7 +239,7 @@ def test_a_closed_session_counts_no_bytes() -> None:
     rig.ledger.call_progressed(CallProgressed(CallId(1), EMPTY_OBJECT))
     rig.ledger.session_closed(rig.sessions[ONE])
     assert any(isinstance(each, LogLine) for each in rig.done())
-    assert rig.ledger.unread.size_bytes == 0
+    assert rig.ledger.unread.use.total_bytes == 0
 
 
 @behaviour("pressure:unread-answers")
@@ -201,13 +256,37 @@ def test_unread_bytes_of_all_agents_stay_within_the_budget(answers: list[tuple[S
         rig.call(session)
         rig.unread(session, unread_before)
         assert len(rig.answer(rig.count, size_bytes)) == 1, "one answer, whichever"
-        assert rig.ledger.unread.size_bytes <= BUDGET + len(answers) * SMALL_ANSWER_BYTES
+        assert rig.ledger.unread.use.total_bytes <= BUDGET + len(answers) * SMALL_ANSWER_BYTES
 
 
 def test_unread_bytes_reported_for_a_session_are_counted_until_it_closes() -> None:
     rig = TwoServersRig()
     rig.come()
     rig.feed(ev.UnreadChanged(SessionId("s1"), 3 * MIB))
-    assert rig.core.call_table.unread.size_bytes == 3 * MIB
+    assert rig.core.call_table.unread.use.total_bytes == 3 * MIB
     rig.feed(ev.SessionClosed(SessionId("s1")))
-    assert rig.core.call_table.unread.size_bytes == 0
+    assert rig.core.call_table.unread.use.total_bytes == 0
+
+
+@behaviour("subscriptions:bounded")
+def test_subscriptions_of_one_token_leave_as_much_for_all_others_and_end_with_the_session() -> None:
+    budget = SubscriptionBudget()
+    ann, too, bob, cid = (
+        Session(SessionId(name), SourceId("d"), "", 1, "http") for name in ("ann", "too", "bob", "cid")
+    )
+    ann.principal = too.principal = "ann"
+
+    def fill(session: Session) -> int:
+        before = session.subscription_bytes
+        while budget.has_room(session, MIB):
+            budget.count(session, MIB)
+        return (session.subscription_bytes - before) // MIB
+
+    assert [fill(each) for each in (ann, too, bob, cid)] == [8, 0, 4, 2]
+    budget.check((ann, too, bob, cid))
+    assert budget.has_room(too, MIB, is_granted=True), "it was granted before, and there is room"
+    assert not budget.has_room(too, 3 * MIB, is_granted=True)
+    for _ in range(2):
+        budget.session_closed(ann)
+        budget.check((too, bob, cid))
+    assert fill(too) == 5

@@ -9,9 +9,12 @@ from carpool_broker.core.model.bounds import ProfileLimits
 from carpool_broker.core.model.effects import Reply
 from carpool_broker.core.model.events import CallRequested, SourceId
 from carpool_broker.core.model.session import Quota, Session
-from carpool_protocol.ids import ABSENT, PoolKey, RawJson, ServerName, SessionId
+from carpool_broker.core.model.supervisors import ONLY
+from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, CallId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.link.messages import CallAnswered
 from tests.behaviours import behaviour
 from tests.broker.core.calls.test_call_table import ONE, TWO, CallTableRig, calls
+from tests.kit.bytecodes import count_bytecodes
 
 THREE = SessionId("s3")
 
@@ -56,6 +59,40 @@ def test_sessions_of_one_token_have_one_bound_and_take_turns() -> None:
     assert [calls(rig.call(str(n), TWO)) for n in range(2)] == [[], []]
     order = [calls(rig.answer(call)) for call in (1, 2, 3, 4, 5, 6)]
     assert order == [[3], [5], [4], [6], [], []], "by turns, and each in its own order"
+
+
+@pytest.mark.parametrize("waiting", [False, True], ids=["idle", "with a queued call"])
+def test_the_end_of_a_call_costs_the_same_however_many_sessions_its_token_has(waiting: bool) -> None:
+    def cost(sessions: int) -> int:
+        rig = Bounded(token="ann", max_in_flight=2)
+        quotas = rig.ledger.admission.quotas
+        rig.call("1")
+        rig.call("2")
+        for number in range(sessions):
+            name = SessionId(f"more{number}")
+            more = rig.sessions[name] = Session(name, SourceId("daemon"), "", 1, "shim")
+            more.profile, more.principal = "p", "ann"
+            quotas.session_opened(more, {"p": ProfileLimits(max_in_flight=2)}, rig.now)
+            if waiting:
+                rig.call("1", name)
+        answer = CallAnswered(CallId(1), is_error=False, body=EMPTY_OBJECT)
+        return count_bytecodes(lambda: rig.ledger.call_answered(answer, rig.now))
+
+    assert cost(200) <= 2 * cost(2)
+
+
+def test_a_call_without_credit_keeps_its_turn_and_holds_up_no_session_of_its_token() -> None:
+    """The supervisor of one server is away, and two sessions of one token wait."""
+    rig = Bounded(token="ann", max_in_flight=1)
+    assert calls(rig.call("1")) == [1]
+    assert calls(rig.call("1", TWO)) == []
+    assert calls(rig.call("2")) == []
+    rig.ledger.links.supervisor_ready(ONLY, 0)
+    assert calls(rig.answer(1)) == []
+    rig.ledger.links.supervisor_ready(ONLY, 100)
+    rig.ledger.admission.send_queued_of_all(rig.now)
+    assert calls(rig.done()) == [2], "the session that waited first"
+    assert calls(rig.answer(2)) == [3]
 
 
 def test_a_closed_session_frees_the_quota_for_others_of_its_token() -> None:

@@ -15,7 +15,14 @@ from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.approval import Approved, Definition, PinId, pin_of
 from carpool_broker.core.model.effects import AnswerInitialize, Reply, SaveApprovals, SendListChanged
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_broker.core.registry.approvals import approval_digest, canonical_definition, is_ambiguous
+from carpool_broker.core.registry.approvals import (
+    MAX_PARTS,
+    Approvals,
+    approval_digest,
+    canonical_definition,
+    is_ambiguous,
+)
+from carpool_broker.core.registry.catalog_queue import NEXT_SLICE
 from carpool_broker.core.registry.registry import Registry
 from carpool_broker.core.registry.view import HeldByPin, UnverifiedTool, View, ViewTool
 from carpool_broker.storage.approval_store import ApprovalStore
@@ -31,6 +38,7 @@ from carpool_protocol.link.messages import (
     PoolSpec,
     ToolOffer,
 )
+from carpool_protocol.machine import slices
 from tests.behaviours import behaviour
 from tests.broker.core.test_broker import DAEMON, TwoServersRig, code, names
 from tests.kit.hostile_catalogs import AMBIGUOUS, HOSTILE, HostileCatalog
@@ -369,6 +377,27 @@ def test_a_tool_that_can_be_read_in_two_ways_is_not_approved_by_being_the_first(
     assert [type(each) for each in rig.call("a__t", "2")] == [Call]
 
 
+def test_a_tool_with_too_many_parts_is_not_approved_by_being_the_first() -> None:
+    rig = PinnedRig()
+    parts = b"{}," * MAX_PARTS
+    rig.feed(
+        Catalog(
+            A,
+            [ToolOffer("x", RawJson(b'{"name":"x","a":[%b0]}' % parts)), ToolOffer("y", definition("y"))],
+            "",
+            EMPTY_OBJECT,
+            EMPTY_OBJECT,
+            "2025-11-25",
+        )
+    )
+    while rig.core.timers.has("catalogs", NEXT_SLICE):
+        rig.core.tick(rig.now)
+    (seen,) = rig.core.registry.held_tools(PIN)
+    assert (seen.tool, seen.why) == ("x", "new")
+    rig.approve("x")
+    assert rig.core.registry.held_tools(PIN) == []
+
+
 def test_keys_that_differ_in_case_and_mean_nothing_to_agents_are_no_matter() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "string"}, "N": {"type": "string"}}}
     assert not is_ambiguous(approval_digest(definition("grep", inputSchema=schema)))
@@ -570,3 +599,18 @@ def test_an_unverified_tool_is_one_of_a_server_that_has_not_told() -> None:
     assert isinstance(registry.view(where).resolve("a__x"), UnverifiedTool)
     assert registry.catalog_received(catalog(A, {"x": "old"})) == {}
     assert type(registry.view(where).resolve("a__x")) is ViewTool
+
+
+def test_what_somebody_approves_between_two_slices_of_the_first_catalog_stays() -> None:
+    approvals = Approvals(lambda _: None)
+    approvals.pins_read({PIN: None})
+    big = {f"t{n}": RawJson(b'{"name":"t%d","description":"%b"}' % (n, b"x" * 2000)) for n in range(500)}
+    learning = approvals.catalog_received(PIN, big)
+    next(learning)
+    other = {"t0": RawJson(b'{"name":"t0","description":"other words"}')}
+    approvals.approve_tools(PIN, [other], {"t0": approval_digest(other["t0"]).digest})
+    assert list(learning)
+    approved = approvals.approved[PIN]
+    assert approved is not None
+    assert list(approved.tools) == ["t0"]
+    assert slices.run_all_slices(approvals.held_tools(PIN, other, {})) == {}

@@ -10,6 +10,7 @@ import pytest
 from msgspec import Struct
 
 from carpool_broker.config.configuration import DEFAULT_SOURCE
+from carpool_broker.core.limits.guess_budget import GUESSES_OF_ONE
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.effects import Reply
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
@@ -296,3 +297,18 @@ def test_the_bound_of_the_file_is_for_every_agent_that_brings_none(tmp_path: Pat
     rig.tell("github", "x" * 80)
     rig.come(Attach(version=ATTACH_VERSION, carrier="shim", tool_name_length=50), TWO)
     assert [len(rig.core.view_of(session).tools[0].qualified) for session in (ONE, TWO)] == [40, 50]
+
+
+@behaviour("names:guesses")
+@pytest.mark.parametrize("method", METHODS)
+def test_hundreds_of_unknown_names_at_once_are_refused_mostly_without_a_search(
+    method: str, tmp_path: Path
+) -> None:
+    rig = NameOwnersRig(tmp_path, {"hub": {"command": "x"}})
+    rig.tell("hub", "open_issue", "close_issue")
+    answers = [rig.ask(method, f"hub__open_isue{number}") for number in range(100)]
+    similar = ["Did you mean hub__open_issue" in str(each) for each in answers]
+    assert similar == [True] * GUESSES_OF_ONE + [False] * (100 - GUESSES_OF_ONE)
+    assert all("unknown" in str(each) for each in answers), "each of them gets the error itself"
+    rig.now += 1.0
+    assert "Did you mean hub__open_issue" in str(rig.ask(method, "hub__open_isue"))

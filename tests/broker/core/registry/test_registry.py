@@ -604,6 +604,7 @@ class RegistryMachine(RuleBasedStateMachine):
             others = [each for each in seen.servers if each.server != it.server]
             if family == "resources":
                 is_shared = any(own in self.offered(each).get("resources", {}) for each in others)
+                is_shared |= ":" not in own  # no URI, which some agents cannot read
             else:
                 is_shared = any(scheme_of(own) in self.schemes(each) for each in others)
             reads_rewritten = any(

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from carpool_broker.core.registry.uris import (
 from carpool_broker.core.registry.view import BadReference, CompletionTarget, View, ViewPrompt
 from carpool_protocol.ids import EMPTY_OBJECT, PoolKey, RawJson, ServerName
 from carpool_protocol.link.messages import Catalog, Feature, Offer, ResourceOffer
+from carpool_protocol.machine.slices import run_all_slices
 from carpool_protocol.wire.tool_name_resolver import AmbiguousName, NoSuchName
 from tests.behaviours import behaviour
 from tests.kit.broker_rig import no_effect
@@ -36,6 +38,10 @@ LISTED_BY_BOTH = UnroutableUri(BOTH.candidates, collides=True)
 
 def listed(server: str, *uris: str, templates: tuple[str, ...] = (), serves: bool = True) -> ServerUris:
     return ServerUris(ServerName(server), PoolKey(server), uris, templates, serves)
+
+
+def uri_table(servers: Sequence[ServerUris]) -> UriTable:
+    return run_all_slices(UriTable.build(servers))
 
 
 def route(table: UriTable, uri: str) -> tuple[str, str, str]:
@@ -90,14 +96,14 @@ def body(view: View, family: Any) -> Any:
 
 @behaviour("resources:routed-by-table")
 def test_a_listed_uri_goes_to_the_server_that_lists_it_even_if_another_has_its_scheme() -> None:
-    table = UriTable([listed("a", templates=("file:///{+path}",)), listed("b", "file:///x")])
+    table = uri_table([listed("a", templates=("file:///{+path}",)), listed("b", "file:///x")])
     assert route(table, "file:///x") == ("b", "file:///x", "listed")
     assert table.route("file:///y") == BOTH, "no template decides while another server has the scheme"
 
 
 @behaviour("resources:routed-by-table")
 def test_an_unlisted_uri_goes_to_the_only_server_that_has_its_scheme() -> None:
-    table = UriTable([listed("a", "file:///w"), listed("b", "db://t/", templates=("memo://{name}",))])
+    table = uri_table([listed("a", "file:///w"), listed("b", "db://t/", templates=("memo://{name}",))])
     assert route(table, "file:///w/sub/deep/x.txt") == ("a", "file:///w/sub/deep/x.txt", "scheme")
     assert route(table, "FILE:///elsewhere")[0] == "a"
     assert route(table, "memo://7")[0] == "b"
@@ -137,7 +143,7 @@ def test_no_server_gets_by_what_it_lists_what_another_one_is_asked_for(
             listed(name, *hostile.get("uris", ()), templates=hostile.get("templates", ())),
             listed("files", *files.get("uris", ()), templates=files.get("templates", ())),
         ]
-        table = UriTable(sorted(both, key=lambda it: it.server))
+        table = uri_table(sorted(both, key=lambda it: it.server))
         for uri in ("file:///home/me/plan.txt", "file:///home/me/other.txt"):
             if uri in hostile.get("uris", ()) and uri not in files.get("uris", ()):
                 continue  # it is shown as the hostile server's own
@@ -152,9 +158,9 @@ def test_no_server_gets_by_what_it_lists_what_another_one_is_asked_for(
 
 
 def test_an_unlisted_uri_goes_to_the_only_server_that_serves_resources() -> None:
-    table = UriTable([listed("a", serves=False), listed("b"), listed("c", serves=False)])
+    table = uri_table([listed("a", serves=False), listed("b"), listed("c", serves=False)])
     assert route(table, "any://x") == ("b", "any://x", "only")
-    assert UriTable([listed("a", serves=False)]).route("any://x") == UnroutableUri(())
+    assert uri_table([listed("a", serves=False)]).route("any://x") == UnroutableUri(())
 
 
 def test_ancestors_end_at_path_boundaries_and_the_longest_comes_first() -> None:
@@ -167,10 +173,18 @@ def test_ancestors_end_at_path_boundaries_and_the_longest_comes_first() -> None:
 # --- collisions --------------------------------------------------------------------------------------------
 
 
+@behaviour("lists:readable")
+def test_a_uri_without_a_scheme_is_listed_as_one_that_every_agent_can_read() -> None:
+    table = uri_table([listed("a", "notes/x y")])
+    assert table.agent_uri(PoolKey("a"), "notes/x y") == "carpool+a:notes/x y"
+    assert route(table, "carpool+a:notes/x y") == ("a", "notes/x y", "listed")
+    assert route(table, "notes/x y") == ("a", "notes/x y", "scheme"), "as its server's own texts name it"
+
+
 @behaviour("resources:rewritten-on-collision")
 def test_without_a_collision_every_uri_and_definition_goes_through_byte_for_byte() -> None:
     ours, theirs = (
-        catalog("a", resources=("file:///x", "no scheme")),
+        catalog("a", resources=("file:///x", "urn:x")),
         catalog("b", resources=("note://1",), templates=("note://{p}",)),
     )
     view = view_of(ours, theirs)
@@ -234,14 +248,14 @@ def test_a_uri_keeps_its_spelling_while_the_other_server_is_away() -> None:
 
 
 def test_a_server_that_lists_carpools_spelling_of_a_uri_cannot_take_it() -> None:
-    table = UriTable([listed("a", "x://1", "carpool+b+x://1"), listed("b", "x://1")])
+    table = uri_table([listed("a", "x://1", "carpool+b+x://1"), listed("b", "x://1")])
     assert route(table, "carpool+b+x://1") == ("b", "x://1", "listed")
     assert table.agent_uri(PoolKey("a"), "carpool+b+x://1") == "carpool+a+carpool+b+x://1"
     assert route(table, "carpool+a+carpool+b+x://1") == ("a", "carpool+b+x://1", "listed")
 
 
 def test_a_uri_that_names_a_server_reaches_it_without_a_collision_in_any_case_of_letters() -> None:
-    table = UriTable([listed("My_Srv", serves=False), listed("b", "x://1")])
+    table = uri_table([listed("My_Srv", serves=False), listed("b", "x://1")])
     assert rewritten_uri("My_Srv", "File:///X") == "carpool+.my...srv+File:///X"
     assert route(table, "CARPOOL+.MY...SRV+File:///X") == ("My_Srv", "File:///X", "named")
     assert route(table, "carpool+.my...srv:plain") == ("My_Srv", "plain", "named")
@@ -266,11 +280,11 @@ def test_a_rewritten_uri_is_a_legal_uri_and_is_taken_back(server: str, uri: str)
     spelled = rewritten_uri(server, uri)
     if uri.isascii() and " " not in uri:
         assert LEGAL_URI.fullmatch(spelled)
-    assert route(UriTable([listed(server, serves=False)]), spelled) == (server, uri, "named")
+    assert route(uri_table([listed(server, serves=False)]), spelled) == (server, uri, "named")
 
 
 def test_a_rewritten_uri_survives_the_parsers_of_agents() -> None:
-    table = UriTable([listed("My_Srv")])
+    table = uri_table([listed("My_Srv")])
     for uri in (
         "file:///home/x.txt",
         "http://h/p?q=1#f",
@@ -287,7 +301,7 @@ def test_a_rewritten_uri_survives_the_parsers_of_agents() -> None:
 
 
 def test_no_uri_is_too_long_or_too_odd_to_be_routed() -> None:
-    table = UriTable([listed("a", "x://1", templates=("x://{a}/{b}/{+c}/z",)), listed("b", "y://1")])
+    table = uri_table([listed("a", "x://1", templates=("x://{a}/{b}/{+c}/z",)), listed("b", "y://1")])
     for uri in (
         "",
         "/",

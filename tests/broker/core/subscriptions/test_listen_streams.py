@@ -6,6 +6,7 @@ Source: MCP 2026-07-28, basic/utilities/subscriptions.
 import json
 from typing import Any
 
+from carpool_broker.core.limits.memory_budgets import MAX_SUBSCRIPTION_BYTES
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.effects import (
     AcknowledgeListen,
@@ -18,6 +19,8 @@ from carpool_broker.core.subscriptions.listen_streams import MAX_LISTENS, MAX_UR
 from carpool_broker.core.subscriptions.subscription_table import MAX_SUBSCRIPTIONS
 from carpool_protocol.ids import EMPTY_OBJECT, Epoch, RawJson, SessionId
 from carpool_protocol.link.messages import DiscoverCatalog, ResourceChanged, SetResourceSubscriptions
+from carpool_protocol.wire.uri_normalization import MAX_CHARS
+from tests.behaviours import behaviour
 from tests.broker.stateless_rig import ONE, PLAIN, TWO, A, B, StatelessRig
 from tests.kit.broker_rig import supervisor_comes
 
@@ -120,6 +123,25 @@ def test_there_is_a_bound_to_what_all_listens_of_a_session_name() -> None:
     assert listen(rig, R1, "tools") == [AcknowledgeListen(ONE, R1, ("tools",), ())]
     rig.feed(ev.RequestCancelled(ONE, RawJson(b"l0"), ""))
     assert SetResourceSubscriptions(A, [FILE]) in listen(rig, R2, uris=(FILE,))
+
+
+@behaviour("subscriptions:bounded", "subscriptions:long-uris")
+def test_what_listens_name_counts_until_they_end_whether_a_server_has_it_or_not() -> None:
+    rig = StatelessRig()
+    longest = "nowhere:/".ljust(MAX_CHARS, "x")
+    assert b"4096 characters at most" in error(listen(rig, R1, uris=(f"{longest}x",)))
+    many = tuple(f"nowhere:/{uri}".ljust(MAX_CHARS, "x") for uri in range(MAX_URIS))
+    count = 0
+    while isinstance((said := listen(rig, RawJson(b"l%d" % count), uris=many))[0], AcknowledgeListen):
+        count += 1
+    assert b"End subscriptions" in error(said)
+    assert 1 <= count * MAX_URIS * MAX_CHARS <= MAX_SUBSCRIPTION_BYTES // 2
+    rig.core.check()
+    rig.feed(ev.RequestCancelled(ONE, RawJson(b"l0"), ""))
+    assert isinstance(listen(rig, R1, uris=many)[0], AcknowledgeListen)
+    rig.feed(ev.SessionClosed(ONE))
+    assert rig.core.requests.subscription_budget.use.total_bytes == 0
+    rig.core.check()
 
 
 def test_a_resource_that_a_session_already_watches_is_not_subscribed_again_at_the_server() -> None:

@@ -2,9 +2,11 @@
 
 from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_broker.core.subscriptions.subscription_table import MAX_SUBSCRIPTIONS, SubscriptionTable
-from carpool_protocol.ids import ABSENT, PoolKey, ServerName, SessionId
-from carpool_protocol.link.messages import SetLevel, SetResourceSubscriptions
+from carpool_protocol.ids import ABSENT, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.link.messages import ChangeResourceSubscriptions, SetLevel, SetResourceSubscriptions
+from carpool_protocol.wire.uri_normalization import MAX_CHARS
 from tests.behaviours import behaviour
+from tests.kit.bytecodes import count_bytecodes
 
 A, B = SessionId("a"), SessionId("b")
 FS, WEB = ServerName("fs"), ServerName("web")
@@ -20,9 +22,13 @@ class Two:
 
     def __init__(self) -> None:
         self.scopes = {A: scope(fs=FS_KEY, web=WEB_KEY), B: scope(fs=FS_KEY)}
-        self.interests = SubscriptionTable(lambda session: self.scopes[session], lambda *_: True)
+        self.counted = dict.fromkeys(self.scopes, 0)
+        self.interests = SubscriptionTable(self.scopes.__getitem__, lambda *_: True, self.count)
 
-    def news(self) -> list[SetLevel | SetResourceSubscriptions]:
+    def count(self, session: SessionId, size_bytes: int) -> None:
+        self.counted[session] += size_bytes
+
+    def news(self) -> list[SetLevel | SetResourceSubscriptions | ChangeResourceSubscriptions]:
         return list(self.interests.take_changes())
 
 
@@ -48,6 +54,39 @@ def test_levels_and_subscriptions_are_sent_once_and_again_to_a_new_supervisor() 
     assert two.news() == []
     two.interests.mark_unsent(lambda _: True)
     assert two.news() == first
+
+
+@behaviour("subscriptions:price-of-a-change")
+def test_the_work_of_another_level_does_not_grow_with_the_levels_of_other_sessions() -> None:
+    def price(others: int) -> int:
+        two = Two()
+        for number in range(others):
+            session = SessionId(f"other{number}")
+            two.scopes[session] = two.scopes[B]
+            two.interests.set_level(session, "info")
+        two.news()
+
+        def change() -> None:
+            for level in ("debug", "error"):
+                two.interests.set_level(A, level)
+                two.news()
+            two.interests.session_closed(A)
+            two.news()
+
+        return count_bytecodes(change)
+
+    price(1)  # the second time caches of the process are warm
+    assert price(500) == price(1)
+
+
+def test_a_level_goes_along_when_a_pool_is_replaced() -> None:
+    two = Two()
+    two.interests.set_level(B, "info")
+    two.news()
+    two.scopes[B] = scope(fs=NEW_FS)
+    two.interests.scopes_changed()
+    assert two.news() == [SetLevel(FS_KEY, ""), SetLevel(NEW_FS, "info")]
+    two.interests.check(two.scopes)
 
 
 def test_an_unknown_log_level_changes_nothing() -> None:
@@ -81,7 +120,7 @@ def test_subscriptions_of_many_sessions_are_one_union_and_end_with_the_last() ->
     two.interests.unsubscribe(A, FS, "file:///x")
     assert two.news() == []
     two.interests.session_closed(B)
-    assert two.news() == [SetResourceSubscriptions(FS_KEY, ["file:///a"])]
+    assert two.news() == [ChangeResourceSubscriptions(FS_KEY, [], ["file:///x"])]
     two.interests.unsubscribe(A, FS, "file:///never")
     assert two.news() == []
 
@@ -110,11 +149,140 @@ def test_a_subscription_goes_along_when_its_servers_pool_is_replaced() -> None:
     two.interests.subscribe(B, FS, "file:///x", "file:///x")
     two.news()
     two.scopes[B] = scope(fs=NEW_FS)
+    two.interests.scopes_changed()
     assert two.news() == [
         SetResourceSubscriptions(FS_KEY, []),
         SetResourceSubscriptions(NEW_FS, ["file:///x"]),
     ]
     assert list(two.interests.subscribers(NEW_FS, "file:///x")) == [(B, ABSENT, "file:///x", True)]
+
+
+def subscribed(count: int) -> Two:
+    """The file system has so many subscriptions of `a`, and the supervisor knows of them."""
+    two = Two()
+    for number in range(count):
+        two.interests.subscribe(A, FS, f"file:///{number}", f"file:///{number}")
+    two.news()
+    return two
+
+
+@behaviour("subscriptions:price-of-a-change")
+def test_a_change_is_sent_without_the_subscriptions_that_stay() -> None:
+    two = subscribed(1000)
+    two.interests.subscribe(B, FS, "file:///new", "file:///new")
+    two.interests.unsubscribe(A, FS, "file:///7")
+    assert two.news() == [ChangeResourceSubscriptions(FS_KEY, ["file:///new"], ["file:///7"])]
+    two.interests.session_closed(A)
+    (gone,) = two.news()
+    assert isinstance(gone, ChangeResourceSubscriptions)
+    assert (gone.add, len(gone.drop)) == ([], 999)
+    two.interests.session_closed(B)
+    assert two.news() == [SetResourceSubscriptions(FS_KEY, [])]
+
+
+@behaviour("subscriptions:price-of-a-change")
+def test_the_work_of_a_change_does_not_grow_with_the_subscriptions_that_stay() -> None:
+    def price(two: Two) -> int:
+        def change() -> None:
+            two.interests.subscribe(B, FS, "file:///new", "file:///new")
+            two.news()
+            two.interests.session_closed(B)
+            two.news()
+
+        return count_bytecodes(change)
+
+    few, many = subscribed(10), subscribed(5000)
+    price(few)  # the second time caches of the process are warm
+    assert price(many) == price(few)
+
+
+@behaviour("subscriptions:price-of-a-change")
+def test_the_work_of_a_change_does_not_grow_with_those_who_subscribe_to_the_same_resource() -> None:
+    def price(others: int) -> int:
+        two = subscribed(1)
+        for number in range(others):
+            session = SessionId(f"other{number}")
+            two.scopes[session], two.counted[session] = two.scopes[A], 0
+            two.interests.subscribe(session, FS, "file:///0", "")
+        two.news()
+
+        def change() -> None:
+            two.interests.subscribe(B, FS, "file:///0", "file:///0")
+            two.news()
+            two.interests.unsubscribe(B, FS, "file:///0")
+            two.news()
+
+        return count_bytecodes(change)
+
+    price(1)  # the second time caches of the process are warm
+    assert price(500) == price(1)
+
+
+def test_a_resource_of_two_pools_leaves_the_one_that_nobody_sees_any_more() -> None:
+    two = Two()
+    two.scopes[B] = scope(fs=NEW_FS)
+    two.interests.subscribe(A, FS, "file:///x", "file:///x")
+    two.interests.subscribe(B, FS, "file:///x", "file:///x")
+    assert len(two.news()) == 2
+    two.interests.session_closed(A)
+    assert two.news() == [SetResourceSubscriptions(FS_KEY, [])]
+    two.interests.subscribe(A, FS, "file:///x", "file:///x")
+    two.interests.unsubscribe(B, FS, "file:///x")
+    assert two.news() == [
+        SetResourceSubscriptions(FS_KEY, ["file:///x"]),
+        SetResourceSubscriptions(NEW_FS, []),
+    ]
+
+
+def test_a_session_that_wanted_nothing_ends_without_a_look_at_what_others_want() -> None:
+    two = subscribed(10)
+    two.interests.session_closed(B)
+    assert not two.interests.is_stale
+
+
+def test_a_pool_that_is_wanted_again_is_told_everything() -> None:
+    two = subscribed(2)
+    two.interests.mark_unsent(lambda key: key == FS_KEY)
+    two.interests.subscribe(B, FS, "file:///new", "file:///new")
+    assert two.news() == [SetResourceSubscriptions(FS_KEY, ["file:///0", "file:///1", "file:///new"])]
+
+
+@behaviour("subscriptions:bounded")
+def test_the_bytes_of_a_subscription_count_from_its_begin_to_its_end() -> None:
+    two = subscribed(0)
+    two.interests.subscribe(A, FS, "file:///x", "file:///x")
+    once = two.counted[A]
+    assert once > len("file:///x")
+    two.interests.subscribe(A, FS, "file:///x", "carpool+fs+file:///x")
+    assert two.counted[A] == two.interests.own_bytes(A) == once + len("carpool+fs+"), "as it is spelled now"
+    two.interests.subscribe(A, FS, "file:///x", "file:///x", RawJson(b"1"))
+    assert two.counted[A] == once + len("carpool+fs+"), "that of a listen counts with the listen"
+    for _ in range(2):
+        two.interests.unsubscribe(A, FS, "file:///x")
+        assert two.counted[A] == 0
+
+
+@behaviour("subscriptions:price-of-a-change")
+def test_an_update_costs_nothing_for_sessions_that_are_not_subscribed() -> None:
+    def price(others: int) -> int:
+        two = subscribed(1)
+        for number in range(others):
+            session = SessionId(f"other{number}")
+            two.scopes[session], two.counted[session] = two.scopes[B], 0
+            two.interests.subscribe(session, FS, f"file:///of/{number}", "")
+        return count_bytecodes(lambda: list(two.interests.subscribers(FS_KEY, "file:///0")))
+
+    price(1)
+    assert price(500) == price(1)
+
+
+@behaviour("subscriptions:long-uris")
+def test_of_an_update_with_an_overlong_uri_nobody_hears() -> None:
+    two = Two()
+    two.interests.subscribe(A, FS, "file:///dir", "file:///dir")
+    longest = "file:///dir/".ljust(MAX_CHARS, "x")
+    assert [session for session, *_ in two.interests.subscribers(FS_KEY, longest)] == [A]
+    assert list(two.interests.subscribers(FS_KEY, f"{longest}x")) == []
 
 
 def test_a_session_may_subscribe_to_so_many_resources_and_no_more() -> None:

@@ -1,7 +1,8 @@
 """The door's line to the broker: one connection over the agents' socket, for all streams (rule 9).
 
-Owns the attaching, the cutting into lines, the gathering of what is written in one turn of the loop, and the
-coming back after the broker has died. A line that is longer than `MAX_LINE_BYTES` ends the connection.
+Owns the attaching, the cutting into lines, the gathering of what is written in one turn of the loop, the
+turns of principals where the broker reads slower than lines come, and the coming back after the broker has
+died. A line that is longer than `MAX_LINE_BYTES` ends the connection.
 
 Invariant: whatever the broker has written is read before the end is told, also where our own writing found
 that it has died. It has reported those answers as written, and nobody else has them (rule 4).
@@ -11,9 +12,11 @@ Knows nothing of: what frames say.
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from carpool.http.core.shared_budgets import SharedBudget
 from carpool_protocol.bootstrap import paths, peer_credentials
 from carpool_protocol.bootstrap.carrier_contract import NAMING_VERSION
 from carpool_protocol.carrier.attach_line import (
@@ -23,10 +26,15 @@ from carpool_protocol.carrier.attach_line import (
     environment_line,
     parse_attached,
 )
+from carpool_protocol.wire.lines import LineBuffer, OverlongLine
 
 MAX_LINE_BYTES: Final = 256 * 1024 * 1024
 MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
-"""When the broker has left more than this unread, requests are refused until it reads again."""
+"""The bytes that may wait until the broker reads, shared by the principals. Requests of a principal whose
+share is full are refused.
+"""
+_TURN_BYTES: Final = 256 * 1024
+"""The transport holds up to this many bytes that the broker has not read. Further lines wait by principal."""
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.02, 0.25
 _ATTACH_S: Final = 10.0
 _READ_BYTES: Final = 256 * 1024
@@ -40,10 +48,15 @@ class BrokerLink(asyncio.Protocol):
     ) -> None:
         self._on_ready, self._on_line, self._on_end = on_ready, on_line, on_end
         self._transport: Any = None
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._lines = LineBuffer(MAX_LINE_BYTES)
         self._attached = False
         self._unsent: list[bytes] = []
+        """The lines of this turn of the loop."""
+        self.is_congested = False
+        """The broker reads slower than lines come."""
+        self._waiting: dict[str, deque[bytes]] = {}
+        """The lines that wait meanwhile, by principal; the one whose turn is next stands first."""
+        self._waiting_bytes = SharedBudget(MAX_UNSENT_BYTES)
         self._why = "the broker closed the connection"
         self._ear = -1
         """A second descriptor of the connection, because the transport closes its own when it
@@ -54,6 +67,7 @@ class BrokerLink(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
+        transport.set_write_buffer_limits(high=_TURN_BYTES)
         if not peer_credentials.is_ours(transport.get_extra_info("socket")):
             self._abort(f"nothing was said to the broker's socket: {peer_credentials.NOT_OURS}")
             return
@@ -73,20 +87,10 @@ class BrokerLink(asyncio.Protocol):
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        head, feed, rest = data.rpartition(b"\n")
-        if not feed:
-            self._parts.append(rest)
-            self._size += len(rest)
-            if self._size > MAX_LINE_BYTES:
+        for line in self._lines.feed(data):
+            if isinstance(line, OverlongLine):
                 self._abort("the broker sent a line that is too long")
-            return
-        if self._parts:
-            head = b"".join([*self._parts, head])
-            self._parts = []
-        if rest:
-            self._parts = [rest]
-        self._size = len(rest)
-        for line in head.split(b"\n"):
+                return
             if self._attached:
                 self._on_line(line)
             elif not self._attach(line):
@@ -122,8 +126,14 @@ class BrokerLink(asyncio.Protocol):
                 return
             self.data_received(data)
 
-    def write(self, line: bytes) -> None:
-        """Send at the end of this turn of the loop, together with later writes of the same turn."""
+    def write(self, line: bytes, principal: str = "") -> None:
+        """Send at the end of this turn of the loop, together with later writes of the same turn. `principal`:
+        in whose turn the line is sent if others wait.
+        """
+        if self.is_congested:
+            self._waiting.setdefault(principal, deque()).append(line)
+            self._waiting_bytes.share_of(principal).count(len(line))
+            return
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._flush)
         self._unsent.append(line)
@@ -133,10 +143,31 @@ class BrokerLink(asyncio.Protocol):
         if not self._transport.is_closing():  # it has died, which is not told yet
             self._transport.write(b"".join(lines))
 
-    @property
-    def is_blocked(self) -> bool:
-        """True if the broker does not read what it was sent."""
-        return bool(self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES)
+    def pause_writing(self) -> None:
+        self.is_congested = True
+
+    def resume_writing(self) -> None:
+        self.is_congested = False
+        while self._waiting and not self.is_congested:
+            self._transport.write(b"".join(self._take_turns()))
+
+    def _take_turns(self) -> list[bytes]:
+        """Take lines that wait, one of each principal in turn."""
+        lines: list[bytes] = []
+        size = 0
+        while self._waiting and size < _TURN_BYTES:
+            principal = next(iter(self._waiting))
+            of_principal = self._waiting.pop(principal)
+            lines.append(of_principal.popleft())
+            size += len(lines[-1])
+            self._waiting_bytes.share_of(principal).release(len(lines[-1]))
+            if of_principal:
+                self._waiting[principal] = of_principal  # behind the others
+        return lines
+
+    def is_blocked_for(self, principal: str) -> bool:
+        """Return True if so much waits for this principal that its requests are to be refused."""
+        return self.is_congested and self._waiting_bytes.share_of(principal).is_full
 
     def close(self) -> None:
         """End the connection."""

@@ -2,10 +2,14 @@
 
 Owns parsing (httptools), keep-alive, chunked streams, the sizes and times a client may take, the news that it
 hung up, and the passing on of a connection that is between two requests. Invariants: one request of a
-connection is worked on at a time and they are answered in order; what is kept of one that is not complete is
-bounded, alone and together (`BodyBudget`), and so is what is kept for a client that does not read
-(`MAX_UNSENT_BYTES` of events), then it is cut; a broken request gets its status and the connection ends; what
-can be read in two ways (RFC 9112, 11.2) is broken.
+connection is worked on at a time and they are answered in order; what one turn of the loop has no room for
+waits for a turn (`RequestTurns`), and until then nothing more is read; what is kept of a request that is not
+complete, or waits, is bounded, alone and together (`ClientBudget`), and so is what is kept for a client that
+does not read: its next request is not handled before it has read, a stream of events is cut at
+`MAX_UNSENT_BYTES`, and what a principal leaves unread on all its connections is bounded; a broken request
+gets its status and the connection ends; what can be read in two ways (RFC 9112, 11.2) is broken.
+
+It is long because reading, answering and passing on share the state of one connection.
 
 Knows nothing of: MCP, the broker, what paths mean.
 Decisions: docs/decisions/0017, 0054.
@@ -22,8 +26,8 @@ from typing import Any, Final, Literal, Protocol
 
 import httptools
 
-from carpool.http.body_room import BodyBudget
-from carpool.http.core.effects import SSE, HttpRequest, Respond
+from carpool.http.client_budget import ClientBudget
+from carpool.http.core.effects import SSE, HttpRequest, Respond, too_large
 from carpool.http.core.limits import (
     ASK_FIRST_BYTES,
     LINGER_S,
@@ -32,14 +36,28 @@ from carpool.http.core.limits import (
     MAX_HEADERS,
     MAX_UNSENT_BYTES,
     MAX_URL_BYTES,
+    MIN_CHUNK_BYTES,
+    SMALL_CHUNKS,
     STALLED_BYTES,
     HttpLimits,
 )
 from carpool.http.core.request_bytes import head_bytes, request_bytes
+from carpool.http.core.request_turns import PIECE_BYTES, REQUEST_COST, RequestTurns
 from carpool.http.left_connections import LeftConnection
 
-_WRITE_BUFFER_BYTES: Final = 256 * 1024
+_WRITE_BUFFER_BYTES: Final = 64 * 1024
 """The unsent bytes from which on a client counts as one that does not read."""
+_FIELD_BYTES: Final = 128
+"""The memory of a header that was read, beside its text."""
+_FREE_HEAD_BYTES: Final = 4 * 1024
+"""The first bytes of an unfinished head, which do not count: few heads are longer, and most connections that
+show a token are new.
+"""
+_REQUEST_BYTES: Final = 512
+"""The memory of a request that waits, beside its headers and body."""
+_LARGE_HEAD_BYTES: Final = 4 * 1024
+"""Longer headers are not kept for the next request."""
+_LONG_BYTES: Final = 64 * 1024
 _WATCHED_SEND_BYTES: Final = 16 * 1024
 """The bytes that the system keeps for a client whose reading is watched."""
 
@@ -50,14 +68,20 @@ class RequestHandler(Protocol):
     limits: HttpLimits
     date: bytes
     """The `Date` header of this second."""
-    body_budget: BodyBudget
+    body_budget: ClientBudget
     """The memory for bodies that wait, of all connections."""
+    unsent_budget: ClientBudget
+    """The memory for answers that clients leave unread, of all connections."""
+    turns: RequestTurns
+    """The turns of all connections."""
 
     def principal_of(self, connection: "HttpConnection", headers: dict[str, str]) -> str:
         """Return the principal for which the body of a request with these headers counts in `body_budget`."""
 
-    def early_refusal(self, path: str, headers: dict[str, str]) -> Respond | None:
-        """Return the refusal of a client that may not come in, before its body is read."""
+    def body_bound(self, connection: "HttpConnection", path: str, headers: dict[str, str]) -> int | Respond:
+        """Return how long the body of a request may be, or the refusal of a client that may not send one,
+        before its body is read.
+        """
 
     def client_connected(self, connection: "HttpConnection") -> Respond | None:
         """A client has connected. Returns the refusal of one that may not come in, or is one too many."""
@@ -88,6 +112,7 @@ class HttpConnection(asyncio.Protocol):
         earlier door had it.
         """
         self._handler = taker
+        self._turns = taker.turns
         self._left_data = left_data
         self._clock = clock
         self._transport: Any = None
@@ -96,10 +121,16 @@ class HttpConnection(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._fields: list[tuple[bytes, bytes]] = []
         """The headers as they came."""
-        self._read: tuple[list[tuple[bytes, bytes]], dict[str, str]] = ([], {})
-        """The headers of the request before, and how they were read."""
+        self._read: tuple[list[tuple[bytes, bytes]], dict[str, str], int] = ([], {}, 0)
+        """The headers of the request before, how they were read, and their bytes."""
+        self._has_large_head = False
+        """These are not kept once the connection is idle."""
         self._body: bytes | bytearray = b""
         self._size = 0
+        self._body_limit = 0
+        """The bound of the body that is read."""
+        self._chunks = 0
+        """The chunks of that body so far."""
         self._moved = False
         self._still = 0
         """The bytes since the parser last returned something: it keeps what does not end."""
@@ -107,13 +138,25 @@ class HttpConnection(asyncio.Protocol):
         """The bytes of bodies here, which `body_budget` counts."""
         self._principal = ""
         """The principal for which they count."""
+        self._unfinished = 0
+        """The bytes of reads that did not bring a head, or trailers, to the end."""
+        self._unfinished_kept = 0
+        """The bytes of these, with the memory for their headers, that `body_budget` counts."""
         self._phase: Literal["between", "head", "body"] = "between"
         self._failed = False
-        self._held: bytes | None = None
-        """The bytes that came while it is not known whether this client may come in; None once that is
-        known.
+        self._held: bytes | memoryview | None = None
+        """The bytes that came while it is not known whether this client may come in, or that wait for their
+        turn; None: none wait. `body_budget` counts them.
         """
+        self._is_paused = False
+        """It is not known whether this client may come in."""
+        self._is_waiting = False
+        """The connection stands in a line of `RequestTurns`."""
+        self._has_turn = False
+        """A request may be handled at once."""
         self._ahead: deque[tuple[HttpRequest, bool, bool]] = deque()
+        self._ahead_bytes: deque[int] = deque()
+        """The bytes of the heads of these requests, which `body_budget` counts as well."""
         self._x = 0
         """The number of the request that is handled; 0 if none is."""
         self._modern = True
@@ -128,9 +171,18 @@ class HttpConnection(asyncio.Protocol):
         """The time at which the client is disconnected if it does nothing; `inf`: never."""
         self._arrives_by = float("inf")
         """The time by which the request that is read must have arrived, also behind one that is open."""
+        self._awaited: Literal["between", "head", "body"] = "between"
+        """The part of that request to which this time belongs; `between`: there is none yet."""
         self._stalled = float("inf")
+        """The time at which the client must have read something, while it is stalled."""
+        self._is_stalled = False
+        """The client leaves much unread."""
         self._unsent = 0
         """The unsent bytes at the last check, while the client is stalled."""
+        self._unsent_by: tuple[str, int] = ("", 0)
+        """The principal and the bytes that `unsent_budget` counts while the client is stalled."""
+        self._has_enough = False
+        """Nothing more is read before the requests are handled that have come."""
         self._watched = 0
         """The number of a request whose client's reading the handler is told of; 0 if there is none."""
 
@@ -148,35 +200,73 @@ class HttpConnection(asyncio.Protocol):
             if left_data:  # before the loop reads the socket, where later bytes may wait
                 self.data_received(left_data)
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | memoryview) -> None:
         if self._failed:
             return
-        if self._held is not None:
-            self._held += data
-            self._transport.pause_reading()  # so that it hears of a hang-up until then
-            return
+        if self._held is not None or len(data) > PIECE_BYTES or not self._turns.spend(len(data)):
+            self._hold(data)
+        else:
+            self._parse(data)
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        self._moved = False
+        self._has_turn = True
+        rest: bytes | memoryview = data
         try:
-            self._feed(data)
+            while rest:
+                try:
+                    self._parser.feed_data(rest)
+                    break
+                except httptools.HttpParserUpgrade as stop:
+                    rest = memoryview(rest)[stop.args[0] :]
+                    self._decline_upgrade()
         except httptools.HttpParserError as error:
             if not self._failed:  # otherwise it is our own refusal
                 self._fail(400, f"the request is not HTTP/1.1 ({type(error).__name__})")
             return
-        if len(self._ahead) > MAX_AHEAD:
-            self.abort()
+        if self._fields and len(self._fields) > MAX_HEADERS:
+            self._fail(431, _TOO_MANY_HEADERS)
+        if self._moved:
+            self._still = 0
+        else:
+            self._still += len(data)
+            if self._still > MAX_HEAD_BYTES:
+                self._fail(431, f"there are more than {MAX_HEAD_BYTES} bytes of headers")
+        if self._phase != "between" or self._still or self._unfinished:
+            self._note_part(len(data))
+        if self._ahead and len(self._ahead) > MAX_AHEAD:
+            if self._x:
+                self.abort()
+            else:  # many came at once, or their client reads no answers
+                self._has_enough = True
+                self._transport.pause_reading()
 
-    def _feed(self, data: bytes) -> None:
-        self._moved = False
-        rest: bytes | memoryview = data
-        while rest:
-            try:
-                self._parser.feed_data(rest)
-                break
-            except httptools.HttpParserUpgrade as stop:
-                rest = memoryview(rest)[stop.args[0] :]
-                self._decline_upgrade()
-        self._still = 0 if self._moved else self._still + len(data)
-        if self._still > MAX_HEAD_BYTES:
-            self._fail(431, f"there are more than {MAX_HEAD_BYTES} bytes of headers")
+    def _note_part(self, size: int) -> None:
+        """These bytes have brought a part of a request, or the rest of one."""
+        if self._phase not in {self._awaited, "between"}:
+            self._awaited = self._phase
+            limits = self._handler.limits
+            self._arrives_by = self._clock() + (limits.head_s if self._phase == "head" else limits.body_s)
+        in_trailers = self._phase == "body" and self._fields
+        if self._phase == "head" or in_trailers or self._still:
+            self._count_unfinished(size)
+        elif self._unfinished:
+            self._forget_unfinished()
+
+    def _count_unfinished(self, size: int) -> None:
+        """Count a head, or trailers, that have not come to their end: the parser and this connection keep
+        them.
+        """
+        self._unfinished += size
+        memory = self._unfinished + _FIELD_BYTES * len(self._fields)
+        if memory > _FREE_HEAD_BYTES and not self._failed:
+            more, self._unfinished_kept = memory - self._unfinished_kept, memory
+            if not self._has_room_before_head(more):
+                self._fail(503, _NO_ROOM)
+
+    def _forget_unfinished(self) -> None:
+        self._give_back(self._unfinished_kept)
+        self._unfinished = self._unfinished_kept = 0
 
     def _decline_upgrade(self) -> None:
         """Decline an upgrade: clients in Java offer h2c with every request. The request goes on
@@ -198,18 +288,43 @@ class HttpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._stalled = self._clock() + self._handler.limits.stalled_s
         self._unsent = self._transport.get_write_buffer_size()
-        if self._watched:
+        self._is_stalled = True
+        self._unsent_by = (self._handler.principal_of(self, self.request_head[3]), 0)
+        if self._count_unsent() and self._watched:
             self._handler.client_blocked(self._watched)
 
     def resume_writing(self) -> None:
-        self._stalled = float("inf")
+        self._release_unsent()
+        self._await_turn()
         if self._watched:
             self._handler.client_has_room(self._watched)
 
+    def _count_unsent(self) -> bool:
+        """Count in `unsent_budget` all that a stalled client has unread now: more may have been written since
+        it stalled. Returns False if there is no room for it; the connection is cut then.
+        """
+        principal, counted = self._unsent_by
+        unsent = self._transport.get_write_buffer_size()
+        self._unsent_by = (principal, unsent)
+        if unsent <= counted:
+            self._handler.unsent_budget.release(principal, counted - unsent)
+        elif not self._handler.unsent_budget.reserve(principal, unsent - counted):
+            self.abort()
+            return False
+        return True
+
+    def _release_unsent(self) -> None:
+        if self._is_stalled:
+            self._stalled, self._is_stalled = float("inf"), False
+            self._handler.unsent_budget.release(*self._unsent_by)
+
     def connection_lost(self, _error: Exception | None) -> None:
         self._failed = True
+        self._held = None
         self._ahead.clear()
+        self._ahead_bytes.clear()
         self._release_body()
+        self._release_unsent()
         x, self._x = self._x, 0
         if x:
             self._handler.client_gone(x)
@@ -219,11 +334,87 @@ class HttpConnection(asyncio.Protocol):
 
     def _release_body(self) -> None:
         self._body = b""
+        self._unfinished = self._unfinished_kept = 0
         self._give_back(self._kept)
 
     def _give_back(self, size: int) -> None:
         self._kept -= size
         self._handler.body_budget.release(self._principal, size)
+
+    # --- turns ---
+
+    def _hold(self, data: bytes | memoryview) -> None:
+        """Keep these bytes until it is the turn of this connection. Until then nothing more is read, so that
+        it hears of a hang-up.
+        """
+        self._held = bytes(self._held) + data if self._held else data
+        self._transport.pause_reading()
+        if not self._has_room_before_head(len(data)):
+            self._fail(503, _NO_ROOM)
+        self._await_turn()
+
+    def _await_turn(self) -> None:
+        """Wait for a turn, if there is something to do in it: a turn of the principal for which it counts."""
+        if not self._is_waiting and (self._can_handle or self._can_parse):
+            self._is_waiting = True
+            self._turns.add(self, self._principal)
+
+    @property
+    def _can_handle(self) -> bool:
+        return bool(self._ahead) and not self._x and not self._is_stalled and not self._failed
+
+    @property
+    def _can_parse(self) -> bool:
+        return bool(self._held) and not self._is_paused and not self._has_enough and not self._failed
+
+    def take_turn(self) -> int:
+        """Handle one request that waits, or parse one piece of what waits. Returns what it cost."""
+        self._is_waiting = False
+        cost = 0
+        if self._transport.is_closing():
+            return cost
+        if self._can_handle:
+            cost = self._handle_waiting()
+        elif self._can_parse:
+            cost = self._parse_waiting()
+        self._await_turn()
+        return cost
+
+    def _handle_waiting(self) -> int:
+        self._give_back(self._ahead_bytes.popleft())
+        request, keeps, modern = self._ahead.popleft()
+        size = len(request.body)
+        self._handle_request(request, keeps, modern)
+        if self._has_enough and not self._ahead and not self._failed:
+            self._has_enough = False
+            if self._held is None:
+                self._transport.resume_reading()
+        return size + REQUEST_COST
+
+    def _parse_waiting(self) -> int:
+        held = memoryview(self._held or b"")
+        piece, rest = held[:PIECE_BYTES], held[PIECE_BYTES:]
+        self._held = rest or None
+        if not rest:
+            self._transport.resume_reading()
+        self._give_back(len(piece))
+        self._parse(piece)
+        return len(piece) + REQUEST_COST
+
+    def _has_room_before_head(self, size: int) -> bool:
+        """Count bytes that are not read as headers yet."""
+        if not self._kept:
+            self._principal = self._handler.principal_of(self, self._shown_headers())
+        self._kept += size
+        return self._handler.body_budget.reserve(self._principal, size)
+
+    def _shown_headers(self) -> dict[str, str]:
+        """Return headers of what waits that tell whose it is, as far as they have come."""
+        if self._ahead:
+            return self._ahead[0][0].headers
+        if self._phase == "body":
+            return self._headers
+        return _token_in(self._fields, bytes((self._held or b"")[:PIECE_BYTES]))
 
     # --- the parser's side ---
 
@@ -235,7 +426,7 @@ class HttpConnection(asyncio.Protocol):
         self._size = 0
         self._moved = True
         self._phase = "head"
-        self._arrives_by = self._clock() + self._handler.limits.head_s
+        self._awaited = "between"
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -263,11 +454,14 @@ class HttpConnection(asyncio.Protocol):
         if size > MAX_HEAD_BYTES:
             self._fail(431, f"there are more than {MAX_HEAD_BYTES} bytes of headers")
             return
-        self._read = (fields, headers)
+        self._read = (fields, headers, size)
+        self._has_large_head |= size > _LARGE_HEAD_BYTES
 
     def on_headers_complete(self) -> None:
+        if self._unfinished:
+            self._forget_unfinished()
         if len(self._fields) > MAX_HEADERS:
-            self._fail(431, f"there are more than {MAX_HEADERS} headers")
+            self._fail(431, _TOO_MANY_HEADERS)
         else:
             self._read_headers()
             self._fields = []  # a trailer is none of those that were read
@@ -275,7 +469,6 @@ class HttpConnection(asyncio.Protocol):
             return
         self._phase = "body"
         self._moved = True
-        self._size = 0
         version, headers = self._parser.get_http_version(), self._headers
         self._modern = version == "1.1"
         coded = headers.get("transfer-encoding")
@@ -289,40 +482,53 @@ class HttpConnection(asyncio.Protocol):
     def _expect_body(self, headers: dict[str, str], *, chunked: bool) -> None:
         limit = self._handler.limits.body_bytes
         length = headers.get("content-length", "")
-        size = int(length[:19]) if length.isdecimal() else 0
+        size = int(length[-20:]) if length.isdecimal() else 0  # the parser takes no more but zeros before
         waits = headers.get("expect", "").lower() == "100-continue"
         if size > ASK_FIRST_BYTES or chunked or waits:
             path = self._url.decode("latin-1").partition("?")[0]
-            refused = self._handler.early_refusal(path, headers)
-            if refused is not None:
-                self.refuse(refused)
+            bound = self._handler.body_bound(self, path, headers)
+            if isinstance(bound, Respond):
+                self.refuse(bound)
                 return
+            limit = bound
+            self._chunks = 0
         if size > limit:
-            self._fail(413, f"the body has more than {limit} bytes")
+            self.refuse(too_large(0, limit))
             return
-        self._arrives_by = self._clock() + self._handler.limits.body_s
+        self._body_limit = limit
         if waits and not self._x:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_chunk_complete(self) -> None:
+        self._chunks += 1
+        if self._chunks > SMALL_CHUNKS + self._size // MIN_CHUNK_BYTES:
+            self._fail(400, _SMALL_CHUNKS)
+        elif self._fields and len(self._fields) > MAX_HEADERS:  # they are trailers
+            self._fail(431, _TOO_MANY_HEADERS)
 
     def on_body(self, body: bytes) -> None:
         if self._failed:
             return
         self._moved = True
         self._size += len(body)
-        if not self._kept:  # of one connection all count for the first, while any of them waits
-            self._principal = self._handler.principal_of(self, self._headers)
-        self._kept += len(body)
-        has_room = self._handler.body_budget.reserve(self._principal, len(body))
-        if self._size > self._handler.limits.body_bytes:
-            self._fail(413, f"the body has more than {self._handler.limits.body_bytes} bytes")
+        has_room = self._has_room(len(body))
+        if self._size > self._body_limit:
+            self.refuse(too_large(0, self._body_limit))
         elif not has_room:
-            self._fail(503, "too many long requests are arriving; try again in a moment")
+            self._fail(503, _NO_ROOM)
         elif not self._body:
             self._body = body
         else:
             if isinstance(self._body, bytes):
                 self._body = bytearray(self._body)
             self._body += body
+
+    def _has_room(self, size: int) -> bool:
+        """Count these bytes in `body_budget`."""
+        if not self._kept:  # of one connection all count for the first, while any of them waits
+            self._principal = self._handler.principal_of(self, self._headers)
+        self._kept += size
+        return self._handler.body_budget.reserve(self._principal, size)
 
     def on_message_complete(self) -> None:
         if self._failed or self._parser.should_upgrade():
@@ -335,10 +541,15 @@ class HttpConnection(asyncio.Protocol):
         self._arrives_by = float("inf")
         self._moved = True
         keep = self._modern and self._parser.should_keep_alive()
-        if self._x or self._ahead:
-            self._ahead.append((request, keep, self._modern))
-        else:
+        if self._has_turn and self._size <= PIECE_BYTES and not (self._x or self._ahead or self._is_stalled):
+            self._has_turn = False
             self._handle_request(request, keep, self._modern)
+            return
+        self._ahead.append((request, keep, self._modern))
+        self._ahead_bytes.append(len(self._url) + self._read[2] + _REQUEST_BYTES)
+        if not self._has_room(self._ahead_bytes[-1]):
+            self._fail(503, _NO_ROOM)
+        self._await_turn()
 
     def _handle_request(self, request: HttpRequest, keep: bool, chunked: bool) -> None:
         self._last_keeps, self._chunked = keep, chunked
@@ -362,24 +573,28 @@ class HttpConnection(asyncio.Protocol):
             more += f"Content-Type: {media}\r\n"
         if not self._last_keeps:
             more += "Connection: close\r\n"
-        self._transport.write(
-            b"HTTP/1.1 %d %b\r\n%bContent-Length: %d\r\n%b\r\n%b"
-            % (
-                status,
-                _REASONS.get(status, b""),
-                self._handler.date,
-                len(body),
-                more.encode("latin-1"),
-                b"" if self._bare else body,
-            )
+        head = b"HTTP/1.1 %d %b\r\n%bContent-Length: %d\r\n%b\r\n" % (
+            status,
+            _REASONS.get(status, b""),
+            self._handler.date,
+            len(body),
+            more.encode("latin-1"),
         )
+        if self._bare:
+            self._transport.write(head)
+        elif len(body) < _LONG_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._write_parts(head, body)
         self._response_complete()
 
-    def watch_reading(self, x: int) -> None:
-        """Tell the handler when the client of request `x` leaves something unread, and when not any more. The
-        system keeps little for it, so that it is soon known.
+    def watch_reading(self, x: int, *, closely: bool = True) -> None:
+        """Tell the handler when the client of request `x` leaves something unread, and when not any more.
+        `closely`: anything, and the system keeps little for it, so that it is soon known.
         """
         self._watched = x
+        if not closely:
+            return
         self._transport.set_write_buffer_limits(high=0)
         with contextlib.suppress(OSError):
             self.socket.setsockopt(SOL_SOCKET, SO_SNDBUF, _WATCHED_SEND_BYTES)
@@ -400,10 +615,27 @@ class HttpConnection(asyncio.Protocol):
         """
         if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             self.abort()
-        elif self._chunked:
+            return
+        if len(data) >= _LONG_BYTES:
+            parts = (b"%x\r\n" % len(data), data, b"\r\n") if self._chunked else (b"", data)
+            self._write_parts(*parts)
+            return
+        if self._chunked:
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         else:
             self._transport.write(data)
+        if self._is_stalled:
+            self._count_unsent()
+
+    def _write_parts(self, head: bytes, data: bytes, tail: bytes = b"") -> None:
+        """Send the three. Long data is not copied into one piece with the others, nor by the transport when
+        only a part of it can be sent at once: each copy holds up all other clients.
+        """
+        self._transport.write(head)
+        self._transport.write(memoryview(data))
+        self._transport.write(tail)
+        if self._is_stalled:  # since the first of the three, perhaps
+            self._count_unsent()
 
     def end(self) -> None:
         """End the stream of events."""
@@ -423,12 +655,13 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
             return
         self.due = self._clock() + self._handler.limits.keep_s
+        if self._has_large_head and self._phase == "between":
+            self._has_large_head = False
+            self._read = ([], {}, 0)
+            self._headers = {}
+            self.request_head = ("", "", "", {})
         if self._ahead:
-            asyncio.get_running_loop().call_soon(self._next_request)
-
-    def _next_request(self) -> None:
-        if self._ahead and not self._x and not self._failed:
-            self._handle_request(*self._ahead.popleft())
+            self._await_turn()
 
     def _fail(self, status: int, text: str) -> None:
         """Refuse what cannot be parsed. The rest of the connection has no meaning."""
@@ -446,6 +679,7 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
             return
         self._release_body()
+        self._fields = []
         head = f"HTTP/1.1 {answer.status} {_REASONS.get(answer.status, b'').decode()}\r\n"
         head += f"Content-Type: {answer.media}\r\n"
         head += "".join([f"{name}: {value}\r\n" for name, value in answer.headers])
@@ -463,19 +697,33 @@ class HttpConnection(asyncio.Protocol):
         found: socket = self._transport.get_extra_info("socket")
         return found
 
+    @property
+    def is_paused(self) -> bool:
+        """True between `pause_requests` and `resume_requests`."""
+        return self._is_paused
+
+    @property
+    def address(self) -> str:
+        """Return the address of the client; empty if it is not known any more."""
+        found = self._transport.get_extra_info("peername")
+        return str(found[0]) if isinstance(found, tuple) and found else ""
+
     def pause_requests(self) -> None:
         """Handle no request before `resume_requests`."""
+        self._is_paused = True
         self._held = b""
 
     def resume_requests(self) -> None:
         """Go on after `pause_requests`, with what has come meanwhile."""
-        held, self._held = self._held, None
-        if held is None or self._failed or self._transport.is_closing():
+        if not self._is_paused or self._failed or self._transport.is_closing():
             return
+        self._is_paused = False
         self.due = self._clock() + self._handler.limits.head_s
-        self._transport.resume_reading()
-        if held:
-            self.data_received(held)
+        if self._held:
+            self._await_turn()
+        else:
+            self._held = None
+            self._transport.resume_reading()
 
     def leave(self, waiting: HttpRequest | None) -> LeftConnection | None:
         """Give the connection up for the next door, with what has come on it. `waiting`: the request that is
@@ -488,7 +736,7 @@ class HttpConnection(asyncio.Protocol):
         requests += self._ahead
         data = b"".join([request_bytes(request, modern=modern) for request, _, modern in requests])
         try:
-            left = LeftConnection(os.dup(self.socket.fileno()), data + (self._held or b""))
+            left = LeftConnection(os.dup(self.socket.fileno()), data + bytes(self._held or b""))
         except OSError:  # no descriptor is to be had, or the connection is closed
             return None
         self._x = 0  # nobody is gone
@@ -520,6 +768,7 @@ class HttpConnection(asyncio.Protocol):
         """End the connection now; what was not sent is lost."""
         self._failed = True
         self._transport.abort()
+        self._release_unsent()  # at once: the others are not cut for what is lost
 
     def close_after_write(self) -> None:
         """End the connection after what is written; `client_gone` tells of an unfinished answer."""
@@ -540,4 +789,22 @@ class HttpConnection(asyncio.Protocol):
             self._fail(408, "the request took too long to arrive")
 
 
+def _token_in(fields: list[tuple[bytes, bytes]], more: bytes) -> dict[str, str]:
+    """Return the header with the token from headers that were read and the bytes that follow; empty if it has
+    not come.
+    """
+    values = [value for name, value in fields if name.lower() == b"authorization"]
+    at = more.lower().find(_TOKEN_HEADER)
+    if at >= 0:
+        values.append(more[at + len(_TOKEN_HEADER) :].partition(b"\r\n")[0])
+    return {"authorization": values[0].decode("latin-1").strip(" \t")} if values else {}
+
+
+_TOKEN_HEADER: Final = b"\r\nauthorization:"
+_TOO_MANY_HEADERS: Final = f"there are more than {MAX_HEADERS} headers"
+_SMALL_CHUNKS: Final = (
+    f"the body comes in more than {SMALL_CHUNKS} chunks of less than {MIN_CHUNK_BYTES} bytes on average; "
+    "send it in longer chunks, or with a Content-Length"
+)
+_NO_ROOM: Final = "too many long requests are arriving; try again in a moment"
 _REASONS: Final = {each.value: each.phrase.encode() for each in HTTPStatus} | {421: b"Misdirected Request"}

@@ -9,26 +9,33 @@ Knows nothing of: MCP, what frames say.
 """
 
 import asyncio
-import os
 import socket
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from email.utils import formatdate
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from carpool.cluster.requests import stories_at_nodes
 from carpool.http import left_connections, log, peer_owner
-from carpool.http.body_room import BodyBudget
 from carpool.http.broker_link import BrokerLink, keep_connected
+from carpool.http.client_budget import ClientBudget
 from carpool.http.connection import HttpConnection
-from carpool.http.core.access import ANY_PRINCIPAL, NO_PRINCIPAL, AccessRules
+from carpool.http.core.access import (
+    ANY_PRINCIPAL,
+    GENERATED_PRINCIPAL,
+    NO_PRINCIPAL,
+    AccessRules,
+)
+from carpool.http.core.body import INTERNAL_ERROR
 from carpool.http.core.connection_places import ConnectionPlaces
 from carpool.http.core.core import HEALTH, HttpCore
 from carpool.http.core.effects import (
     AskNodes,
     BeginEvents,
     ClientEffect,
+    ContinueEvents,
+    ContinueLists,
     Effect,
     EndEvents,
     HoldRequest,
@@ -36,10 +43,13 @@ from carpool.http.core.effects import (
     HttpRules,
     LogsFound,
     ReadLog,
+    Refuse,
+    RefusedWhy,
     RequestsHeld,
     Respond,
     SendToBroker,
     WriteEvents,
+    refusal,
 )
 from carpool.http.core.leave_order import (
     ConnectionState,
@@ -50,14 +60,22 @@ from carpool.http.core.leave_order import (
     leave_order,
 )
 from carpool.http.core.limits import HttpLimits
+from carpool.http.core.operator_requests import OPERATOR_PATH
 from carpool.http.core.pages import HEALTH_S
 from carpool.http.core.pending import HOLD_S, PendingRequests
+from carpool.http.core.refused_clients import (
+    Penalty,
+    RefusedAddress,
+    RefusedClients,
+)
+from carpool.http.core.request_turns import RequestTurns
 from carpool.http.left_connections import LeftConnection
 from carpool.http.shares import ProcessShares
 from carpool.logs.log_folder import last_records, log_files
 from carpool.readings.call_steps import node_story
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.files import private_files
+from carpool_protocol.runtime.pace import IDLE_S, until_due
 from carpool_protocol.runtime.steady_clock import SteadyClock
 
 BACKLOG: Final = 2048
@@ -68,7 +86,7 @@ _MARGIN_S: Final = 0.01
 """Added to a time limit, because a timer of the loop can fire a little early."""
 _TEXT: Final = "text/plain; charset=utf-8"
 _NOT_YOURS: Final = (
-    b"this door has no tokens, so it serves the processes of its own user only; that user can make a token "
+    b"this door needs no token, so it serves the processes of its own user only; that user can make a token "
     b"with `carpool token add NAME`"
 )
 _TOO_MANY: Final = Respond(
@@ -78,8 +96,14 @@ _TOO_MANY: Final = Respond(
     b"close some, or use one for several requests",
     media=_TEXT,
 )
+_TOO_MUCH: Final = "too much of this token waits for carpool; this was not delivered, try again in a moment"
+_TOO_MANY_OF_TOKEN: Final = b"too many connections of this token are open"
+_FULL: Final = Respond(0, 503, b"too many connections are open (http.max_connections)", media=_TEXT)
 _NODES_UNASKED: Final = "other nodes could not be asked; see `carpool logs --daemon`"
 _LOOK_S: Final = 0.02
+_LOOK_FIRST_S: Final = 0.5
+_TOLD_ADDRESSES: Final = 5
+"""So many addresses with wrong tokens stand in one line of the log."""
 _GOODBYE_S: Final = 3.0
 """Open answers have this long when the door ends, and requests that are arriving when it is handed over."""
 _CUT: Final = b"the HTTP door was started again before the request had arrived; try it again"
@@ -97,13 +121,16 @@ class HttpDoorServer:
         *,
         logs: str = "",
         on_held: Callable[[], None] = lambda: None,
+        owners: peer_owner.PeerOwners | None = None,
     ) -> None:
         """`logs`: the directory of the logs that operators may read. `on_held` is called after `hold`, once
-        all that was sent before has reached the broker.
+        all that was sent before has reached the broker. `owners` is closed at the end.
         """
         self.limits = limits
         self.date = b""
-        self.body_budget = BodyBudget()
+        self.body_budget = ClientBudget()
+        self.unsent_budget = ClientBudget()
+        self.turns = RequestTurns(lambda: asyncio.get_running_loop().call_soon(self.turns.run))
         self._directory = directory
         self._logs = logs
         self._lookups: set[asyncio.Task[None]] = set()
@@ -112,8 +139,18 @@ class HttpDoorServer:
         self._waiting: dict[int, HttpConnection] = {}
         """HTTP requests and the connections that wait for their answers."""
         self._places: ConnectionPlaces[HttpConnection] = ConnectionPlaces(max_connections)
+        self._for_operators: set[HttpConnection] = set()
+        """Connections beyond the bound: they serve only requests of operators and for `/health`."""
         self._shares = ProcessShares(_share(max_connections), self._refuse, log.warn)
-        """Used where no tokens are needed."""
+        """Used where the file names no tokens."""
+        self._owners = owners or peer_owner.PeerOwners()
+        self.looks_first = False
+        """The configuration is looked at before the first connection after a pause is served."""
+        self.first_connected = asyncio.Event()
+        """Set when it is to be looked at now, and then as often as while somebody is connected."""
+        self._unlooked: list[HttpConnection] = []
+        """Connections that wait until it was looked at."""
+        self._refused_clients = RefusedClients()
         self._link: BrokerLink | None = None
         self._clock = SteadyClock()
         """A clock that does not count times in which this process stood still."""
@@ -131,19 +168,51 @@ class HttpDoorServer:
     # --- the clients' side (see `connection.RequestHandler`) ---
 
     def client_connected(self, connection: HttpConnection) -> Respond | None:
+        is_first = not self._places.open
+        if is_first:
+            self._set_date()  # nothing has beaten lately
         for each in self._places.opened(connection, needs_token=not self._core.gate.is_open):
             self._shares.connection_closed(each)
             each.abort()
         refused = self._why_refused(connection)
         if refused is not None:
             self._places.refused(connection)
+            self.first_connected.set()  # those after it are not the first: let them find the file as it is
+        elif (self._unlooked or (is_first and self.looks_first)) and not connection.is_paused:
+            self._wait_for_look(connection)
         return refused
 
+    # --- looks at the configuration ---
+
+    @property
+    def is_used(self) -> bool:
+        """True while any client is connected. Without one the configuration is looked at less often."""
+        return bool(self._places.open)
+
+    def _wait_for_look(self, connection: HttpConnection) -> None:
+        """Handle no request on this connection before the configuration was looked at: a token may have been
+        revoked since. A disk that does not answer holds it up for `_LOOK_FIRST_S`.
+        """
+        connection.pause_requests()
+        if not self._unlooked:
+            self.first_connected.set()
+            asyncio.get_running_loop().call_later(_LOOK_FIRST_S, self.configuration_read)
+        self._unlooked.append(connection)
+
+    def configuration_read(self) -> None:
+        """The configuration was looked at: connections that have waited for that go on."""
+        unlooked, self._unlooked = self._unlooked, []
+        for connection in unlooked:
+            connection.resume_requests()
+
     def _why_refused(self, connection: HttpConnection) -> Respond | None:
-        if self._places.is_full:
-            return Respond(0, 503, b"too many connections are open", media=_TEXT)
         if not self._is_let_in(connection):
+            self._core.count_refusal("other_user")
             return Respond(0, 403, _NOT_YOURS, media=_TEXT)
+        if self._places.is_full:
+            self._places.refused(connection)
+            self._for_operators.add(connection)
+            return None
         self._shares.connection_opened(connection, len(self._places) - 1)
         return None
 
@@ -151,18 +220,20 @@ class HttpDoorServer:
         self._places.refused(connection)
         connection.refuse(_TOO_MANY)
 
-    def _shows_token(self, connection: HttpConnection, request: HttpRequest) -> bool:
+    def _shows_token(self, connection: HttpConnection, headers: dict[str, str]) -> bool:
         """Note the principal of a connection. Returns False if that principal has too many."""
         gate = self._core.gate
-        principal = gate.principal(request.headers.get("authorization"))
-        return principal is None or self._places.token_shown(connection, principal, gate.principals)
+        principal = gate.principal(headers.get("authorization"))
+        if principal is None or self._places.token_shown(connection, principal, gate.principals):
+            return True
+        return principal == GENERATED_PRINCIPAL  # it is everybody's, and shared out by process
 
     def _is_let_in(self, connection: HttpConnection) -> bool:
-        """Return whether a connection is let in: without tokens only processes of this user are."""
-        if not self._core.gate.is_open:
+        """Return whether a connection is let in: with `"tokens": false` only processes of this user are."""
+        if not self._core.gate.has_one_user:
             return True
-        found = peer_owner.socket_owner(connection.socket)
-        if not peer_owner.is_ours(found):
+        found = self._owners.find(connection.socket)
+        if self._core.gate.is_open and not peer_owner.is_ours(found):
             return False
         if found is not None:
             self._shares.connection_noted(connection, found.inode)
@@ -174,28 +245,59 @@ class HttpDoorServer:
             return ANY_PRINCIPAL
         return self._places.owner(connection) or gate.principal(headers.get("authorization")) or NO_PRINCIPAL
 
-    def early_refusal(self, path: str, headers: dict[str, str]) -> Respond | None:
-        return self._core.early_refusal(path, headers)
+    def body_bound(self, connection: HttpConnection, path: str, headers: dict[str, str]) -> int | Respond:
+        if self._is_too_many(connection, path):
+            return _FULL
+        found = self._core.body_bound(path, headers, self.limits.body_bytes)
+        if isinstance(found, int):  # a long upload is not cut in favour of connections without a token
+            if self._places.is_unknown(connection) and not self._shows_token(connection, headers):
+                return Respond(0, 503, _TOO_MANY_OF_TOKEN, media=_TEXT)
+            return found
+        assert found.answer is not None
+        self._note_refused(connection, found.why)
+        return found.answer
+
+    def _is_too_many(self, connection: HttpConnection, path: str) -> bool:
+        """Return True if this connection is for operators only, and the request is no operator's."""
+        if connection not in self._for_operators:
+            return False
+        if self._places.has_room and not self._shares.has(connection):  # its process may have its share
+            self._places.admitted(connection)
+            self._for_operators.discard(connection)
+            return False
+        return path != HEALTH and not path.startswith(OPERATOR_PATH)
 
     def request_received(self, connection: HttpConnection, request: HttpRequest) -> int:
         x = self._core.next_number()
         self._waiting[x] = connection
         now = self._clock()
+        if self._for_operators and self._is_too_many(connection, request.path):
+            self._perform([Respond(x, 503, _FULL.body, media=_TEXT)])
+            connection.close_after_write()
+            return x
         if self._is_last:
             connection.close_after_answer()
-        if self._places.is_unknown(connection) and not self._shows_token(connection, request):
-            self._perform([Respond(x, 503, b"too many connections of this token are open", media=_TEXT)])
+        if self._places.is_unknown(connection) and not self._shows_token(connection, request.headers):
+            self._perform([Respond(x, 503, _TOO_MANY_OF_TOKEN, media=_TEXT)])
             connection.close_after_write()
             return x
         if (self._link is None or self._is_settled) and not self._is_last:
-            until = self._core.waits_until(request.path, now)
-            if until > now and self._pending.add(x, request, until):
+            until = self._core.waits_until(request.path, request.headers, now)
+            if until > now and self._is_holding:
+                until = now + HOLD_S
+            if until > now and self._may_wait(x, request, until):
                 return x
-        elif self._link is not None and self._link.is_blocked:
-            self._perform([Respond(x, 503, b'{"error":"the broker is too slow; try again"}')])
+        elif self._link is not None and self._link.is_congested:
+            principal = self.principal_of(connection, request.headers)
+            if self._link.is_blocked_for(principal):
+                self._perform([refusal(x, 503, INTERNAL_ERROR, _TOO_MUCH, Retry_After="1")])
+                return x
+        if request.path != HEALTH:
+            self._perform(self._core.request_received(x, request, now))
             return x
+        self._core.set_full(is_full=not self._places.has_room)
         self._perform(self._core.request_received(x, request, now))
-        if request.path == HEALTH and x in self._waiting:  # the beat may be too late for it
+        if x in self._waiting:  # the beat may be too late for it
             asyncio.get_running_loop().call_later(HEALTH_S + _MARGIN_S, self._tick)
         return x
 
@@ -211,6 +313,7 @@ class HttpDoorServer:
 
     def connection_closed(self, connection: HttpConnection) -> None:
         self._places.closed(connection)
+        self._for_operators.discard(connection)
         self._shares.connection_closed(connection)
 
     # --- the broker's side ---
@@ -257,12 +360,18 @@ class HttpDoorServer:
     def hold(self, *, sessions_end: bool = True) -> None:
         """Hold requests for the next door from now on. `sessions_end`: the broker ends, too."""
         self._is_holding = True
+        self._pending.extend(self._clock() + HOLD_S)
         self._perform(self._core.hold_requests(self._clock(), sessions_end=sessions_end))
 
     def _hold_request(self, x: int, body: bytes) -> None:
         request = HttpRequest(*self._waiting[x].request_head, body)
-        if self._is_last or not self._pending.add(x, request, self._clock() + HOLD_S):
+        if self._is_last or not self._may_wait(x, request, self._clock() + HOLD_S):
             self._perform([self._core.held_refusal(x, request)])
+
+    def _may_wait(self, x: int, request: HttpRequest, until: float) -> bool:
+        # By its own token: a proxy sends requests of many on one connection.
+        principal = self._core.gate.principal(request.headers.get("authorization"))
+        return self._pending.add(x, request, principal or NO_PRINCIPAL, until)
 
     @property
     def _is_last(self) -> bool:
@@ -331,6 +440,7 @@ class HttpDoorServer:
                 is_arriving=each.is_arriving,
                 has_request=each in requests,
                 is_held=requests.get(each, 0) in self._pending,
+                has_owner=bool(self._places.owner(each)),
             )
             for each in self._places.open
         }
@@ -343,9 +453,11 @@ class HttpDoorServer:
         for effect in effects:
             if isinstance(effect, SendToBroker):
                 if self._link is not None:
-                    self._link.write(effect.line)
+                    self._link.write(effect.line, effect.principal)
             elif isinstance(effect, RequestsHeld):
                 self._on_held()
+            elif isinstance(effect, ContinueLists):
+                asyncio.get_running_loop().call_soon(self._continue_lists)
             elif (connection := self._waiting.get(effect.x)) is not None:
                 self._perform_for(effect, connection)
 
@@ -356,12 +468,16 @@ class HttpDoorServer:
             connection.respond(effect.status, effect.body, effect.media, effect.headers)
         elif isinstance(effect, WriteEvents):
             connection.write(effect.data)
+        elif isinstance(effect, Refuse):
+            self._refuse_client(effect, connection)
         elif isinstance(effect, HoldRequest):
             self._hold_request(effect.x, effect.body)
         elif isinstance(effect, BeginEvents):
             if effect.is_watched:
-                connection.watch_reading(effect.x)
+                connection.watch_reading(effect.x, closely=effect.keeps_little)
             connection.begin_stream(effect.headers)
+        elif isinstance(effect, ContinueEvents):
+            asyncio.get_running_loop().call_soon(self._continue_events, effect.x)
         elif isinstance(effect, ReadLog):
             self._look_up(self._read_log(effect))
         elif isinstance(effect, AskNodes):
@@ -369,6 +485,38 @@ class HttpDoorServer:
         elif isinstance(effect, EndEvents):
             del self._waiting[effect.x]
             connection.end()
+
+    def _continue_events(self, x: int) -> None:
+        self._perform(self._core.continue_events(x))
+
+    def _continue_lists(self) -> None:
+        self._perform(self._core.continue_lists())
+
+    def _note_refused(self, connection: HttpConnection, why: RefusedWhy) -> Penalty:
+        if why not in {"wrong_token", "wrong_code"}:
+            return Penalty(0.0, ends=False)
+        return self._refused_clients.refused(connection.address, why, self._clock())
+
+    def _refuse_client(self, effect: Refuse, connection: HttpConnection) -> None:
+        """Answer a client that may not come in, later if it has shown many wrong tokens."""
+        penalty = self._note_refused(connection, effect.why)
+        if effect.answer is None:
+            return
+        if penalty.ends:
+            connection.close_after_answer()
+        if penalty.delay_s:
+            asyncio.get_running_loop().call_later(penalty.delay_s, self._answer_refused, effect.answer)
+        else:
+            self._perform_for(effect.answer, connection)
+
+    def _answer_refused(self, answer: Respond) -> None:
+        self._perform([answer])
+
+    def _report_refused(self, now: float) -> None:
+        refused = self._refused_clients.take_report(now)
+        if refused:
+            log.warn(_refused_text(refused))
+            self._perform(self._core.tell_refused(refused, now))
 
     def _look_up(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -404,6 +552,7 @@ class HttpDoorServer:
         are left to the next one.
         """
         loop = asyncio.get_running_loop()
+        self._owners.open()
         self._beat_once()
         server = await loop.create_server(
             lambda: HttpConnection(self, self._clock), sock=sock, backlog=BACKLOG
@@ -440,6 +589,7 @@ class HttpDoorServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._owners.close()
         return left
 
     async def _continue_connection(self, left: LeftConnection) -> None:
@@ -456,9 +606,15 @@ class HttpDoorServer:
             sock.close()
 
     def set_gate(self, gate: AccessRules) -> None:
-        """Set who may come in from now on; sessions of others are ended."""
+        """Set who may come in from now on; sessions of others are ended, and their connections count for
+        nobody.
+        """
+        before = self._core.gate
         self._perform(self._core.set_gate(gate, self._clock()))
         for connection in self._places.open:
+            owner = self._places.owner(connection)
+            if owner and gate.access_key(owner) != before.access_key(owner):
+                self._places.owner_shut_out(connection)
             if not gate.is_open:
                 self._places.token_needed(connection)
             if not self._is_let_in(connection):  # it came while tokens were asked for
@@ -476,16 +632,20 @@ class HttpDoorServer:
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(_BEAT_S)
+            await asyncio.sleep(until_due(_BEAT_S if self._places.open else IDLE_S))
             self._beat_once()
 
     def _beat_once(self) -> None:
         now = self._clock()
-        self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
+        self._set_date()
         for connection in self._places.open:
             connection.check_timeout(now)
         self._release_pending(now)
+        self._report_refused(now)
         self._perform(self._core.tick(now))
+
+    def _set_date(self) -> None:
+        self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
 
     def _tick(self) -> None:
         self._perform(self._core.tick(self._clock()))
@@ -496,13 +656,35 @@ def _share(max_connections: int) -> int:
     return max(1, max_connections * 3 // 4)
 
 
+def _refused_text(refused: Sequence[RefusedAddress]) -> str:
+    """Return the line of the log about wrong tokens since the last such line."""
+    shown = ", ".join(f"{each.times} from {each.address}" for each in refused[:_TOLD_ADDRESSES])
+    rest = sum(each.times for each in refused[_TOLD_ADDRESSES:])
+    total = sum(each.times for each in refused)
+    return f"requests with a wrong token or code: {total} ({shown}{f', {rest} from others' if rest else ''})"
+
+
 def _read_logs(folder: str, wanted: ReadLog) -> LogsFound:
     """Return the names of all logs, and the records of the one that is wanted."""
     records = last_records(folder, wanted.log, wanted.count) if wanted.log else []
     return LogsFound([*log_files(folder)], None if records is None else [each.as_json() for each in records])
 
 
-def write_url(directory: str, url: str, key: str) -> None:
-    """Write the URL to the file for `carpool status`, and the key of the web page for `carpool web`."""
-    about = {"url": url, "pid": os.getpid(), "key": key}
-    private_files.replace(paths.door_file(directory), msgspec.json.encode(about))
+class DoorFile(NamedTuple):
+    """The file in which a door tells of itself. Only this user reads it (`launcher.http_door` does)."""
+
+    url: str
+    pid: int
+    key: str
+    """The key of the web page, for `carpool web`."""
+    tokens: dict[str, str]
+    """The hashes of the tokens in force by name, for verbs that wait for a change. The generated one has no
+    name.
+    """
+    token_file: str
+    """The file with the generated token; empty: it lets nobody in."""
+
+
+def write_url(directory: str, told: DoorFile) -> None:
+    """Write down what verbs must know of this door."""
+    private_files.replace(paths.door_file(directory), msgspec.json.encode(told._asdict()))

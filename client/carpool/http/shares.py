@@ -1,10 +1,11 @@
-"""How many connections one process may have at a door without tokens.
+"""How many connections one process may have at a door whose file names no tokens.
 
 Owns which connections wait until it is known whose process they are of, and which of them are refused. While
 few are open nothing is asked: the answer costs a scan of `/proc`. From `most` on each newcomer waits for a
 scan that began after it came; one scan serves all that wait, and between two there is `SCAN_EVERY_S`.
 Invariants: no process gets a connection while it has `most`; a socket that several processes have open counts
-for each; one whose process cannot be told is not refused.
+for each; one whose process cannot be told is not refused, but a scan that fails for want of descriptors or
+memory is made again, and all wait for it.
 
 Knows nothing of: HTTP, how the system is asked, the bound for all connections together.
 """
@@ -70,6 +71,10 @@ class ProcessShares:
         """Count this connection for the processes that have this socket."""
         self._inodes[connection] = inode
 
+    def has(self, connection: "HttpConnection") -> bool:
+        """Return True if this connection counts for the processes that have its socket."""
+        return connection in self._inodes
+
     def connection_opened(self, connection: "HttpConnection", open_count: int) -> None:
         """A counted connection is new, and `open_count` others are open. It waits where one process could
         have its share.
@@ -95,8 +100,12 @@ class ProcessShares:
         try:
             while self._waiting:
                 asked = list(self._waiting)
-                holders = await asyncio.to_thread(peer_owner.holders, frozenset(self._inodes.values()))
-                self._settle([each for each in asked if each in self._waiting], holders)
+                try:
+                    holders = await asyncio.to_thread(peer_owner.holders, frozenset(self._inodes.values()))
+                except OSError as error:
+                    self._say(f"new connections wait: their processes cannot be found now ({error.strerror})")
+                else:
+                    self._settle([each for each in asked if each in self._waiting], holders)
                 await self._pause(SCAN_EVERY_S)
         finally:
             self._deciding = None

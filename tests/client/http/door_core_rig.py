@@ -9,12 +9,15 @@ from carpool.http.core.core import HttpCore
 from carpool.http.core.effects import (
     AskNodes,
     BeginEvents,
+    ContinueEvents,
+    ContinueLists,
     Effect,
     EndEvents,
     HoldRequest,
     HttpRequest,
     HttpRules,
     ReadLog,
+    Refuse,
     RequestsHeld,
     Respond,
     SendToBroker,
@@ -65,9 +68,13 @@ class DoorCoreRig:
         self.answers: dict[int, Respond] = {}
         self.streams: dict[int, list[WriteEvents]] = {}
         self.ended: list[int] = []
+        self.turns: list[int] = []
+        """The streams of events that go on at the next `continue_turns`."""
         self.held: dict[int, bytes] = {}
         """Bodies of the HTTP requests that are held for the next door."""
         self.all_held = False
+        self.refused: list[str] = []
+        """The reasons for which clients were refused."""
         self.logs: list[ReadLog] = []
         self.node_questions: list[AskNodes] = []
         if linked:
@@ -76,13 +83,12 @@ class DoorCoreRig:
     def take(self, effects: list[Effect] | None) -> None:
         assert effects is not None, "the core refused a frame"
         for effect in effects:
+            if isinstance(effect, Refuse):
+                self._note_refused(effect)
+                continue
             match effect:
                 case SendToBroker(line):
-                    parts = split_frame(line.removesuffix(b"\n"))
-                    assert parts is not None
-                    s, message, x = parts
-                    word = read_control(message) if x == CONTROL else None
-                    self.told.append((s, word if word is not None else json.loads(message), x))
+                    self._note_told(line)
                 case Respond():
                     assert effect.x not in self.answers, "a request is answered once"
                     assert effect.x not in self.streams, "a stream is not answered as well"
@@ -93,20 +99,41 @@ class DoorCoreRig:
                 case WriteEvents(x):
                     assert x not in self.ended, "nothing is written after the end"
                     self.streams[x].append(effect)
+                case ContinueEvents(x):
+                    self.turns.append(x)
                 case EndEvents(x):
                     assert x in self.streams
                     self.ended.append(x)
                 case HoldRequest(x, body):
-                    assert x not in self.answers, "what was answered is not held"
-                    assert x not in self.streams, "what was answered in part is not held"
+                    assert x not in {*self.answers, *self.streams}, "what was answered is not held"
                     self.held[x] = body
-                case RequestsHeld():
-                    self.all_held = True
-                case ReadLog():
-                    self.logs.append(effect)
-                case AskNodes():
-                    self.node_questions.append(effect)
+                case RequestsHeld() | ContinueLists():  # a test calls `continue_lists` itself
+                    self.all_held = self.all_held or isinstance(effect, RequestsHeld)
+                case ReadLog() | AskNodes():
+                    self._note_question(effect)
         self.core.check()
+
+    def _note_question(self, effect: ReadLog | AskNodes) -> None:
+        if isinstance(effect, ReadLog):
+            self.logs.append(effect)
+        else:
+            self.node_questions.append(effect)
+
+    def _note_refused(self, effect: Refuse) -> None:
+        self.refused.append(effect.why)
+        self.take([] if effect.answer is None else [effect.answer])
+
+    def _note_told(self, line: bytes) -> None:
+        parts = split_frame(line.removesuffix(b"\n"))
+        assert parts is not None
+        s, message, x = parts
+        word = read_control(message) if x == CONTROL else None
+        self.told.append((s, word if word is not None else json.loads(message), x))
+
+    def continue_turns(self) -> None:
+        """Others have had their turn: all streams go on whose clients have room."""
+        while self.turns:
+            self.take(self.core.continue_events(self.turns.pop(0)))
 
     # --- the client ---
 

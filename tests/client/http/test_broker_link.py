@@ -82,3 +82,65 @@ def test_a_line_that_we_end_ourselves_is_not_read_to_its_end(tmp_path: Path) -> 
 
     asyncio.run(main())
     assert not heard
+
+
+class SlowTransport:
+    """A transport whose other end reads when the test says so."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.unread = 0
+        self.high = 0
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        self.high = high
+
+    def write(self, data: bytes) -> None:
+        self.written += data.splitlines()
+        self.unread += len(data)
+        if self.unread > self.high:
+            self.link.pause_writing()
+
+    def read_all(self) -> None:
+        self.unread = 0
+        self.link.resume_writing()
+
+    link: BrokerLink
+
+    def is_closing(self) -> bool:
+        return False
+
+
+@behaviour("http:shares")
+def test_principals_take_turns_when_the_broker_reads_slower_than_lines_come() -> None:
+    async def main() -> None:
+        link = BrokerLink(lambda: None, lambda _: None, lambda _: None)
+        wire = SlowTransport()
+        wire.link, link._transport = link, wire
+        wire.high = 1_000_000
+        long = b"a" * 1_500_000 + b"\n"
+        for _ in range(20):
+            link.write(long, "ann")
+            link._flush()
+        assert len(wire.written) == 1
+        assert link.is_congested
+        link.write(b"1\n", "bob")
+        link.write(b"2\n", "bob")
+        assert not link.is_blocked_for("bob")
+        assert not link.is_blocked_for("ann")
+        for _ in range(10):
+            link.write(long, "ann")
+        assert link.is_blocked_for("ann"), "more waits than is left for others"
+        assert not link.is_blocked_for("bob")
+        for _ in range(3):
+            wire.read_all()
+        assert wire.written[1:5] == [long[:-1], b"1", long[:-1], b"2"]
+        for _ in range(40):
+            wire.read_all()
+        assert len(wire.written) == 32
+        assert not link.is_blocked_for("ann")
+        link.write(b"3\n", "bob")
+        link._flush()
+        assert wire.written[-1] == b"3"
+
+    asyncio.run(main())

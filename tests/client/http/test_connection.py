@@ -1,24 +1,35 @@
 """HTTP/1.1 as the door speaks it: over real sockets, to a taker that answers as it is told."""
 
 import asyncio
+import contextlib
 import gc
+import json
 import weakref
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from carpool.http.body_room import BodyBudget
+from carpool.http.client_budget import ClientBudget
 from carpool.http.connection import HttpConnection
 from carpool.http.core.effects import HttpRequest, Respond
 from carpool.http.core.limits import MAX_UNSENT_BYTES, HttpLimits
+from carpool.http.core.request_turns import RequestTurns
 from tests.behaviours import behaviour
 
 WAIT_S = 10.0
 GET = b"GET /a?b=1 HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
+LONG_BYTES = 8 << 20
+"""More than the system keeps for a client that does not read."""
+FREE_BYTES = 100
+"""The longest body at `/free`, where no token is asked for."""
+
+
 class RecordingHandler:
-    """Answers with the body's length; `/hold` waits for the test, `/stream` becomes a stream of events."""
+    """Answers with the body's length, or at `/long` with `LONG_BYTES`; `/hold` waits for the test, `/stream`
+    becomes a stream of events.
+    """
 
     def __init__(self) -> None:
         self.limits = HttpLimits(body_bytes=1000)
@@ -29,16 +40,25 @@ class RecordingHandler:
         self.connections: list[HttpConnection] = []
         self.full = False
         self.now = 0.0
-        self.body_budget = BodyBudget()
+        self.body_budget = ClientBudget()
+        self.unsent_budget = ClientBudget()
+        self.turns = RequestTurns(self._begin_turn)
         self.strangers = False
         self.reading: list[tuple[int, bool]] = []
         """The clients that have stopped (False) or begun to read again (True)."""
 
+    def _begin_turn(self) -> None:
+        """Have the loop take the turns, where there is one that runs."""
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop().call_soon(self.turns.run)
+
     def principal_of(self, connection: HttpConnection, headers: dict[str, str]) -> str:
         return headers.get("x-principal", "")
 
-    def early_refusal(self, path: str, headers: dict[str, str]) -> Respond | None:
-        return Respond(0, 401, b"{}") if self.strangers else None
+    def body_bound(self, connection: HttpConnection, path: str, headers: dict[str, str]) -> int | Respond:
+        if self.strangers:
+            return Respond(0, 401, b"{}")
+        return FREE_BYTES if path == "/free" else self.limits.body_bytes
 
     def client_connected(self, connection: HttpConnection) -> Respond | None:
         self.connections.append(connection)
@@ -53,6 +73,8 @@ class RecordingHandler:
             connection.begin_stream(())
         if request.path in {"/stream", "/watched", "/hold"}:
             self.held[x] = connection
+        elif request.path == "/long":
+            connection.respond(200, bytes(LONG_BYTES), "text/plain")
         else:
             connection.respond(200, b"%d" % len(request.body), "text/plain")
         return x
@@ -252,6 +274,23 @@ def test_who_waits_to_be_told_to_go_on_is_told() -> None:
     played(play)
 
 
+@behaviour("http:limits:free")
+def test_a_body_that_is_longer_than_its_path_allows_is_refused_as_it_arrives() -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
+        head = b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        half = b"40\r\n" + b"a" * 64 + b"\r\n"
+        await client.send(head % b"/other" + half + half + b"0\r\n\r\n")
+        assert await client.answer() == (200, b"128")
+        await client.send(head % b"/free" + half + b"0\r\n\r\n")
+        assert await client.answer() == (200, b"64")
+        await client.send(head % b"/free" + half)
+        await client.send(half)
+        assert (await client.answer())[0] == 413
+        assert len(taker.requests) == 2
+
+    played(play)
+
+
 @pytest.mark.parametrize(
     ("data", "status"),
     [
@@ -275,6 +314,25 @@ def test_what_is_too_long_or_no_http_gets_its_status_and_the_connection_ends(
         assert (await client.answer())[0] == status
         assert await client.rest() == b""
         assert not taker.requests
+
+    played(play)
+
+
+@behaviour("http:limits")
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n400\r\n" + b"a" * 1024,
+    ],
+)
+def test_a_body_that_is_too_long_is_refused_with_carpools_code_and_the_limit(data: bytes) -> None:
+    async def play(_: RecordingHandler, client: Client) -> None:
+        await client.send(data)
+        status, body = await client.answer()
+        error = json.loads(body)["error"]
+        assert (status, error["code"], error["data"]["code"]) == (413, 4103, "too_large")
+        assert "1000 bytes (http.max_body_bytes)" in error["message"]
 
     played(play)
 

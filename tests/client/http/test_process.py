@@ -3,6 +3,7 @@ cannot.
 """
 
 import asyncio
+import json
 import os
 import socket
 import subprocess
@@ -16,12 +17,15 @@ from typing import Any
 import pytest
 
 from carpool.http import process
+from carpool.http.core.access import hash_of
+from carpool.http.door_config import UnservableError, read_door, read_first
 from carpool.http.left_connections import LeftConnection, pack
-from carpool.http.process import EarlierDoor, LauncherLine, UnservableError, listen, settings_of
+from carpool.http.process import EarlierDoor, LauncherLine, listen
 from carpool.launcher.http_address import bind
 from carpool.launcher.http_door import EXIT_CONFIG, EXIT_TAKEN, EXIT_UNWANTED
 from carpool.launcher.http_handover import LISTENS, LISTENS_NOT
 from carpool_protocol.bootstrap import paths
+from carpool_protocol.config.reading.door_tokens import admitted_by
 from carpool_protocol.config.reading.load import ConfigFile
 from carpool_protocol.config.schema.model import HttpConfig
 from carpool_protocol.config.text.file_stamps import stamp
@@ -37,7 +41,7 @@ def test_a_broken_configuration_is_told_as_people_read_it(tmp_path: Path) -> Non
     path = tmp_path / "carpool.json"
     path.write_text('{\n "http": {"prt": 0} }', encoding="utf-8")
     with pytest.raises(UnservableError) as error:
-        settings_of(ConfigFile(str(path), asked_for=True), "")
+        read_first(ConfigFile(str(path), asked_for=True), "", str(tmp_path))
     where = f"{path}:2: http.prt: unknown key; did you mean `port`?"
     assert str(error.value) == f"the configuration is broken, no door is opened: {where}"
 
@@ -45,7 +49,7 @@ def test_a_broken_configuration_is_told_as_people_read_it(tmp_path: Path) -> Non
 def settings(tmp_path: Path, port: int) -> HttpConfig:
     path = tmp_path / "carpool.json"
     path.write_text(f'{{"http": {{"port": {port}}}}}')
-    found = settings_of(ConfigFile(str(path), asked_for=True), "")
+    found = read_door(ConfigFile(str(path), asked_for=True), "").settings
     assert found is not None
     return found
 
@@ -56,7 +60,7 @@ def left(data: bytes) -> tuple[int, socket.socket]:
     return pack([LeftConnection(ours.detach(), data)]).detach(), client
 
 
-@pytest.mark.parametrize("slow", ["stamp", "settings_of"])
+@pytest.mark.parametrize("slow", ["stamp", "read_door"])
 def test_a_configuration_on_a_disk_that_does_not_answer_holds_up_no_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
 ) -> None:
@@ -71,9 +75,9 @@ def test_a_configuration_on_a_disk_that_does_not_answer_holds_up_no_request(
 
     async def run() -> None:
         file = ConfigFile(str(tmp_path / "carpool.json"), asked_for=True)
-        config = process.DoorConfig(file, "", wished, stamp(file.path))
+        config = process.DoorConfig(file, "", wished, stamp(file.path), admitted_by(wished))
         door = process._HttpDoor(str(tmp_path), config, LauncherLine(-1), begin)
-        if slow == "settings_of":
+        if slow == "read_door":
             monkeypatch.setattr(process, "stamp", lambda _: object())  # the file changes all the time
         monkeypatch.setattr(process, slow, read_slowly)
         watching = asyncio.create_task(door._watch_config())
@@ -86,6 +90,7 @@ def test_a_configuration_on_a_disk_that_does_not_answer_holds_up_no_request(
 
     wished = settings(tmp_path, free_port())
     monkeypatch.setattr(process, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(process, "_LOOK_UNUSED_S", 0.01)
     monkeypatch.setenv(paths.STATE_VARIABLE, str(tmp_path / "state"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         begin = process.EarlierDoor(listener, goes_on=False, connections=[])
@@ -117,7 +122,7 @@ def test_a_door_goes_on_with_the_socket_and_the_connections_of_the_one_before(
     ("config", "lacks", "code"),
     [
         ("{}", "", EXIT_UNWANTED),
-        ('{"http": {"host": "0.0.0.0"}}', "", EXIT_CONFIG),
+        ('{"http": {"host": "0.0.0.0", "tokens": false}}', "", EXIT_CONFIG),
         ('{"http": {"port": 0}}', "httptools", EXIT_CONFIG),
     ],
     ids=["no door is wanted", "it needs tokens", "the extra is not installed"],
@@ -287,3 +292,47 @@ def test_a_change_of_the_file_while_the_door_starts_is_noticed(
     monkeypatch.setattr(core_dumps, "turn_off", lambda: None)
     monkeypatch.setattr(process, "_LOOK_EVERY_S", 0.05)
     assert process.run(["--runtime-dir", str(tmp_path), "--config", str(file)]) == EXIT_UNWANTED
+
+
+@behaviour("http:tokens:verbs")
+def test_a_token_that_expires_while_the_file_stays_as_it_is_is_shut_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    file = tmp_path / "carpool.json"
+    tokens = {
+        "early": {"hash": hash_of("early"), "expires": "1970-01-01T00:20:00Z"},
+        "late": {"hash": hash_of("late"), "expires": "1970-01-01T00:30:00Z"},
+    }
+    file.write_text(json.dumps({"http": {"port": 0, "tokens": tokens}}))
+    monkeypatch.setattr(process, "unix_s", lambda: now[0])
+    monkeypatch.setattr(process, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(process, "_LOOK_UNUSED_S", 0.01)
+    monkeypatch.setenv(paths.STATE_VARIABLE, str(tmp_path / "state"))
+
+    async def run() -> None:
+        config = ConfigFile(str(file), asked_for=True)
+        wished = read_door(config, "").settings
+        assert wished is not None
+        served = process.DoorConfig(config, "", wished, stamp(config.path), admitted_by(wished))
+        door = process._HttpDoor(str(tmp_path), served, LauncherLine(-1), begin)
+
+        def comes_in(token: str) -> bool:
+            headers = {"host": "localhost", "authorization": f"Bearer {token}"}
+            return isinstance(door._core.body_bound("/mcp", headers, 1), int)
+
+        watching = asyncio.create_task(door._watch_config())
+        for at, those in ((1199.0, ["early", "late"]), (1200.0, ["late"]), (1800.0, [])):
+            now[0] = at
+            while True:
+                found = [each for each in ("early", "late", "unknown") if comes_in(each)]
+                if found == those:
+                    break
+                await asyncio.sleep(0.01)
+        assert not isinstance(door._core.body_bound("/mcp", {"host": "localhost"}, 1), int)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        begin = process.EarlierDoor(listener, goes_on=False, connections=[])
+        asyncio.run(asyncio.wait_for(run(), WAIT_S))

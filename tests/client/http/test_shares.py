@@ -1,6 +1,8 @@
-"""One process at a door without tokens: how many of its connections it may have."""
+"""One process at a door without tokens in its file: how many of its connections it may have."""
 
 import asyncio
+import errno
+import itertools
 import os
 import socket
 import subprocess
@@ -16,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carpool.http import connection, peer_owner, shares
-from carpool.http.core.access import AccessRules
+from carpool.http.core.access import GENERATED_PRINCIPAL, AccessRules, hash_of
 from carpool.http.core.core import HttpCore
 from carpool.http.core.effects import HttpRules
 from carpool.http.core.limits import HttpLimits
@@ -27,12 +29,9 @@ from tests.client.http.test_connection import WAIT_S, Client, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose a connection is")
 HOG, OTHER = 4711, 4712
-KNOCK = (
-    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\nContent-Length: 9\r\n"
-    b"Expect: 100-continue\r\n\r\n"
-)
-"""Answered at once, also where no broker is."""
-IN, FULL = b"HTTP/1.1 100 Continue", b"HTTP/1.1 503 Service Unavailable"
+KNOCK = b"GET /nothing HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer g\r\n\r\n"
+"""A request of an agent, which a door without patience answers at once, also where no broker is."""
+IN, FULL = b"HTTP/1.1 404 Not Found", b"HTTP/1.1 503 Service Unavailable"
 
 
 # --- the decision ---
@@ -157,6 +156,38 @@ def test_who_comes_while_others_wait_waits_too(monkeypatch: pytest.MonkeyPatch) 
     asyncio.run(play())
 
 
+def test_a_scan_that_fails_for_want_of_descriptors_lets_nobody_in_and_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play() -> None:
+        scans = Scans()
+        failing = [OSError(errno.EMFILE, "Too many open files")]
+
+        def holders(inodes: Collection[int]) -> dict[int, list[int]]:
+            if failing:
+                raise failing.pop()
+            return scans.holders(inodes)
+
+        monkeypatch.setattr(peer_owner, "holders", holders)
+        refused: list[Any] = []
+        said: list[str] = []
+        door = ProcessShares(1, refused.append, said.append, scans.pause)
+        come: list[Any] = []
+        for inode in (1, 2):
+            come.append(WaitingConnection())
+            door.connection_noted(come[-1], inode)
+            door.connection_opened(come[-1], inode - 1)
+        await until(lambda: scans.pauses)
+        assert come[1].state == "held"
+        assert "Too many open files" in said[0]
+        scans.go_on.set()
+        await until(lambda: refused)
+        assert refused == [come[1]]
+        door.close()
+
+    asyncio.run(play())
+
+
 # --- what the kernel tells ---
 
 
@@ -185,12 +216,33 @@ def test_where_proc_cannot_be_read_nobody_is_found(monkeypatch: pytest.MonkeyPat
     assert peer_owner.holders([1]) == {}
 
 
+def test_a_shortage_is_no_answer_to_the_question_whose_sockets_these_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: str) -> list[str]:
+        raise OSError(errno.ENFILE, "Too many open files in system")
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        peer_owner.holders([1])
+
+
 # --- the door ---
 
-Play = Callable[[Callable[[int], Awaitable[Client]]], Awaitable[None]]
+Knock = Callable[..., Awaitable[Client]]
+Play = Callable[[Knock], Awaitable[None]]
 
 
-@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+GATES = {
+    "no token": AccessRules,
+    "the generated token": lambda: AccessRules(tokens={GENERATED_PRINCIPAL: hash_of("g")}, needs_token=True),
+}
+
+
+LOOPS: dict[str, Any] = {"asyncio": asyncio.run, "uvloop": uvloop.run}
+
+
+@pytest.fixture(params=itertools.product(LOOPS, GATES), ids=", ".join)
 def with_door(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[[Play], None]:
@@ -201,8 +253,11 @@ def with_door(
     )
     monkeypatch.setattr(shares, "SCAN_EVERY_S", 0.0)
 
+    loop, gate = request.param
+
     async def run(play: Play) -> None:
-        door = HttpDoorServer(str(tmp_path), HttpCore(HttpRules(), AccessRules()), HttpLimits(), 8)
+        core = HttpCore(HttpRules(), GATES[gate](), patience_s=0.0)
+        door = HttpDoorServer(str(tmp_path), core, HttpLimits(), 8)
         listener = socket.create_server(("127.0.0.1", 0))
         address = listener.getsockname()
         listening = asyncio.Event()
@@ -210,14 +265,14 @@ def with_door(
         await listening.wait()
         clients: list[Client] = []
 
-        async def knock(pid: int) -> Client:
+        async def knock(pid: int, words: bytes = KNOCK) -> Client:
             sock = socket.socket()
             pids[os.fstat(sock.fileno()).st_ino] = pid
             sock.setblocking(False)
             await asyncio.get_running_loop().sock_connect(sock, address)
             client = Client(*await asyncio.open_connection(sock=sock))
             clients.append(client)
-            await client.send(KNOCK)
+            await client.send(words)
             return client
 
         try:
@@ -228,7 +283,7 @@ def with_door(
             door.stop()
             await asyncio.wait_for(running, WAIT_S)
 
-    return lambda play: request.param(run(play))
+    return lambda play: LOOPS[loop](run(play))
 
 
 async def status(client: Client) -> bytes:
@@ -239,7 +294,7 @@ async def status(client: Client) -> bytes:
 def test_one_process_cannot_take_all_connections_of_a_door_without_tokens(
     with_door: Callable[[Play], None],
 ) -> None:
-    async def play(knock: Callable[[int], Awaitable[Client]]) -> None:
+    async def play(knock: Knock) -> None:
         hogs = [await knock(HOG) for _ in range(6)]
         assert [await status(each) for each in hogs] == [IN] * 6
         for _ in range(20):  # as many as it likes: who was refused keeps no place from others
@@ -260,13 +315,48 @@ def test_one_process_cannot_take_all_connections_of_a_door_without_tokens(
     with_door(play)
 
 
+@behaviour("faults:descriptors-for-operators")
+def test_a_door_with_all_its_connections_answers_operators_and_says_so(
+    with_door: Callable[[Play], None],
+) -> None:
+    async def play(knock: Knock) -> None:
+        agents = [await knock(pid) for pid in range(1, 9)]
+        assert [await status(each) for each in agents] == [IN] * 8
+        last = await knock(OTHER)
+        assert await status(last) == FULL
+        assert b"too many connections are open" in await last.rest()
+        for path, known in ((b"/health", b"broker_away"), (b"/operator/status", b"403")):
+            operator = await knock(OTHER, KNOCK.replace(b"/nothing", path))
+            assert known in await status(operator) + await operator.until(b"}")
+
+    with_door(play)
+
+
+@behaviour("http:shares:processes")
+def test_a_connection_that_came_when_the_door_was_full_gets_no_place_beyond_the_share_of_its_process(
+    with_door: Callable[[Play], None],
+) -> None:
+    async def play(knock: Knock) -> None:
+        inside = [await knock(HOG) for _ in range(6)] + [await knock(OTHER) for _ in range(2)]
+        assert [await status(each) for each in inside] == [IN] * 8
+        extra = await knock(HOG, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"broker_away" in (await extra.answer())[1]
+        inside[-1].writer.close()
+        await inside[-1].rest()
+        await extra.send(KNOCK)
+        assert await status(extra) == FULL
+        await until_in(lambda: knock(OTHER))
+
+    with_door(play)
+
+
 @behaviour("http:shares:processes")
 def test_refused_connections_that_stay_give_way_to_new_ones(
     with_door: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "LINGER_S", float("inf"))
 
-    async def play(knock: Callable[[int], Awaitable[Client]]) -> None:
+    async def play(knock: Knock) -> None:
         hogs = [await knock(HOG) for _ in range(6)]
         assert [await status(each) for each in hogs] == [IN] * 6
         stay = [await knock(HOG) for _ in range(10)]  # none of them hangs up

@@ -42,7 +42,7 @@ def told_story(directory: Path) -> Any:
             running = asyncio.create_task(server.run(listener, listening.set))
             await listening.wait()
             client = Client(*await asyncio.open_connection(*listener.getsockname()[:2]))
-            link = create_autospec(BrokerLink, instance=True, is_blocked=False)
+            link = create_autospec(BrokerLink, instance=True, is_congested=False)
             server._broker_connected(link)
             head = f"GET /operator/story?call=c7 HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {KEY}"
             await client.send(f"{head}\r\n\r\n".encode())

@@ -13,16 +13,21 @@ import hashlib
 import hmac
 import ipaddress
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from carpool_protocol.config.schema.model import OperatorRight
 
 HASH_PREFIX: Final = "sha256:"
 ANY_PRINCIPAL: Final = ""
-"""The only principal of a door without tokens."""
+"""The only principal of a door with `"tokens": false`."""
 NO_PRINCIPAL: Final = "\0"
 """The principal of requests without a valid token where one is needed. No token has this name."""
+GENERATED_PRINCIPAL: Final = "\0generated"
+"""The principal of requests with the token that the door has made. No token of the file has this name. It is
+the key of the user's programs and tells none of them from another, so for the broker they are nobody in
+particular, as with `"tokens": false`.
+"""
 PAGE_PRINCIPAL: Final = "carpool web"
 """The principal of requests with the key of the web page, also in the audit. No token has this name."""
 _LOOPBACK_NAMES: Final = frozenset({"localhost"})
@@ -37,9 +42,10 @@ _ORIGIN: Final = re.compile(r"https?://([^/]+)", re.IGNORECASE)
 class AccessRules:
     """The rules of one door. `hosts` and `origins`: allowed beside those of loopback.
 
-    `tokens`: the name of a principal → `sha256:` and 64 hex digits. Without tokens everybody is
+    `tokens`: the name of a principal → `sha256:` and 64 hex digits. If none is needed, everybody is
     nobody in particular: the principal is empty. `needs_token`: tokens are needed though none is valid, as
-    when all have expired. `profiles`: of principals that have one, whatever the URL.
+    when all have expired. `profiles`: of principals that have one, whatever the URL. `workspaces`: those that
+    a principal is bound to.
     `operators`: the rights of principals that are operators; they are no agents.
     `own_bridges`: the values of `bridge_mark.HEADER` that bridges of this carpool send.
     `page_key`: the SHA-256 of the key that `carpool web` prints; it has the full right of an operator.
@@ -54,6 +60,7 @@ class AccessRules:
         tokens: Mapping[str, str] | None = None,
         profiles: Mapping[str, str] | None = None,
         *,
+        workspaces: Mapping[str, Sequence[str]] | None = None,
         operators: Mapping[str, OperatorRight] | None = None,
         needs_token: bool = False,
         own_bridges: Container[str] = (),
@@ -69,7 +76,12 @@ class AccessRules:
         }
         self.is_open = not self._tokens and not needs_token
         """True if no token is needed."""
+        self.has_one_user = self.is_open or GENERATED_PRINCIPAL in self._tokens
+        """True if all that come in are programs of one user, and none of them is told from another."""
         self._profiles = dict(profiles or {})
+        self._workspaces = {name: tuple(each) for name, each in (workspaces or {}).items()}
+        self.binds_workspaces = bool(self._workspaces)
+        """True if at least one principal is bound to workspaces."""
         self._operators = dict(operators or {})
         self._own_bridges = own_bridges
         self._page_key = page_key
@@ -150,12 +162,22 @@ class AccessRules:
         key = self._tokens.get(principal)
         if key is None:
             return None
-        rights = f"{self.operator_right(principal)} {self.profile_of(principal)}"
+        bound_to = self.workspaces_of(principal)
+        rights = f"{self.operator_right(principal)} {self.profile_of(principal)} {bound_to}"
         return key + rights.encode()
 
     def profile_of(self, principal: str) -> str:
         """Return the profile that this principal always has; empty if the URL may name one."""
         return self._profiles.get(principal, "")
+
+    def workspaces_of(self, principal: str) -> tuple[str, ...]:
+        """Return the workspaces that this principal may work in; empty: any."""
+        return self._workspaces.get(principal, ())
+
+    def sees_all(self, principal: str) -> bool:
+        """True if nothing that runs is hidden from this principal."""
+        is_bound = bool(self.profile_of(principal) or self.workspaces_of(principal))
+        return principal != NO_PRINCIPAL and not is_bound
 
     def operator_right(self, principal: str) -> OperatorRight:
         """Return what this principal may do as an operator; empty if it is none. Without tokens and the key
@@ -220,11 +242,11 @@ def host_name_of(host: str) -> str:
     return host.lower() if ":" in host else host_name(host)
 
 
-def why_without_tokens(host: str, *, has_tokens: bool) -> str:
-    """Return why a door may not listen on `host` without tokens; empty if it may."""
-    if has_tokens or is_loopback(host_name_of(host)):
+def why_without_tokens(host: str, *, needs_token: bool) -> str:
+    """Return why a door that needs no token may not listen on `host`; empty if it may."""
+    if needs_token or is_loopback(host_name_of(host)):
         return ""
     return (
         f"the HTTP door does not listen on {host} without tokens: anybody could use every "
-        "server; make one with `carpool token add NAME`, or listen on 127.0.0.1"
+        'server; take `"tokens": false` out of `http`, or listen on 127.0.0.1'
     )

@@ -7,15 +7,18 @@ Knows nothing of: headers, sessions, sockets.
 """
 
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from carpool_protocol.carrier.streams import MESSAGE_CAP_BYTES, on_one_line
-from carpool_protocol.faults.fault_answers import fault, fault_answer, slug_in
+from carpool_protocol.faults.fault_answers import Fault, fault, fault_answer
 from carpool_protocol.ids import RawJson
-from carpool_protocol.wire.json_scan import fields, without_half_pairs
+from carpool_protocol.wire.content import MAX_COMMAS
+from carpool_protocol.wire.json_scan import fields, read_despite_half_pairs, without_half_pairs
+from carpool_protocol.wire.jsonrpc import FIRST_OF_ID, MAX_ID_BYTES, MAX_UNUSUAL_BYTES
+from carpool_protocol.wire.result_repair import slug_in
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -40,6 +43,7 @@ VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
 
 MessageSort = Literal["request", "notification", "answer"]
+MemberName = Literal["name", "uri", "taskId", "arguments", "cursor", "requestId", "code"]
 
 
 class ClientMessage(Struct, frozen=True, gc=False):
@@ -93,10 +97,6 @@ class _Incoming(Struct, gc=False):
     error: Raw | UnsetType = UNSET
 
 
-class _Params(Struct):
-    meta: Raw = field(default=Raw(b""), name="_meta")
-
-
 class _Meta(Struct):
     version: Raw = field(default=Raw(b""), name=VERSION_KEY)
     capabilities: Raw = field(default=Raw(b""), name=CAPABILITIES_KEY)
@@ -113,6 +113,19 @@ class _Ended(Struct, gc=False):
     error: Raw = Raw(b"")
 
 
+class _Members(Struct, gc=False):
+    """The members that this module looks up in an object. The object may have many others."""
+
+    meta: Raw = field(default=Raw(b""), name="_meta")
+    name: Raw = Raw(b"")
+    uri: Raw = Raw(b"")
+    taskId: Raw = Raw(b"")  # noqa: N815 - the wire's name
+    arguments: Raw = Raw(b"")
+    cursor: Raw = Raw(b"")
+    requestId: Raw = Raw(b"")  # noqa: N815 - the wire's name
+    code: Raw = Raw(b"")
+
+
 class _Initialized(Struct):
     protocolVersion: str = ""  # noqa: N815 - the wire's name
 
@@ -123,15 +136,21 @@ class _Greeting(Struct):
 
 _incoming = msgspec.json.Decoder(_Incoming).decode
 _incomings = msgspec.json.Decoder(list[Raw]).decode
-_params = msgspec.json.Decoder(_Params).decode
 _meta = msgspec.json.Decoder(_Meta).decode
 _text = msgspec.json.Decoder(str).decode
 _outgoing = msgspec.json.Decoder(_Outgoing).decode
 _ended = msgspec.json.Decoder(_Ended).decode
 _greeting = msgspec.json.Decoder(_Greeting).decode
-_texts = msgspec.json.Decoder(dict[str, Raw]).decode
+_members = msgspec.json.Decoder(_Members).decode
+_MEMBER_NAMES: Final = [(each.name, each.encode_name) for each in msgspec.structs.fields(_Members)]
 UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
+_NO_JSON: Final = "Parse error: the body is not valid JSON"
+_UNUSUAL: Final = (
+    "Parse error: the body is not valid JSON, or it has half of a surrogate pair and more than "
+    f"{MAX_UNUSUAL_BYTES} bytes"
+)
+_FIRST_OF_ID: Final = frozenset(b"%c" % first for first in FIRST_OF_ID)
 _NONE: Final = MetaEnvelope(None, complete=False)
 _KEPT: Final = 512
 _SMALL_BYTES: Final = 2048
@@ -150,10 +169,12 @@ def read_body(body: bytes) -> list[ClientMessage] | ClientMessage | BadBody:
     bare = body.lstrip(b" \t\r\n")
     if not bare.startswith(b"["):
         return _read(body)
+    if body.count(b",") > MAX_COMMAS:
+        return BadBody(INVALID_REQUEST, f"Invalid Request: an array with more than {MAX_COMMAS:,} commas")
     try:
         parts = _incomings(body)
     except UNREADABLE:
-        return BadBody(PARSE_ERROR, "Parse error: the body is not valid JSON")
+        return BadBody(PARSE_ERROR, _NO_JSON)
     if not 0 < len(parts) <= MAX_BATCH:
         return BadBody(INVALID_REQUEST, f"Invalid Request: an array of messages holds 1 to {MAX_BATCH}")
     found = []
@@ -173,12 +194,14 @@ def _read(raw: bytes) -> ClientMessage | BadBody:
     except UNREADABLE:
         unusual = _unusual(raw)
         if unusual is None:
-            return BadBody(PARSE_ERROR, "Parse error: the body is not valid JSON")
+            return BadBody(PARSE_ERROR, _UNUSUAL if len(raw) > MAX_UNUSUAL_BYTES else _NO_JSON)
         found = _Incoming(**{key: Raw(unusual[key]) for key in _Incoming.__struct_fields__ if key in unusual})
     ident = bytes(found.id)
     # MCP, basic, "Requests": a string or a number, never null.
-    good_id = ident[:1] == b'"' or ident[:1].isdigit() or ident[:1] == b"-"
+    good_id = ident[:1] in _FIRST_OF_ID
     name = ident if good_id else b"null"
+    if len(ident) > MAX_ID_BYTES:
+        return BadBody(INVALID_REQUEST, f"Invalid Request: the id has more than {MAX_ID_BYTES} bytes", name)
     if bytes(found.jsonrpc) != b'"2.0"':
         return BadBody(INVALID_REQUEST, 'Invalid Request: "jsonrpc" must be "2.0"', name)
     if found.method:
@@ -200,10 +223,7 @@ def meta_envelope_of(message: ClientMessage) -> MetaEnvelope:
     params = message.params
     if b"_meta" not in params and b"\\" not in params:
         return _NONE  # the key is not there, and no escape hides it
-    try:
-        raw = bytes(_params(params).meta)
-    except UNREADABLE:
-        raw = bytes((_unusual(params) or {}).get("_meta", b""))
+    raw = bytes(_members_of(params).meta)
     return _read_small_meta(raw) if len(raw) <= _SMALL_BYTES else _read_meta(raw)
 
 
@@ -220,24 +240,35 @@ _read_small_meta = lru_cache(_KEPT)(_read_meta)
 """Agents send the same `_meta` with each request."""
 
 
-def texts_of(raw: bytes) -> dict[str, Raw]:
-    """Return the members of a JSON object; empty for anything else."""
+def member_of(raw: bytes, name: MemberName) -> bytes:
+    """Return a member of a JSON object as it is written; empty if there is none."""
+    return bytes(getattr(_members_of(raw), name))
+
+
+@lru_cache(maxsize=1)
+def _members_of(raw: bytes) -> _Members:
+    """Read an object once, whose members are then looked up one after another: it may have megabytes."""
     try:
-        return _texts(raw)
+        return _members(raw)
     except UNREADABLE:
-        return {key: Raw(value) for key, value in (_unusual(raw) or {}).items()}
+        found = _unusual(raw) or {}
+        return _Members(**{own: Raw(found.get(name, b"")) for own, name in _MEMBER_NAMES})
 
 
 def _unusual(raw: bytes) -> dict[str, bytes] | None:
     """The members of an object with half of a surrogate pair in it, which is legal JSON (rule 16).
 
-    JavaScript writes that for a cut emoji, and `msgspec` refuses it even where it skips. None: junk.
+    JavaScript writes that for a cut emoji, and `msgspec` refuses it even where it skips. None: junk, or more
+    than `MAX_UNUSUAL_BYTES`, which would hold up all other clients.
     """
+    if len(raw) > MAX_UNUSUAL_BYTES:
+        return None
+    readable = without_half_pairs(raw)
     try:
-        _incoming(without_half_pairs(raw))
+        _incoming(readable)
     except UNREADABLE:
         return None
-    return fields(raw)
+    return fields(raw, readable)
 
 
 def text_of(raw: bytes) -> str | None:
@@ -252,8 +283,12 @@ def read_broker_message(line: bytes) -> BrokerMessage:
     """Read a message of the broker. One that cannot be read counts as a notification."""
     try:
         found = _outgoing(line)
-    except UNREADABLE:
-        return BrokerMessage(answer=False, asks=False, id=b"", method="", code=None)
+    except UNREADABLE:  # half of a surrogate pair, in what a server wrote
+        members = fields(line) or {}
+        error = Raw(members["error"]) if "error" in members else UNSET
+        found = _Outgoing(Raw(members.get("id", b"")), Raw(members.get("method", b"")), error)
+        if not found.id and not found.method:
+            return BrokerMessage(answer=False, asks=False, id=b"", method="", code=None)
     ident, method = bytes(found.id), (text_of(bytes(found.method)) or "") if found.method else ""
     code = None
     if found.error is not UNSET:
@@ -264,9 +299,14 @@ def read_broker_message(line: bytes) -> BrokerMessage:
 def _code_of(error: bytes) -> int:
     """Return the code of an error; 0 if it is no integer, because servers put anything there."""
     try:
-        return int(bytes(texts_of(error).get("code", b"0")))
+        return int(member_of(error, "code"))
     except ValueError:
         return 0
+
+
+def read_any(line: bytes) -> Any:
+    """Read JSON of the broker, with U+FFFD for half of a surrogate pair. Raises as `UNREADABLE` says."""
+    return read_despite_half_pairs(msgspec.json.decode, line)
 
 
 def is_unsent(line: bytes) -> bool:
@@ -283,15 +323,29 @@ def is_unsent(line: bytes) -> bool:
 
 def unsent_answer(message: ClientMessage) -> bytes:
     """Return the answer to a request that no server gets, because carpool ends: as the broker words it."""
-    is_error, body = fault_answer(fault("closing"), message.method)
+    return _fault_line(fault("closing"), message.id, message.method)
+
+
+def too_large_answer(ident: bytes, request: bytes) -> bytes:
+    """Return the answer to a request of an array where the server's answer has no room beside the others.
+    `request`: as its client wrote it; empty if that is not known.
+    """
+    found = read_body(request)
+    method = found.method if isinstance(found, ClientMessage) else ""
+    detail = "There was no room for it beside the unread answers to other requests of arrays."
+    return _fault_line(fault("answer_too_large", detail=detail), ident, method)
+
+
+def _fault_line(said: Fault, ident: bytes, method: str) -> bytes:
+    is_error, body = fault_answer(said, method)
     member = b"error" if is_error else b"result"
-    return b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (message.id, member, body)
+    return b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (ident, member, body)
 
 
 def version_of(line: bytes) -> str:
     """Return the protocol version in an answer to `initialize`; empty if there is none."""
     try:
-        return _greeting(line).result.protocolVersion
+        return read_despite_half_pairs(_greeting, line).result.protocolVersion
     except UNREADABLE:
         return ""
 

@@ -1,8 +1,9 @@
 """The open connections of one HTTP door: which of them may stay, and which gives way to another.
 
 Owns three bounds. There are at most `most` connections. Where tokens are needed, a quarter of them may be of
-clients that have shown none: the oldest of those gives way. The others are shared out among principals. A
-connection that was refused stays for a moment, so that its client reads why, and gives way first.
+clients that have shown none which is still good: the oldest of those gives way. The others are shared out
+among principals. A connection that was refused stays for a moment, so that its client reads why; `KEPT`
+connections more than `most` may be open like that, for operators too, and then the oldest of them gives way.
 
 Invariants: a connection is unknown or has an owner, never both; the count of a principal is the number of its
 connections. Pure: connections are opaque names. Knows nothing of: sockets, processes at the other end
@@ -16,6 +17,10 @@ from typing import Final, Generic, TypeVar
 C = TypeVar("C", bound=Hashable)
 _UNKNOWN_PART: Final = 4
 """One connection in this many may be of clients that have shown no token yet."""
+
+
+KEPT: Final = 16
+"""Connections beyond the bound that may be open: they are refused, or serve operators only."""
 
 
 class ConnectionPlaces(Generic[C]):
@@ -43,8 +48,15 @@ class ConnectionPlaces(Generic[C]):
 
     @property
     def is_full(self) -> bool:
-        """True if there are more connections than there may be: the last one is to be refused."""
-        return len(self._open) > self.most
+        """True if there are more connections than there may be: the last one is to be refused. Those that
+        were refused do not count.
+        """
+        return len(self._open) - len(self._refused) > self.most
+
+    @property
+    def has_room(self) -> bool:
+        """True if one more connection would not be refused."""
+        return len(self._open) - len(self._refused) < self.most
 
     def opened(self, connection: C, *, needs_token: bool) -> list[C]:
         """A connection has opened. Returns the connections to be closed to make room; it forgets them.
@@ -52,7 +64,7 @@ class ConnectionPlaces(Generic[C]):
         """
         self._open[connection] = None
         given: list[C] = []
-        if self.is_full and self._refused:
+        if len(self._open) > self.most + KEPT and self._refused:
             given.append(self._give_way(next(iter(self._refused))))
         if needs_token:
             self.token_needed(connection)
@@ -68,6 +80,10 @@ class ConnectionPlaces(Generic[C]):
     def refused(self, connection: C) -> None:
         """The client of this connection is told that it may not come in."""
         self._refused[connection] = None
+
+    def admitted(self, connection: C) -> None:
+        """This connection was refused, and counts now, because there is room."""
+        self._refused.pop(connection, None)
 
     def is_unknown(self, connection: C) -> bool:
         """True if this connection must show a token, and has not."""
@@ -87,6 +103,14 @@ class ConnectionPlaces(Generic[C]):
         self._owners[connection] = principal
         self._count_of[principal] += 1
 
+    def owner_shut_out(self, connection: C) -> None:
+        """The token that this connection has shown is not good any more: it must show one again, and gives
+        way as others that have shown none.
+        """
+        self._forget_owner(connection)
+        if connection in self._open:
+            self.token_needed(connection)
+
     def owner(self, connection: C) -> str:
         """Return the principal of which it has shown a token; empty if it has shown none."""
         return self._owners.get(connection, "")
@@ -96,16 +120,19 @@ class ConnectionPlaces(Generic[C]):
         self._open.pop(connection, None)
         self._unknown.pop(connection, None)
         self._refused.pop(connection, None)
-        if (principal := self._owners.pop(connection, None)) is not None:
-            self._count_of[principal] -= 1
-            if not self._count_of[principal]:
-                del self._count_of[principal]
+        self._forget_owner(connection)
 
     def check(self) -> None:
         """Assert every invariant."""
         assert not self._unknown.keys() & self._owners.keys()
         assert self._refused.keys() | self._unknown.keys() <= self._open.keys()
         assert self._count_of == Counter(self._owners.values())
+
+    def _forget_owner(self, connection: C) -> None:
+        if (principal := self._owners.pop(connection, None)) is not None:
+            self._count_of[principal] -= 1
+            if not self._count_of[principal]:
+                del self._count_of[principal]
 
     def _give_way(self, connection: C) -> C:
         self.closed(connection)

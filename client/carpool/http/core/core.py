@@ -7,11 +7,14 @@ it is written, which era, which session, what it says.
 Which era a POST is of: that of its body where `params._meta` names a version, else that of its header
 `MCP-Protocol-Version`; a header that no handshake-era version is, is taken for the stateless era.
 
+It is long because the order of the checks is one decision: each check is here, and what follows from it
+is not.
+
 Knows nothing of: sockets, frames, how answers become streams (`routing`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, unquote
 
 from carpool.bridge_mark import HEADER
@@ -41,6 +44,8 @@ from carpool.http.core.effects import (
     HttpRequest,
     HttpRules,
     LogsFound,
+    Refuse,
+    RefusedWhy,
     RequestsHeld,
     Respond,
     body_refusal,
@@ -48,14 +53,17 @@ from carpool.http.core.effects import (
 )
 from carpool.http.core.event_streams import EventStreams
 from carpool.http.core.headers import VERSION_HEADER, accepts, is_json, standard_mismatch
-from carpool.http.core.kept_messages import GREETING, READY, REPEATABLE, KeepBudget
+from carpool.http.core.kept_messages import GREETING, MAX_KEPT_BYTES, READY, REPEATABLE
+from carpool.http.core.limits import ASK_FIRST_BYTES, MAX_PARAMETERS
 from carpool.http.core.live_streams import LIVE_PATH, LiveStreams
 from carpool.http.core.operator_requests import OPERATOR_PATH, OperatorRequests
 from carpool.http.core.page_codes import KEY_PATH, PageCodes
 from carpool.http.core.pages import AWAY, Pages
 from carpool.http.core.pending import PATIENCE_S, RETURN_S
 from carpool.http.core.quotas import PrincipalQuotas
+from carpool.http.core.refused_clients import RefusedAddress
 from carpool.http.core.routing import UNKNOWN_SESSION, ExchangeTable
+from carpool.http.core.shared_budgets import SharedBudget
 from carpool.http.core.sse_2024 import SseTransport
 from carpool.http.core.streams import BrokerStream, Endpoint
 from carpool.http.core.token_proofs import PROOF_PATH, answer_challenge
@@ -78,15 +86,31 @@ _MAX_SESSION_ID: Final = 64
 _NO_SESSION: Final = "Bad Request: Mcp-Session-Id is missing; initialize first, its answer has the id"
 NOT_HELD: Final = "carpool is started again; this request was not delivered, so it is safe to try it again"
 DOOR_ENDED: Final = "the HTTP door was started again while this was open; nothing is known of its outcome"
+_NAME_IT: Final = "name one of them in the URL, `?workspace=NAME`"
 _FOR_OPERATORS: Final = "this token is an operator's; agents need a token without `operator`"
 _METRICS_NEED: Final = (
     "metrics are about all agents, so they need an operator's token; "
     "`carpool token add NAME --operator read` makes one"
 )
+_UNAUTHORIZED_STATUS: Final = 401
+_UNAUTHORIZED: Final = (
+    "a bearer token is needed that this door knows and that has not expired; `carpool token show` shows the "
+    "one that carpool has made, `carpool token add NAME` makes another"
+)
+MAX_AUDITED: Final = 100
+"""At most so many addresses with wrong tokens get a line in the audit each minute."""
 _NO_META: Final = (
     "Invalid params: params._meta must have io.modelcontextprotocol/protocolVersion (text) and "
     "io.modelcontextprotocol/clientCapabilities (an object)"
 )
+
+
+class _Objection(NamedTuple):
+    """Why a client may not come in, and the answer to it."""
+
+    why: RefusedWhy
+    status: int
+    text: str
 
 
 class HttpCore:
@@ -121,7 +145,13 @@ class HttpCore:
         self._quotas.share_sessions(gate.agent_principals)
         self._events = EventStreams(self._out)
         self._table = ExchangeTable(
-            rules, self._quotas, self._events, budget=KeepBudget(), out=self._out, first=first
+            rules,
+            self._quotas,
+            self._events,
+            budget=SharedBudget(MAX_KEPT_BYTES),
+            out=self._out,
+            first=first,
+            workspaces_of=self._workspaces_of,
         )
         self._calls = HeaderCheckedCalls(self._table, self._quotas)
         self._pages = Pages(self._table)
@@ -129,10 +159,13 @@ class HttpCore:
         self._live = LiveStreams(self._table, cpu_s)
         self._web_page = WebPage(web_files or {})
         self._page_codes = page_codes or PageCodes()
-        self._sse_transport = SseTransport(self._table, self._quotas, self._events)
+        self._sse_transport = SseTransport(self._table, self._events, self._quotas)
         self._linked = False
         self._return_by: float | None = None
         """The broker has died, and another one must come by this time."""
+
+    def _workspaces_of(self, principal: str) -> Sequence[str]:
+        return self.gate.workspaces_of(principal)  # of the gate that is there by then
 
     def next_number(self) -> int:
         """Return the number for the next HTTP request."""
@@ -158,6 +191,7 @@ class HttpCore:
             self._heir_until = now  # what that broker knew of other doors, the next one does not
             self._table.broker_lost(now)
             self._live.broker_lost()
+            self._pages.broker_lost()
         return self._take_effects()
 
     def broker_given_up(self, now: float) -> list[Effect]:
@@ -209,9 +243,14 @@ class HttpCore:
         self._live.end_all()
         return self._take_effects()
 
-    def waits_until(self, path: str, now: float) -> float:
-        """Return how long an HTTP request may wait while the broker is not connected."""
+    def waits_until(self, path: str, headers: dict[str, str], now: float) -> float:
+        """Return how long an HTTP request may wait while the broker is not connected. A client that may not
+        come in hears it at once, and takes no room from others.
+        """
         if path in {HEALTH, PROOF_PATH} or self._page_codes.has(path):
+            return now
+        who = self._access_of(path, headers)
+        if not isinstance(who, str) or who == NO_PRINCIPAL:
             return now
         if self._return_by is None:
             return now + self._patience_s
@@ -244,10 +283,33 @@ class HttpCore:
         """Set what is shown of the cluster: the section `cluster` of `carpool status --json`."""
         self._operator_requests.cluster = self._live.cluster = self._pages.cluster = cluster
 
-    def early_refusal(self, path: str, headers: dict[str, str]) -> Respond | None:
-        """Return the answer to a client that is refused whatever it sends."""
+    def set_full(self, *, is_full: bool) -> None:
+        """Set if the door has all its connections, which `/health` says."""
+        self._pages.is_full = is_full
+
+    def body_bound(self, path: str, headers: dict[str, str], most: int) -> int | Refuse:
+        """Return how long the body of a request may be, or the refusal of a client that may not send one.
+        `most`: the bound where a token is asked for. At paths without a token the bound is `ASK_FIRST_BYTES`,
+        also for clients that show one.
+        """
         who = self._principal_or_refusal(0, path, headers)
-        return who if isinstance(who, Respond) else None
+        if isinstance(who, Refuse):
+            return who
+        return min(most, ASK_FIRST_BYTES) if self._is_free(path) else most
+
+    def count_refusal(self, why: RefusedWhy) -> None:
+        """Count a client that was refused."""
+        self._pages.refused[why] += 1
+
+    def tell_refused(self, refused: Sequence[RefusedAddress], now: float) -> list[Effect]:
+        """Have the broker write into the audit from where wrong tokens came."""
+        if self._linked:
+            rows = [each._asdict() for each in refused[:MAX_AUDITED]]
+            stream = self._table.shared_stream("control", ("", "", "", "", 0), now)
+            dialogue = own_requests.ask_broker("carpool/refused_clients", {"refused": rows})
+            x = self.next_number()
+            self._table.start_own_request(x, stream, dialogue, lambda *_: None, now, is_repeatable=False)
+        return self._take_effects()
 
     def client_gone(self, x: int, now: float) -> list[Effect]:
         """The client of a request disconnected before its answer was complete."""
@@ -258,11 +320,23 @@ class HttpCore:
     def client_blocked(self, x: int, now: float) -> list[Effect]:
         """The client of a watched stream leaves events unread."""
         self._live.client_blocked(x, now)
+        self._events.client_blocked(x)
         return self._take_effects()
 
     def client_has_room(self, x: int) -> list[Effect]:
         """The client of a watched stream has read all events."""
         self._live.client_has_room(x)
+        self._events.client_has_room(x)
+        return self._take_effects()
+
+    def continue_events(self, x: int) -> list[Effect]:
+        """Others have had their turn since the last events of this stream."""
+        self._events.continue_events(x)
+        return self._take_effects()
+
+    def continue_lists(self) -> list[Effect]:
+        """Others have had their turn since the last lists of tools were sent."""
+        self._pages.continue_lists()
         return self._take_effects()
 
     def log_read(self, x: int, found: LogsFound) -> list[Effect]:
@@ -281,7 +355,7 @@ class HttpCore:
         return self._take_effects()
 
     def tick(self, now: float) -> list[Effect]:
-        """Handle the passing of time; to be called about every second."""
+        """Handle the passing of time; to be called at each beat of the door: 1 s, longer without clients."""
         if self._return_by is not None and now >= self._return_by:
             return self.broker_given_up(now)
         self._table.tick(now)
@@ -309,46 +383,60 @@ class HttpCore:
 
     # --- routes ---
 
-    def _principal_or_refusal(self, x: int, path: str, headers: dict[str, str]) -> str | Respond:
-        """Return the principal of this request, or its refusal."""
+    def _principal_or_refusal(self, x: int, path: str, headers: dict[str, str]) -> str | Refuse:
+        """Return the principal of this request, or its refusal, which is counted."""
+        found = self._access_of(path, headers)
+        if isinstance(found, str):
+            return found
+        self.count_refusal(found.why)
+        if found.status == _UNAUTHORIZED_STATUS:
+            return Refuse(x, found.why, _unauthorized(x))
+        return Refuse(x, found.why, refusal(x, found.status, INVALID_REQUEST, found.text))
+
+    def _access_of(self, path: str, headers: dict[str, str]) -> str | _Objection:
+        """Return the principal of a request with these headers, or why it may not come in."""
         if not self.gate.host_allowed(headers.get("host")):
             text = "this door does not answer to that Host; see `http.hosts` in `carpool docs settings`"
-            return refusal(x, 421, INVALID_REQUEST, text)
+            return _Objection("host", 421, text)
         is_from_here = self.gate.origin_allowed(headers.get("origin"), headers.get("sec-fetch-site"))
         if not is_from_here and not (self._is_web_file(path) and is_page_visit(headers)):
             text = "pages of that Origin may not ask here; see `http.origins` in `carpool docs settings`"
-            return refusal(x, 403, INVALID_REQUEST, text)
+            return _Objection("origin", 403, text)
         if self.gate.is_own_bridge(headers.get(HEADER)):
             text = "this is carpool's own HTTP door, so none of its servers may lead here: mend their `url`"
-            return refusal(x, 508, INVALID_REQUEST, text)
-        if self.gate.is_open and any(name in headers for name in _FORWARDED):
+            return _Objection("own_bridge", 508, text)
+        if self.gate.is_open and not headers.keys().isdisjoint(_FORWARDED):
             text = (
-                "this door has no tokens, so it serves local processes only, and this request came through a "
-                "proxy; make a token with `carpool token add NAME`"
+                "this door needs no token, so it serves local processes only, and this request came through "
+                "a proxy; make a token with `carpool token add NAME`"
             )
-            return refusal(x, 403, INVALID_REQUEST, text)
+            return _Objection("proxied", 403, text)
         principal = self.gate.principal(headers.get("authorization"))
-        if principal is None and path not in {HEALTH, KEY_PATH, PROOF_PATH} and not self._is_web_file(path):
-            text = (
-                "a bearer token is needed that this door knows and that has not expired; `carpool token add "
-                "NAME` makes one"
-            )
-            return refusal(x, 401, INVALID_REQUEST, text, WWW_Authenticate='Bearer realm="carpool"')
-        return NO_PRINCIPAL if principal is None else principal
+        if principal is not None:
+            return principal
+        if self._is_free(path):
+            return NO_PRINCIPAL
+        why: RefusedWhy = "wrong_token" if "authorization" in headers else "no_token"
+        return _Objection(why, _UNAUTHORIZED_STATUS, _UNAUTHORIZED)
 
-    def _route(self, x: int, request: HttpRequest, now: float) -> Respond | None:
+    def _is_free(self, path: str) -> bool:
+        """True if no token is asked for there."""
+        return path in {HEALTH, KEY_PATH, PROOF_PATH} or self._is_web_file(path)
+
+    def _route(self, x: int, request: HttpRequest, now: float) -> Respond | Refuse | None:
         path = request.path
         principal = self._principal_or_refusal(x, path, request.headers)
-        if isinstance(principal, Respond):
+        if isinstance(principal, Refuse):
             return principal
         if self._is_web_file(path):
+            self._note_wrong_token(x, request, principal)
             return self._web_page.answer(x, request)
         if path in {HEALTH, METRICS}:
+            self._note_wrong_token(x, request, principal)
             return self._page_about_all(x, request, principal, now)
-        if self._page_codes.has(path):
-            return self._page_codes.answer(x, request, principal, now)
-        if path == PROOF_PATH:
-            return answer_challenge(x, request, self.gate.token_hashes)
+        if self._page_codes.has(path) or path == PROOF_PATH:
+            self._note_wrong_token(x, request, principal)
+            return self._secret_answer(x, request, principal, now)
         right = self.gate.operator_right(principal)
         if path.startswith(OPERATOR_PATH):
             right = right or self.gate.browser_right(principal, request.headers)
@@ -359,18 +447,45 @@ class HttpCore:
             return refusal(x, 403, INVALID_REQUEST, _FOR_OPERATORS)
         return self._route_of_agent(x, request, principal, now)
 
+    def _secret_answer(self, x: int, request: HttpRequest, principal: str, now: float) -> Respond | Refuse:
+        """Answer a request that shows a code, or asks for the proof of a token."""
+        if request.path == PROOF_PATH:
+            answer = answer_challenge(x, request, self.gate.token_hashes)
+        else:
+            answer = self._page_codes.answer(x, request, principal, now)
+        if answer.status not in {401, 403} or request.path not in {KEY_PATH, PROOF_PATH}:
+            return answer
+        self.count_refusal("wrong_code")
+        return Refuse(x, "wrong_code", answer)
+
+    def _note_wrong_token(self, x: int, request: HttpRequest, principal: str) -> None:
+        """Note a wrong token where none is needed: the answer tells whether it was right."""
+        if principal == NO_PRINCIPAL and "authorization" in request.headers:
+            self.count_refusal("wrong_token")
+            self._out.append(Refuse(x, "wrong_token", None))
+
     def _is_web_file(self, path: str) -> bool:
         return path != self.rules.path and self._web_page.has(path)
 
     def _route_of_agent(self, x: int, request: HttpRequest, principal: str, now: float) -> Respond | None:
         path = request.path
         own = self.gate.profile_of(principal)
-        query = parse_qs(request.query) if request.query else {}
+        try:
+            query = parse_qs(request.query, max_num_fields=MAX_PARAMETERS) if request.query else {}
+        except ValueError:
+            return refusal(x, 400, INVALID_REQUEST, f"the URL has more than {MAX_PARAMETERS} parameters")
         workspace = query.get("workspace", [""])[0]
         length = _name_length(query.get("tool-name-length", ["0"])[0])
         if length is None:
             text = f"tool-name-length is a number from {MIN_NAME_CHARS} to {MAX_NAME_CHARS}"
             return refusal(x, 400, INVALID_REQUEST, text)
+        bound_to = self.gate.workspaces_of(principal) if self.gate.binds_workspaces else ()
+        if bound_to and path != "/messages":
+            workspace = workspace or (bound_to[0] if len(bound_to) == 1 else "")
+            if workspace not in bound_to:
+                names = ", ".join(bound_to)
+                text = f"the token of this request is for these workspaces only: {names}; {_NAME_IT}"
+                return refusal(x, 403, INVALID_REQUEST, text)
         everything = (principal, "", own, workspace, length)
         if path == self.rules.path:
             return self._endpoint(x, request, everything, now)
@@ -379,7 +494,7 @@ class HttpCore:
         if path == "/sse" and request.method == "GET":
             return self._sse_transport.stream(x, everything, now, linked=self._linked)
         if path == "/messages" and request.method == "POST":
-            return self._sse_transport.post(x, request, principal, now)
+            return self._sse_transport.post(x, request, query.get("session", [""])[0], principal, now)
         inner = path.removeprefix(self.rules.path + "/").split("/")
         if path.startswith(self.rules.path + "/") and len(inner) == 2 and inner[0] in {"s", "p"}:
             name = unquote(inner[1])
@@ -394,9 +509,9 @@ class HttpCore:
     def _page_about_all(self, x: int, request: HttpRequest, principal: str, now: float) -> Respond | None:
         """Answer a page that names every server: a client that may see only some servers may not read it."""
         if request.path == HEALTH:
-            may_see_all = principal != NO_PRINCIPAL and not self.gate.profile_of(principal)
-            return self._pages.health(x, request, now, known=may_see_all, linked=self._linked)
-        if not self.gate.is_open and not self.gate.operator_right(principal):
+            known = self.gate.sees_all(principal)
+            return self._pages.health(x, request, now, known=known, linked=self._linked)
+        if not self.gate.has_one_user and not self.gate.operator_right(principal):
             return refusal(x, 403, INVALID_REQUEST, _METRICS_NEED)
         return self._pages.metrics(x, request, now, linked=self._linked)
 
@@ -501,13 +616,8 @@ class HttpCore:
             crowded = self._limit_refusal(x, message, endpoint)
             if crowded is not None:
                 return crowded
-            if self._quotas.has_no_room(endpoint[0]):
-                is_full = self._quotas.session_count >= self.rules.max_sessions
-                whose = (
-                    f"{self.rules.max_sessions} sessions" if is_full else "the sessions of this token's share"
-                )
-                text = f"{whose} are open, and more are not taken"
-                return refusal(x, 503, INTERNAL_ERROR, text, message.id, Retry_After="10")
+            if not self._table.make_room(endpoint[0], now):
+                return self._table.no_room(x, message.id or b"null")
             if self._table.is_holding:
                 self._hold(x, request)
                 return None
@@ -542,14 +652,19 @@ class HttpCore:
             return refusal(x, 400, INVALID_REQUEST, text)
         if any(each.method == "initialize" for each in messages):
             return refusal(x, 400, INVALID_REQUEST, "Invalid Request: initialize goes alone")
-        if self._quotas.is_at_limit(endpoint[0]):
-            return self._limit_refusal(x, messages[0], endpoint)
+        requests = [each for each in messages if each.sort == "request"]
+        if requests and not self._quotas.has_room_for(endpoint[0], len(requests)):
+            return self._too_many_open(x, requests[0])
         for each in messages:
             if each.sort != "request":
                 self._table.forward_message(found, each, now)
-        requests = [each for each in messages if each.sort == "request"]
         if not requests:
             return Respond(x, 202)
+        if self._table.is_holding and not self._sessions_end:
+            self._out.append(HoldRequest(x, _array(each.line for each in requests)))
+            return None
+        if self._table.is_holding and any(each.method not in REPEATABLE for each in requests):
+            return Respond(x, 200, _array(map(unsent_answer, requests)))
         self._table.open_exchange(x, found, requests, now, array=True)
         return None
 
@@ -581,8 +696,9 @@ class HttpCore:
         version = request.headers.get(VERSION_HEADER, BATCH_VERSION)
 
         def greeted(good: Any, now: float) -> None:
+            self._quotas.release_request(x)
             if good:
-                stream.kept.set_slot(GREETING, own_requests.initialize_request(version))
+                stream.kept.set_slot(GREETING, own_requests.initialize_request(version).line(1))
                 stream.kept.set_slot(READY, own_requests.INITIALIZED)
                 self._table.send_to_broker(stream, own_requests.INITIALIZED)
                 self._open(x, stream, message, now)
@@ -592,6 +708,7 @@ class HttpCore:
                 self._out.append(refusal(x, 502, INTERNAL_ERROR, AWAY, message.id))
                 self._table.close(stream, 502, INTERNAL_ERROR, AWAY, now)
 
+        self._quotas.hold_request(x, endpoint[0])
         self._table.start_own_request(x, stream, own_requests.greet(version), greeted, now)
         return None
 
@@ -623,7 +740,9 @@ class HttpCore:
         if self._table.is_holding:
             self._hold(x, request)
             return None
-        stream = self._table.shared_stream("shared", endpoint, now)
+        stream = self._table.stateless_stream(endpoint, now)
+        if stream is None:
+            return self._table.no_room(x, message.id or b"null")
         if message.method == "tools/call":
             return self._calls.handle_call(x, request, message, stream, now)
         self._open(x, stream, message, now)
@@ -639,8 +758,20 @@ class HttpCore:
     def _limit_refusal(self, x: int, message: ClientMessage, endpoint: Endpoint) -> Respond | None:
         if not self._quotas.is_at_limit(endpoint[0]):
             return None
-        text = f"{self.rules.max_open} requests of yours are open already; wait for one of them"
-        return refusal(x, 429, INTERNAL_ERROR, text, message.id or b"null", Retry_After="1")
+        return self._too_many_open(x, message)
+
+    def _too_many_open(self, x: int, message: ClientMessage) -> Respond:
+        text, ident = self._table.limit_text(), message.id or b"null"
+        return refusal(x, 429, INTERNAL_ERROR, text, ident, Retry_After="1")
+
+
+def _unauthorized(x: int) -> Respond:
+    return refusal(x, 401, INVALID_REQUEST, _UNAUTHORIZED, WWW_Authenticate='Bearer realm="carpool"')
+
+
+def _array(lines: Iterable[bytes]) -> bytes:
+    """Return these messages as one JSON array."""
+    return b"[%b]" % b",".join(lines)
 
 
 def _name_length(said: str) -> int | None:

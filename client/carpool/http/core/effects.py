@@ -5,15 +5,20 @@ out in order; one for an `x` whose client has gone means nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
 from carpool.http.core.body import BadBody, error_line
 from carpool.readings.call_steps import Crossing
+from carpool_protocol.carrier.streams import MESSAGE_CAP_BYTES
+from carpool_protocol.faults.fault_answers import fault, fault_answer
+from carpool_protocol.ids import RawJson
+from carpool_protocol.wire.jsonrpc import error_body_line
 
 JSON: Final = "application/json"
 SSE: Final = "text/event-stream"
+_TOO_LARGE: Final = 413
 
 
 class HttpRules(Struct, frozen=True, kw_only=True):
@@ -49,6 +54,21 @@ class Respond(Struct, frozen=True, gc=False):
     media: str = JSON
 
 
+RefusedWhy = Literal[
+    "host", "origin", "own_bridge", "proxied", "no_token", "wrong_token", "wrong_code", "other_user"
+]
+"""Why a client may not come in, as `/metrics` says it."""
+
+
+class Refuse(Struct, frozen=True):
+    """Refuse a client that may not come in. The shell, which knows its address, decides when it answers."""
+
+    x: int
+    why: RefusedWhy
+    answer: Respond | None
+    """None: only this is to be noted, and its answer follows."""
+
+
 class BeginEvents(Struct, frozen=True):
     """Begin a stream of events as the answer."""
 
@@ -56,6 +76,10 @@ class BeginEvents(Struct, frozen=True):
     headers: tuple[tuple[str, str], ...] = ()
     is_watched: bool = False
     """The core is to be told when the client leaves events unread, and when it has room again."""
+    keeps_little: bool = True
+    """For a watched stream: the buffers of the socket stay small, so that the core soon hears of a client
+    that does not read.
+    """
 
 
 class WriteEvents(Struct, frozen=True, gc=False):
@@ -63,6 +87,16 @@ class WriteEvents(Struct, frozen=True, gc=False):
 
     x: int
     data: bytes
+
+
+class ContinueEvents(Struct, frozen=True):
+    """Call `HttpCore.continue_events` once others have had their turn."""
+
+    x: int
+
+
+class ContinueLists(Struct, frozen=True):
+    """Call `HttpCore.continue_lists` once others have had their turn."""
 
 
 class EndEvents(Struct, frozen=True):
@@ -75,6 +109,8 @@ class SendToBroker(Struct, frozen=True, gc=False):
     """Send a line to the broker."""
 
     line: bytes
+    principal: str
+    """Whose it is: where many lines wait, principals take turns."""
 
 
 class HoldRequest(Struct, frozen=True, gc=False):
@@ -115,8 +151,18 @@ class AskNodes(Struct, frozen=True):
     crossings: list[Crossing]
 
 
-ClientEffect = Respond | BeginEvents | WriteEvents | EndEvents | HoldRequest | ReadLog | AskNodes
-Effect = ClientEffect | SendToBroker | RequestsHeld
+ClientEffect = (
+    Respond
+    | Refuse
+    | BeginEvents
+    | WriteEvents
+    | ContinueEvents
+    | EndEvents
+    | HoldRequest
+    | ReadLog
+    | AskNodes
+)
+Effect = ClientEffect | SendToBroker | RequestsHeld | ContinueLists
 
 
 def refusal(x: int, status: int, code: int, text: str, ident: bytes = b"null", **headers: str) -> Respond:
@@ -125,8 +171,17 @@ def refusal(x: int, status: int, code: int, text: str, ident: bytes = b"null", *
     return Respond(x, status, error_line(ident, code, text), more)
 
 
+def too_large(x: int, limit_bytes: int) -> Respond:
+    """Return the answer to a POST whose body is longer than the door takes."""
+    detail = f"A body has at most {limit_bytes} bytes (http.max_body_bytes)."
+    body = fault_answer(fault("too_large", detail=detail), "")[1]
+    return Respond(x, _TOO_LARGE, error_body_line(RawJson(b"null"), body).strip())
+
+
 def body_refusal(x: int, bad: BadBody) -> Respond:
     """Return the answer to a POST whose body is not read."""
+    if bad.status == _TOO_LARGE:
+        return too_large(x, MESSAGE_CAP_BYTES)
     return refusal(x, bad.status, bad.code, bad.text, bad.id)
 
 

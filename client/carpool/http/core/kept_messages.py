@@ -1,21 +1,28 @@
 """What of a session a later broker must hear again, because the one that heard it has died.
 
 Owns which messages of a client make its session what it is (its greeting, its level, each subscription until
-it is taken back, the last list of each family; docs/decisions/0019), and the room for all that is kept of all
-sessions. Invariants: what is kept was answered with a result; only the last of its kind is kept; it has an id
-of ours, because a client may use its own again.
+it is taken back, the last list of each family; docs/decisions/0019). Invariants: what is kept was answered
+with a result; only the last of its kind is kept; it has an id of ours, because a client may use its own
+again; it counts in the share of the session's principal, and what stays of a message without room there has
+the same size for all.
 
 Knows nothing of: streams, exchanges, when a broker dies. What is said again of those is apart (`resume`), for
 their records hold these.
 """
 
+from hashlib import blake2b
 from typing import Final
 
-from carpool.http.core.body import ClientMessage, texts_of
+from carpool.http.core.body import ClientMessage, member_of
+from carpool.http.core.shared_budgets import BudgetShare
 
 MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
-"""The limit of all that is kept for a later broker. What does not fit is told as lost when the
-broker dies.
+"""The limit of all that is kept for a later broker, shared by the principals. What does not fit is told as
+lost when the broker dies.
+"""
+MAX_KEPT_PARAMS_BYTES: Final = 64 * 1024
+"""A message with longer params is not kept, also not until its answer: no client needs them, and what is kept
+stays for as long as the session.
 """
 
 Slot = tuple[str, bytes]
@@ -39,35 +46,16 @@ _OF_CONSEQUENCE: Final = REPEATABLE - {"ping", "server/discover", "subscriptions
 """Requests that can make the session what it is."""
 
 
-class KeepBudget:
-    """The bytes that are kept, of all sessions together."""
-
-    def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
-        self._max = max_bytes
-        self.used_bytes = 0
-
-    def reserve(self, line: bytes) -> bytes:
-        """Return the line if there is room for it; otherwise an empty one."""
-        size = len(line)
-        if self.used_bytes + size > self._max:
-            return b""
-        self.used_bytes += size
-        return line
-
-    def release(self, line: bytes) -> None:
-        """Release what `reserve` returned."""
-        self.used_bytes -= len(line)
-
-
 class KeptMessages:
     """The kept messages of one session. A slot is empty where there was no room."""
 
-    def __init__(self, budget: KeepBudget) -> None:
-        self._room = budget
+    def __init__(self, room: BudgetShare) -> None:
+        self.room = room
+        """Of the principal of the session."""
         self._lines: dict[Slot, bytes] = {}
-        self.pending: dict[tuple[int, bytes], tuple[Slot, bytes]] = {}
-        """By exchange and id: the slot that its answer fills, and the line. Without a line the answer clears
-        the slot.
+        self.pending: dict[tuple[int, bytes], tuple[Slot, bytes | None]] = {}
+        """By exchange and id: the slot that its answer fills, and the line, empty if it is too long to be
+        kept. None: the answer clears the slot.
         """
         self._last = 0
 
@@ -92,23 +80,23 @@ class KeptMessages:
             return
         slot = _slot_of(message)
         if slot is not None:
-            line = b"" if message.method == "resources/unsubscribe" else self._ours(message)
+            line = None if message.method == "resources/unsubscribe" else self._ours(message)
             self.pending[x, message.id] = (slot, line)
 
     def notification_sent(self, message: ClientMessage) -> None:
         """A notification of the session goes to the broker."""
         if message.method == "notifications/initialized":
-            self.set_slot(READY, message.line)
+            self.set_slot(READY, message.line if len(message.params) <= MAX_KEPT_PARAMS_BYTES else b"")
 
     def request_answered(self, x: int, ident: bytes, *, is_error: bool) -> None:
         """A request was answered."""
-        slot, line = self.pending.pop((x, ident), (None, b""))
+        slot, line = self.pending.pop((x, ident), (None, None))
         if slot is None or is_error:
             return
-        if line:
-            self.set_slot(slot, line)
+        if line is None:
+            self._clear_slot(slot)
         else:
-            self._room.release(self._lines.pop(slot, b""))
+            self.set_slot(slot, line)
 
     def exchange_ended(self, x: int) -> None:
         """No answer to a request of exchange `x` will come, or be read."""
@@ -120,13 +108,12 @@ class KeptMessages:
 
     def set_slot(self, slot: Slot, line: bytes) -> None:
         """From now on this is a part of the session."""
-        self._room.release(self._lines.pop(slot, b""))
-        self._lines[slot] = self._room.reserve(line)
+        self._clear_slot(slot)
+        self._lines[slot] = line if self.room.reserve(len(line)) else b""
 
     def clear(self) -> None:
         """The session is over."""
-        for line in self._lines.values():
-            self._room.release(line)
+        self.room.release(self.size_bytes)
         self._lines.clear()
         self.pending.clear()
 
@@ -135,7 +122,12 @@ class KeptMessages:
         """Of what counts against the room."""
         return sum(map(len, self._lines.values()))
 
+    def _clear_slot(self, slot: Slot) -> None:
+        self.room.release(len(self._lines.pop(slot, b"")))
+
     def _ours(self, message: ClientMessage) -> bytes:
+        if len(message.params) > MAX_KEPT_PARAMS_BYTES:
+            return b""
         self._last += 1
         return b'{"jsonrpc":"2.0","id":"carpool-%d","method":"%b","params":%b}' % (
             self._last,
@@ -151,8 +143,9 @@ def _slot_of(message: ClientMessage) -> Slot | None:
         case "logging/setLevel":
             return LEVEL
         case "resources/subscribe" | "resources/unsubscribe":
-            return ("watch", bytes(texts_of(message.params).get("uri", b"")))
-        case method if method in _LISTS and "cursor" not in texts_of(message.params):
+            # The line holds the URI, and counts; its name, which does not, has the same length for each.
+            return ("watch", blake2b(member_of(message.params, "uri"), digest_size=16).digest())
+        case method if method in _LISTS and not member_of(message.params, "cursor"):
             return ("list", method.encode())
         case _:
             return None

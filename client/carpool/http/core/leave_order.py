@@ -1,7 +1,8 @@
 """Which connections an HTTP door that ends leaves to the next one, in which order, and the end of the others.
 
 Pure. If there are too many connections, those with a request are left first: a client that waits for an
-answer loses more than one whose connection is idle. Decision: docs/decisions/0054. Knows nothing of: sockets,
+answer loses more than one whose connection is idle. Of both kinds, those whose client has shown a token come
+first, so that strangers displace nobody. Decision: docs/decisions/0054. Knows nothing of: sockets,
 how connections are passed on (`left_connections`).
 """
 
@@ -31,11 +32,18 @@ class ConnectionState(Struct, frozen=True, kw_only=True):
     """A request of it is not answered."""
     is_held: bool = False
     """That request is kept for the next door."""
+    has_owner: bool = False
+    """Its client has shown a token."""
 
 
 def leave_order(connections: Iterable[tuple[C, ConnectionState]]) -> list[C]:
     """Return the connections in the order in which they are left, as far as there is room."""
-    return [connection for connection, state in sorted(connections, key=lambda each: not each[1].has_request)]
+    return [
+        connection
+        for connection, state in sorted(
+            connections, key=lambda each: (not each[1].has_request, not each[1].has_owner)
+        )
+    ]
 
 
 def can_be_left(state: ConnectionState) -> bool:

@@ -10,10 +10,18 @@ from msgspec import Struct
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_HEADERS: Final = 128
 MAX_URL_BYTES: Final = 8 * 1024
+MAX_PARAMETERS: Final = 100
+"""Parameters in the query of a URL. Three have a meaning for agents, and each takes microseconds to read."""
 MAX_AHEAD: Final = 16
 """Requests that a client may send before earlier ones are answered."""
 MAX_UNSENT_BYTES: Final = 1024 * 1024
 """Events that a client may leave unread."""
+SMALL_CHUNKS: Final = 1024
+"""So many chunks of a body may be of any length."""
+MIN_CHUNK_BYTES: Final = 16
+"""The chunks beyond them have so many bytes on average: each takes the door as long as kilobytes of a long
+one.
+"""
 MAX_UNFINISHED_BYTES: Final = 256 * 1024 * 1024
 """Bodies, and parts of them, that wait for their turn on all connections."""
 ASK_FIRST_BYTES: Final = 64 * 1024

@@ -183,7 +183,7 @@ class LiveStreams:
         self.end_principals(lambda _: False)
 
     def tick(self, now: float, *, linked: bool) -> None:
-        """Ask the broker, if somebody reads and it is time; to be called about every second."""
+        """Ask the broker, if somebody reads and it is time; to be called at each beat of the door."""
         if self._watchers:
             self._read(now, linked=linked)
         elif not self._is_reading:

@@ -31,6 +31,8 @@ class MetricFacts(NamedTuple):
     counters: CountersSnapshot
     status: Mapping[str, Any]
     """The answer to `carpool/status`."""
+    refused: Mapping[str, int] = {}
+    """Clients that this HTTP door has refused, by reason."""
 
 
 class MetricDefinition(NamedTuple):
@@ -99,6 +101,12 @@ LEASE_WAITS: Final = MetricDefinition(
     ("server",),
     "Times that a session began to wait because no instance was free for it to lease.",
 )
+REFUSED_CLIENTS: Final = MetricDefinition(
+    "carpool_http_refused",
+    ("why",),
+    "Requests that this HTTP door has refused, by reason: `wrong_token`, `no_token`, `wrong_code`, `host`, "
+    "`origin`, `proxied`, `other_user`, `own_bridge`.",
+)
 HEALTHY: Final = MetricDefinition("carpool_healthy", (), "1 if `carpool status` says that all is well.")
 REASON: Final = MetricDefinition(
     "carpool_status", ("reason",), "1 for the present `reason` of `carpool status --json`."
@@ -121,6 +129,7 @@ STATE: Final = MetricDefinition("carpool_server_state", ("server", "state"), "1 
 COUNTERS: Final = (
     CALLS, RESUMED, ANSWERS, TOOL_ERRORS, ERRORS, REFUSALS, CANCELLED, BYTES_IN, BYTES_OUT, AGENT_CALLS,
     AGENT_FAILURES, NODE_CALLS, NODE_FAILURES, STARTS, DEATHS, RESTARTS, ASKS, LEASE_WAITS,
+    REFUSED_CLIENTS,
 )  # fmt: skip
 HISTOGRAMS: Final = (DURATION,)
 GAUGES: Final = (
@@ -154,6 +163,8 @@ class _Facts(Collector):
         yield from _call_metrics(self._facts.counters)
         yield from _server_metrics(self._facts.counters)
         yield from _state_metrics(self._facts)
+        refused = (((why,), count) for why, count in sorted(self._facts.refused.items()))
+        yield _counter(REFUSED_CLIENTS, refused, None)
 
 
 def _call_metrics(snapshot: CountersSnapshot) -> Iterator[Metric]:

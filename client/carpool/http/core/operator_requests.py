@@ -20,6 +20,7 @@ from carpool.http.core import own_requests
 from carpool.http.core.body import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, UNREADABLE
 from carpool.http.core.effects import AskNodes, HttpRequest, LogsFound, ReadLog, Respond, refusal
 from carpool.http.core.headers import is_json
+from carpool.http.core.limits import MAX_PARAMETERS
 from carpool.http.core.pages import AWAY
 from carpool.http.core.routing import ExchangeTable
 from carpool.http.core.web_page import SAFE_HEADERS
@@ -97,6 +98,15 @@ class SomeServers(Struct, forbid_unknown_fields=True):
     servers: list[str]
 
 
+class SwitchedServer(Struct, forbid_unknown_fields=True):
+    """The body of `/operator/enable` and `/operator/disable`. `session`: for this session alone; empty: for
+    all agents, until carpool stops.
+    """
+
+    server: str
+    session: str = ""
+
+
 class SomeOrAllServers(Struct, forbid_unknown_fields=True):
     """The body of `/operator/stop`, `/operator/start` and `/operator/restart`: exactly one of the two."""
 
@@ -132,6 +142,15 @@ def _pause(*, paused: bool) -> _Verb:
     return _Verb(True, SomeServers, "carpool/pause", lambda form: {"servers": form.servers, "paused": paused})
 
 
+def _switch(*, on: bool) -> _Verb:
+    return _Verb(
+        True,
+        SwitchedServer,
+        "carpool/switch",
+        lambda form: {"server": form.server, "on": on} | ({"session": form.session} if form.session else {}),
+    )
+
+
 def _tools_shown(form: OneTool, result: Any) -> Any:
     """Return the tools. Only one that was named has its definition: together they may have megabytes."""
     if form.name or not isinstance(result, dict):
@@ -159,6 +178,8 @@ VERBS: Final[dict[str, _Verb]] = {
     "disconnect": _Verb(True, OneSession, "carpool/disconnect", msgspec.structs.asdict),
     "pause": _pause(paused=True),
     "resume": _pause(paused=False),
+    "enable": _switch(on=True),
+    "disable": _switch(on=False),
     "start": _operate("start"),
     "stop": _operate("stop"),
     "restart": _operate("restart"),
@@ -287,7 +308,7 @@ def _read(request: HttpRequest, verb: _Verb) -> Struct:
         if verb.changes:
             form = msgspec.json.decode(request.body or b"{}", type=verb.form)
         else:
-            query = dict(parse_qsl(request.query, keep_blank_values=True, max_num_fields=100))
+            query = dict(parse_qsl(request.query, keep_blank_values=True, max_num_fields=MAX_PARAMETERS))
             form = msgspec.convert(query, verb.form, strict=False)  # a query has texts only
     except (*UNREADABLE, ValueError) as error:
         raise ValueError(f"the request is not as this verb needs it: {_problem(error, verb.form)}") from None

@@ -3,7 +3,9 @@
 Knows nothing of: who may see them (`core`), streams of events.
 """
 
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -11,9 +13,10 @@ import msgspec
 
 from carpool.http.core import own_requests
 from carpool.http.core.body import INTERNAL_ERROR, INVALID_REQUEST
-from carpool.http.core.effects import HttpRequest, Respond, refusal
+from carpool.http.core.effects import ContinueLists, HttpRequest, Respond, refusal
 from carpool.http.core.routing import ExchangeTable
-from carpool.http.core.streams import Endpoint
+from carpool.http.core.shared_budgets import BudgetShare, SharedBudget
+from carpool.http.core.streams import BrokerStream, Endpoint
 from carpool_protocol.bootstrap.extras import install_command
 from carpool_protocol.counters.snapshot import CountersSnapshot
 
@@ -24,8 +27,47 @@ HEALTH_S: Final = 0.8
 """`/health` waits no longer than this for the broker, because probes give up after a second."""
 
 
+HEALTH_KEPT_S: Final = 1.0
+"""An answer of the broker to `/health` counts for this long: anybody may ask as often as they like, and each
+answer costs all of the daemon.
+"""
+
+
 METRICS_S: Final = 5.0
 """`/metrics` waits no longer than this for the broker: less than a scrape does by default (10 s)."""
+
+
+MAX_LIST_BYTES: Final = 128 * 1024 * 1024
+"""The bytes of all lists of tools that are being collected, shared by the principals."""
+
+LIST_TURN_BYTES: Final = 8 * 1024 * 1024
+"""Lists of tools are sent in one turn of the event loop until their bytes reach this number."""
+
+_NO_ROOM: Final = (
+    f"lists of tools are being collected, and with this one they exceed {MAX_LIST_BYTES >> 20} MiB, or the "
+    "share of this token in that; try again, or read the list in pages (tools/list)"
+)
+_NO_LIST: Final = "the list could not be had; try again"
+
+
+class _CollectedList:
+    """A list of tools that is being collected, and the HTTP requests that wait for it."""
+
+    __slots__ = ("is_too_long", "share", "size_bytes", "waiting")
+
+    def __init__(self, share: BudgetShare) -> None:
+        self.share = share
+        self.size_bytes = 0
+        self.is_too_long = False
+        self.waiting: list[int] = []
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Count so much more of it. Returns False if there is no room."""
+        if not self.share.reserve(size_bytes):
+            self.is_too_long = True
+            return False
+        self.size_bytes += size_bytes
+        return True
 
 
 class Pages:
@@ -35,10 +77,25 @@ class Pages:
         self._table = table
         self._last: dict[str, Any] = NOTHING
         """The last health that the broker has told."""
+        self._last_until = float("-inf")
+        """The time until which that is given to everybody who asks."""
+        self._waiting: list[tuple[int, bool]] = []
+        """The requests that wait for the health, and if their client may read which servers run. The broker
+        is asked once for all of them, because anybody may ask.
+        """
+        self.refused: Counter[str] = Counter()
+        """Clients that were refused, by reason."""
         self._silent_since: float | None = None
         """The time since which the broker has not answered a question about its health, or is gone."""
+        self.is_full = False
+        """The door has all its connections, so new clients are refused."""
         self.cluster: Mapping[str, Any] | None = None
         """The section `cluster` of `carpool status --json`: the metrics share its verdict."""
+        self._collected: dict[Endpoint, _CollectedList] = {}
+        """The lists of tools that are being collected. Requests that come meanwhile get the same one."""
+        self._list_budget = SharedBudget(MAX_LIST_BYTES)
+        self._ready: deque[tuple[int, Callable[[int], Respond]]] = deque()
+        """The requests whose list is there, and the answer of each: a few megabytes are sent in one turn."""
 
     def tools(
         self, x: int, request: HttpRequest, endpoint: Endpoint, now: float, *, linked: bool
@@ -48,19 +105,53 @@ class Pages:
             return refusal(x, 405, INVALID_REQUEST, "GET only", Allow="GET")
         if not linked:
             return refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1")
-
-        def found(tools: Any, now: float) -> None:
-            if tools is None and stream.refused:
-                self._table.out.append(refusal(x, 404, INVALID_REQUEST, stream.refused))
-            elif tools is None:
-                text = "the list could not be had; try again"
-                self._table.out.append(refusal(x, 502, INTERNAL_ERROR, text))
-            else:
-                self._table.out.append(Respond(x, 200, msgspec.json.encode({"tools": tools})))
-
-        stream = self._table.shared_stream("shared", endpoint, now)
-        self._table.start_own_request(x, stream, own_requests.list_tools(), found, now)
+        stream = self._table.stateless_stream(endpoint, now)
+        if stream is None:
+            return self._table.no_room(x)
+        refused = self._table.count_waiting(x, endpoint[0])
+        if refused is not None:
+            return refused
+        collected = self._collected.get(endpoint)
+        if collected is None:
+            collected = self._collected[endpoint] = _CollectedList(self._list_budget.share_of(endpoint[0]))
+            collected.waiting.append(x)
+            self._collect(collected, stream, endpoint, now)
+        else:
+            collected.waiting.append(x)
         return None
+
+    def _collect(
+        self, collected: "_CollectedList", stream: BrokerStream, endpoint: Endpoint, now: float
+    ) -> None:
+        def found(tools: Any, _now: float) -> None:
+            del self._collected[endpoint]
+            collected.share.release(collected.size_bytes)
+            answer: Callable[[int], Respond]
+            if tools is not None:
+                answer = partial(Respond, status=200, body=msgspec.json.encode({"tools": tools}))
+            elif stream.refused:
+                answer = partial(refusal, status=404, code=INVALID_REQUEST, text=stream.refused)
+            elif collected.is_too_long:
+                answer = partial(refusal, status=503, code=INTERNAL_ERROR, text=_NO_ROOM, Retry_After="1")
+            else:
+                answer = partial(refusal, status=502, code=INTERNAL_ERROR, text=_NO_LIST)
+            self._ready.extend((x, answer) for x in collected.waiting)
+            self.continue_lists()
+
+        dialogue = own_requests.list_tools(collected.has_room)
+        self._table.start_own_request(self._table.next_number(), stream, dialogue, found, now)
+
+    def continue_lists(self) -> None:
+        """Answer some of the requests whose list is there."""
+        left_bytes = LIST_TURN_BYTES
+        while self._ready and left_bytes > 0:
+            x, answer = self._ready.popleft()
+            if self._table.release_waiting(x):
+                said = answer(x)
+                self._table.out.append(said)
+                left_bytes -= len(said.body)
+        if self._ready:
+            self._table.out.append(ContinueLists())
 
     def health(
         self, x: int, request: HttpRequest, now: float, *, known: bool, linked: bool
@@ -74,14 +165,32 @@ class Pages:
                 page = self._unwell("broker_silent", asked_at, now)
             else:
                 self._last, self._silent_since = page, None
-            self._table.out.append(_health_page(x, page, known=known))
+                self._last_until = now + HEALTH_KEPT_S
+                page = self._with_connections(page)
+            waiting, self._waiting = self._waiting, []
+            self._table.out += [_health_page(x, page, known=known) for x, known in waiting]
 
         asked_at = now
         if not linked:
             return _health_page(x, self._unwell("broker_away", now, now), known=known)
-        stream = self._table.shared_stream("control", ("", "", "", "", 0), now)
-        self._table.start_own_request(x, stream, own_requests.health(), found, now, limit_s=HEALTH_S)
+        if now < self._last_until:
+            return _health_page(x, self._with_connections(self._last), known=known)
+        self._waiting.append((x, known))
+        if len(self._waiting) == 1:
+            stream = self._table.shared_stream("control", ("", "", "", "", 0), now)
+            own_x = self._table.next_number()
+            self._table.start_own_request(own_x, stream, own_requests.health(), found, now, limit_s=HEALTH_S)
         return None
+
+    def _with_connections(self, page: dict[str, Any]) -> dict[str, Any]:
+        """Return the health that the broker has told, with what the door adds to it."""
+        if self.is_full and page["reason"] == "ok":
+            return {**page, "reason": "connections_used_up"}
+        return page
+
+    def broker_lost(self) -> None:
+        """The broker is gone: what it has told of its health does not count for the next one."""
+        self._last_until = float("-inf")
 
     def metrics(self, x: int, request: HttpRequest, now: float, *, linked: bool) -> Respond | None:
         """Return the metrics for Prometheus."""
@@ -96,7 +205,8 @@ class Pages:
             else:
                 counters, status = facts
                 told = (counters, {**status, "cluster": self.cluster})
-                self._table.out.append(_metrics_page(x, told, request.headers.get("accept", "")))
+                accept = request.headers.get("accept", "")
+                self._table.out.append(_metrics_page(x, told, self.refused, accept))
 
         stream = self._table.shared_stream("control", ("", "", "", "", 0), now)
         self._table.start_own_request(x, stream, own_requests.metrics(), found, now, limit_s=METRICS_S)
@@ -110,7 +220,9 @@ class Pages:
         return {**self._last, "healthy": False, "reason": reason, "silent": silent}
 
 
-def _metrics_page(x: int, found: tuple[dict[str, Any], dict[str, Any]], accept: str) -> Respond:
+def _metrics_page(
+    x: int, found: tuple[dict[str, Any], dict[str, Any]], refused: Mapping[str, int], accept: str
+) -> Respond:
     """Return the page. The Prometheus library is imported here, because few HTTP doors are scraped."""
     if find_spec("prometheus_client") is None:  # the extra of an earlier carpool had it not
         text = f"/metrics needs more than is installed: {install_command('http')}"
@@ -118,7 +230,7 @@ def _metrics_page(x: int, found: tuple[dict[str, Any], dict[str, Any]], accept: 
     from carpool.http.core import metrics_page
 
     counters, status = found
-    facts = metrics_page.MetricFacts(msgspec.convert(counters, CountersSnapshot), status)
+    facts = metrics_page.MetricFacts(msgspec.convert(counters, CountersSnapshot), status, refused)
     body, media = metrics_page.metrics_page(facts, accept)
     return Respond(x, 200, body, (("Cache-Control", "no-store"),), media)
 
@@ -135,7 +247,9 @@ NOTHING: Final[dict[str, Any]] = {
 
 
 def _health_page(x: int, page: dict[str, Any], *, known: bool) -> Respond:
-    """Return the page. Clients without the needed token read whether carpool is well, not what runs."""
+    """Return the page. Not `known`: of a client without the needed token, or whose token is not for all
+    servers. It reads whether carpool is well, not what runs.
+    """
     shown = page if known else {**page, "tool_count": 0, "servers": {}}
     body, headers = msgspec.json.encode(shown), (("Cache-Control", "no-store"),)
     return Respond(x, 200 if page["healthy"] else 503, body, headers)

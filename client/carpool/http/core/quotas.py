@@ -1,7 +1,8 @@
 """PrincipalQuotas of the HTTP door: how many sessions and requests each principal has open.
 
-Owns the counts. A request that waits here before it goes to the broker counts as an open one. Sessions are
-shared out among principals, so that none takes all.
+Owns the counts. A request that waits here before it goes to the broker counts as an open one. One whose
+client has gone without a cancel counts until it is answered: its call runs. Sessions are shared out among
+principals, so that none takes all.
 
 Knows nothing of: what is asked, streams, refusals.
 """
@@ -38,6 +39,10 @@ class PrincipalQuotas:
         """True where this principal has as many requests open as it may."""
         return self._open.get(principal, 0) >= self._max_open
 
+    def has_room_for(self, principal: str, requests: int) -> bool:
+        """True where this principal may open so many requests more."""
+        return self._open.get(principal, 0) + requests <= self._max_open
+
     def has_no_room(self, principal: str) -> bool:
         """True where no session can be opened, for anybody or for this principal."""
         is_full = self.session_count >= self._max_sessions
@@ -46,11 +51,19 @@ class PrincipalQuotas:
     def count_session(self, principal: str, more: int) -> None:
         """A session is opened (1) or closed (-1)."""
         self.session_count += more
-        _add(self._sessions, principal, more)
+        count = self._sessions.get(principal, 0) + more
+        if count:
+            self._sessions[principal] = count
+        else:
+            del self._sessions[principal]
 
     def count_request(self, principal: str, more: int) -> None:
-        """A request is opened (1) or complete (-1)."""
-        _add(self._open, principal, more)
+        """Requests are opened, or complete (negative)."""
+        count = self._open.get(principal, 0) + more
+        if count:
+            self._open[principal] = count
+        else:
+            del self._open[principal]
 
     def hold_request(self, x: int, principal: str) -> None:
         """A request waits here, and nothing of it is at the broker yet."""
@@ -64,16 +77,8 @@ class PrincipalQuotas:
             self.count_request(principal, -1)
         return principal is not None
 
-    def check(self, sessions: list[str], requests: list[str]) -> None:
+    def check(self, sessions: list[str], requests: Counter[str]) -> None:
         """Assert that the counts are those of the open ones, given by their principals."""
         assert self._sessions == Counter(sessions)
         assert self.session_count == len(sessions)
-        assert self._open == Counter([*requests, *self._held.values()])
-
-
-def _add(counts: dict[str, int], principal: str, more: int) -> None:
-    count = counts.get(principal, 0) + more
-    if count:
-        counts[principal] = count
-    else:
-        del counts[principal]
+        assert self._open == +(requests + Counter(self._held.values()))

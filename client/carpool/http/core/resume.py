@@ -8,12 +8,14 @@ order in which it hears them: the stream with what resumes its session, then wha
 Knows nothing of: when a broker dies, what becomes of a stream that cannot go on (`routing`).
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec.structs import replace
 
 from carpool.http.core.body import ClientMessage, text_of
-from carpool.http.core.kept_messages import KeepBudget
+from carpool.http.core.shared_budgets import SharedBudget
 from carpool.http.core.streams import BrokerStream, Exchange, OwnRequest
 from carpool.open_requests import OpenRequests
 from carpool_protocol.bootstrap.carrier_contract import name_of
@@ -26,35 +28,35 @@ _MAX_ASKS: Final = 1000
 
 
 class Resumption:
-    """What a later broker must hear, of all streams, within one budget of bytes."""
+    """What a later broker must hear, of all streams, within one budget of bytes that principals share."""
 
-    def __init__(self, budget: KeepBudget) -> None:
-        self._room = budget
+    def __init__(self, budget: SharedBudget) -> None:
+        self._budget = budget
 
-    def request_sent(self, requests: OpenRequests, ident: bytes, line: bytes) -> None:
+    def request_sent(self, stream: BrokerStream, requests: OpenRequests, ident: bytes, line: bytes) -> None:
         """A request goes to the broker."""
-        requests.request_sent(ident, self._room.reserve(line))
+        requests.request_sent(ident, line if stream.room.reserve(len(line)) else b"")
 
-    def request_answered(self, requests: OpenRequests, ident: bytes, answer: bytes) -> bytes:
+    def request_answered(
+        self, stream: BrokerStream, requests: OpenRequests, ident: bytes, answer: bytes
+    ) -> bytes:
         """A later broker need not hear of the request with this answer. Returns the request; empty where
         there was no room for it.
         """
         line = requests.request_answered(ident, answer)
-        self._room.release(line)
+        stream.room.release(len(line))
         return line
 
-    def forget_request(self, requests: OpenRequests, ident: bytes) -> None:
+    def forget_request(self, stream: BrokerStream, requests: OpenRequests, ident: bytes) -> None:
         """A later broker need not hear of the request with this id."""
-        for line in requests.request_ended(ident):
-            self._room.release(line)
+        _release(stream, requests.request_ended(ident))
 
     def detached_answered(self, stream: BrokerStream, ident: bytes, answer: bytes, *, is_error: bool) -> None:
         """A request that belongs to no exchange was answered."""
         stream.kept.request_answered(0, ident, is_error=is_error)
-        self.request_answered(stream.detached_requests, ident, answer)
+        self.request_answered(stream, stream.detached_requests, ident, answer)
         if not stream.detached_requests:
-            for line in stream.detached_ask_answers:
-                self._room.release(line)
+            _release(stream, stream.detached_ask_answers)
             stream.detached_ask_answers = ()
 
     def detach(self, exchange: Exchange) -> None:
@@ -70,7 +72,7 @@ class Resumption:
 
     def listen_acknowledged(self, exchange: Exchange | OwnRequest, message: bytes) -> None:
         """Note the first message of a listen, which says what it listens to."""
-        exchange.listen_acknowledgement = self._room.reserve(message)
+        exchange.listen_acknowledgement = _kept(exchange.stream, message)
 
     def ask_sent(self, stream: BrokerStream, ident: bytes, x: int) -> None:
         """An ask goes to the client, on exchange `x` or on none."""
@@ -83,9 +85,9 @@ class Resumption:
         x = stream.asks.pop(message.id, None)
         exchange = stream.exchanges.get(x) if x else None
         if isinstance(exchange, Exchange):
-            exchange.ask_answers = (*exchange.ask_answers, self._room.reserve(message.line))
+            exchange.ask_answers = (*exchange.ask_answers, _kept(stream, message.line))
         elif x == 0 and stream.detached_requests:
-            stream.detached_ask_answers = (*stream.detached_ask_answers, self._room.reserve(message.line))
+            stream.detached_ask_answers = (*stream.detached_ask_answers, _kept(stream, message.line))
 
     def forget_exchange(self, exchange: Exchange | OwnRequest) -> None:
         """The exchange is over."""
@@ -95,8 +97,7 @@ class Resumption:
             or exchange.listen_acknowledgement
             or (isinstance(exchange, Exchange) and exchange.ask_answers)
         ):
-            for line in kept_lines(exchange):
-                self._room.release(line)
+            _release(stream, kept_lines(exchange))
             exchange.lines.clear()
             exchange.listen_acknowledgement = None
             if isinstance(exchange, Exchange):
@@ -109,22 +110,31 @@ class Resumption:
     def forget_stream(self, stream: BrokerStream) -> None:
         """The stream is closed, and with it every exchange of it."""
         stream.kept.clear()
-        for line in (*stream.detached_requests.lines(), *stream.detached_ask_answers):
-            self._room.release(line)
+        _release(stream, (*stream.detached_requests.lines(), *stream.detached_ask_answers))
         stream.detached_requests.clear()
         stream.detached_ask_answers = ()
 
     def check(self, streams: list[BrokerStream]) -> None:
-        """Assert that the budget counts what is kept, and nothing else."""
-        kept = 0
+        """Assert that the budget counts what is kept of each principal, and nothing else."""
+        kept: Counter[str] = Counter()
         for stream in streams:
             lines = [*stream.detached_requests.lines(), *stream.detached_ask_answers]
             for exchange in stream.exchanges.values():
                 lines += kept_lines(exchange)
-            kept += stream.kept.size_bytes + sum(map(len, lines))
+            kept[stream.endpoint[0]] += stream.kept.size_bytes + sum(map(len, lines))
             assert all(x in stream.exchanges or x == 0 for x in stream.asks.values())
             assert stream.detached_requests or not stream.detached_ask_answers
-        assert kept == self._room.used_bytes
+        self._budget.check(kept)
+
+
+def _kept(stream: BrokerStream, line: bytes) -> bytes:
+    """Return the line if there is room to keep it; otherwise an empty one."""
+    return line if stream.room.reserve(len(line)) else b""
+
+
+def _release(stream: BrokerStream, lines: Iterable[bytes]) -> None:
+    """These lines are not kept any more."""
+    stream.room.release(sum(map(len, lines)))
 
 
 def kept_lines(exchange: Exchange | OwnRequest) -> list[bytes]:

@@ -11,14 +11,17 @@ forgotten everywhere.
 Long, because every part of it changes the same records of streams and exchanges.
 
 A POST is answered as JSON when its answer is the first that comes for it; otherwise, or after
-`STREAM_AFTER_S` (proxies give up on silent requests), it becomes a stream.
+`STREAM_AFTER_S` (proxies give up on silent requests), it becomes a stream. So does an array with long
+answers.
 
 Knows nothing of: sockets, clocks, paths and headers (`core`), what is asked.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from carpool.http.core.access import ANY_PRINCIPAL, GENERATED_PRINCIPAL
 from carpool.http.core.body import (
     HEADER_MISMATCH,
     INTERNAL_ERROR,
@@ -32,26 +35,27 @@ from carpool.http.core.body import (
     ClientMessage,
     error_line,
     is_unsent,
+    member_of,
     read_broker_message,
-    texts_of,
+    too_large_answer,
     version_of,
 )
 from carpool.http.core.effects import (
     BeginEvents,
     Effect,
-    EndEvents,
     HoldRequest,
     HttpRules,
     Respond,
     SendToBroker,
-    WriteEvents,
     event_bytes,
     refusal,
 )
 from carpool.http.core.event_streams import EventStreams
-from carpool.http.core.kept_messages import REPEATABLE, KeepBudget, KeptMessages
+from carpool.http.core.kept_messages import REPEATABLE, KeptMessages
+from carpool.http.core.own_requests import OwnQuestion
 from carpool.http.core.quotas import PrincipalQuotas
 from carpool.http.core.resume import Resumption, resume_frames
+from carpool.http.core.shared_budgets import SharedBudget
 from carpool.http.core.streams import (
     OWN_QUESTION_S,
     BrokerStream,
@@ -64,6 +68,8 @@ from carpool.http.core.streams import (
 from carpool_protocol.carrier.attach_line import ResumeSession, WorkspaceChanged
 from carpool_protocol.carrier.streams import (
     CONTROL,
+    MESSAGE_CAP_BYTES,
+    ClientAbsent,
     CloseStream,
     ControlMessage,
     ExchangeClientGone,
@@ -81,9 +87,15 @@ from carpool_protocol.carrier.streams import (
     split_frame,
 )
 
+MAX_ARRAY_BYTES: Final = 1024 * 1024
+"""Answers to an array with more bytes together are sent as events, each once it is there: they are not copied
+into one text. Where the door answers with JSON only, `MESSAGE_CAP_BYTES` counts instead.
+"""
 STREAM_AFTER_S: Final = 15.0
 KEEP_ALIVE_S: Final = 15.0
 """A comment is written to each stream of events this often."""
+ABSENT_S: Final = 60.0
+"""A client without an open connection for this long counts as absent."""
 
 _STATUS: Final = {
     METHOD_NOT_FOUND: 404,
@@ -94,6 +106,9 @@ _STATUS: Final = {
     PARSE_ERROR: 400,
 }
 """The HTTP status of error answers of the stateless era; 200 for all others (basic/transports, "Errors")."""
+
+_COUNTED: Final = frozenset({"session", "sse", "shared"})
+"""Streams of these sorts count against `http.max_sessions`."""
 
 UNKNOWN_SESSION: Final = "Session not found: it has ended or never was; initialize a new one"
 BROKER_LOST: Final = "carpool's broker ended while this was open; nothing is known of its outcome, try again"
@@ -108,18 +123,22 @@ class ExchangeTable:
         quotas: PrincipalQuotas,
         events: EventStreams,
         *,
-        budget: KeepBudget,
+        budget: SharedBudget,
         out: list[Effect],
         first: int = 0,
+        workspaces_of: Callable[[str], Sequence[str]] = lambda _principal: (),
     ) -> None:
-        """`budget` is for what a later broker must hear. `first`: no earlier door used a number this high."""
+        """`budget` is for what a later broker must hear. `first`: no earlier door used a number this high.
+        `workspaces_of` returns the only workspaces that a principal may work in; none: any.
+        """
         self.rules = rules
         self.out = out
+        self._workspaces_of = workspaces_of
         self.sessions: dict[str, BrokerStream] = {}
         """By `Mcp-Session-Id`, or by the session of a 2024-11-05 stream."""
         self._quotas = quotas
         self._events = events
-        self._room = budget
+        self._budget = budget
         self._resumption = Resumption(budget)
         self._streams: dict[int, BrokerStream] = {}
         self._shared: dict[tuple[StreamSort, Endpoint], BrokerStream] = {}
@@ -137,7 +156,7 @@ class ExchangeTable:
         self.rules = rules
         for stream in self._shared.values():
             if is_raised and stream.sort == "shared":
-                self.out.append(SendToBroker(control_line(stream.s, OpenCallsRaised(rules.max_open))))
+                self._tell_broker(stream, OpenCallsRaised(rules.max_open))
 
     def next_number(self) -> int:
         """Return the number for the next HTTP request, or for a request of the door itself."""
@@ -151,11 +170,12 @@ class ExchangeTable:
     ) -> BrokerStream:
         """Open a session of the broker, or resume one of an earlier door. Messages may follow at once."""
         self._last_s += 1
-        stream = BrokerStream(self._last_s, sort, endpoint, KeptMessages(self._room), now)
+        kept = KeptMessages(self._budget.share_of(endpoint[0]))
+        stream = BrokerStream(self._last_s, sort, endpoint, kept, now)
         self._streams[stream.s] = stream
-        if sort in {"session", "sse"}:
+        if sort in _COUNTED:
             self._quotas.count_session(endpoint[0], 1)
-        self.out.append(SendToBroker(control_line(stream.s, self._open_message(stream, resume))))
+        self._tell_broker(stream, self._open_message(stream, resume))
         return stream
 
     def _open_message(self, stream: BrokerStream, resume: ResumeSession | None = None) -> OpenStream:
@@ -163,10 +183,11 @@ class ExchangeTable:
         principal, server, profile, workspace, length = stream.endpoint
         return OpenStream(
             kind=stream.kind,
-            principal=principal,
+            principal=ANY_PRINCIPAL if principal == GENERATED_PRINCIPAL else principal,
             server=server,
             profile=profile,
             workspace=workspace,
+            workspaces=[*self._workspaces_of(principal)],
             tool_name_length=length,
             agent="http",
             max_open_calls=self.rules.max_open if stream.sort == "shared" else 0,
@@ -179,6 +200,51 @@ class ExchangeTable:
         if stream is None:
             stream = self._shared[sort, endpoint] = self.open_stream(sort, endpoint, now)
         return stream
+
+    def stateless_stream(self, endpoint: Endpoint, now: float) -> BrokerStream | None:
+        """Return the stream for requests without a session at this endpoint; None if its principal has no
+        room for another one.
+        """
+        if ("shared", endpoint) not in self._shared and not self.make_room(endpoint[0], now):
+            return None
+        return self.shared_stream("shared", endpoint, now)
+
+    def make_room(self, principal: str, now: float) -> bool:
+        """Return whether this principal may have one more session. Streams for requests without a session
+        that are idle give way, the longest idle first.
+        """
+        while self._quotas.has_no_room(principal):
+            idle = [
+                stream
+                for stream in self._shared.values()
+                if stream.sort == "shared" and stream.endpoint[0] == principal and stream.is_idle
+            ]
+            if not idle:
+                return False
+            self.close(min(idle, key=lambda stream: stream.used_at), 502, INTERNAL_ERROR, BROKER_LOST, now)
+        return True
+
+    def no_room(self, x: int, ident: bytes = b"null") -> Respond:
+        """Return the refusal of a request whose principal has no room for another session."""
+        is_full = self._quotas.session_count >= self.rules.max_sessions
+        whose = f"{self.rules.max_sessions} sessions" if is_full else "the sessions of this token's share"
+        text = f"{whose} are open, and more are not taken"
+        return refusal(x, 503, INTERNAL_ERROR, text, ident, Retry_After="10")
+
+    def count_waiting(self, x: int, principal: str) -> Respond | None:
+        """Count an HTTP request that waits for an answer of the door itself, or return its refusal."""
+        if self._quotas.is_at_limit(principal):
+            return refusal(x, 429, INTERNAL_ERROR, self.limit_text(), Retry_After="1")
+        self._quotas.hold_request(x, principal)
+        return None
+
+    def release_waiting(self, x: int) -> bool:
+        """Count this request no longer, because its answer is there. Returns False if its client has gone."""
+        return self._quotas.release_request(x)
+
+    def limit_text(self) -> str:
+        """Return why a request is refused whose principal has as many open as it may."""
+        return f"{self.rules.max_open} requests of yours are open already; wait for one of them"
 
     def shared_streams(self) -> list[BrokerStream]:
         """Return the open streams that many agents share."""
@@ -193,13 +259,13 @@ class ExchangeTable:
     ) -> None:
         """Send a client's requests to the broker; `x` gets the answers."""
         exchange = Exchange(x, stream, requests, now, array=array)
-        stream.exchanges[x] = exchange
+        stream.add_exchange(exchange)
         stream.used_at = now
         self._events.add(x, exchange)
-        if exchange.is_counted:
-            self._quotas.count_request(stream.endpoint[0], 1)
+        if exchange.counted:
+            self._quotas.count_request(stream.endpoint[0], exchange.counted)
         for each in requests:
-            self._resumption.request_sent(exchange.lines, each.id, each.line)
+            self._resumption.request_sent(stream, exchange.lines, each.id, each.line)
             if stream.sort == "session":
                 stream.kept.request_sent(x, each)
             self.send_to_broker(stream, each.line, x)
@@ -234,8 +300,9 @@ class ExchangeTable:
         self._events.add(x, request)
         self._send_own(request, next(dialogue))
 
-    def _send_own(self, request: OwnRequest, line: bytes) -> None:
-        self._resumption.request_sent(request.lines, b"", line)
+    def _send_own(self, request: OwnRequest, question: OwnQuestion) -> None:
+        line = question.line(request.x)
+        self._resumption.request_sent(request.stream, request.lines, b"", line)
         self.send_to_broker(request.stream, line, request.x)
 
     def open_sse_stream(self, x: int, endpoint: Endpoint, now: float) -> None:
@@ -263,9 +330,12 @@ class ExchangeTable:
         self._quotas.hold_request(x, endpoint[0])
         found.seeking_requests.append((x, ident, go_on))
 
+    def _tell_broker(self, stream: BrokerStream, word: ControlMessage) -> None:
+        self.out.append(SendToBroker(control_line(stream.s, word), stream.endpoint[0]))
+
     def send_to_broker(self, stream: BrokerStream, line: bytes, x: int = 0) -> None:
         """Send a message to the broker, on exchange `x` (0: on none)."""
-        self.out.append(SendToBroker(frame_line(stream.s, line, x)))
+        self.out.append(SendToBroker(frame_line(stream.s, line, x), stream.endpoint[0]))
 
     # --- the broker ---
 
@@ -292,7 +362,7 @@ class ExchangeTable:
             self._on_stream(stream, message)
         elif stream.detached_requests and (said := read_broker_message(message)).answer:
             # It was on its way when its client went. Unsettled, a later broker would run its call again.
-            self._resumption.detached_answered(stream, said.id, message, is_error=said.code is not None)
+            self._detached_answered(stream, said, message)
         return True
 
     def _control_received(self, stream: BrokerStream, word: ControlMessage, now: float) -> None:
@@ -324,6 +394,7 @@ class ExchangeTable:
 
     def _stream_opened(self, stream: BrokerStream, word: StreamOpened, now: float) -> None:
         stream.session = word.session
+        stream.is_absent = False  # another broker has not heard of it
         if stream.sort in {"session", "sse"}:
             self.sessions[word.session] = stream
         if stream.sort == "sse" and stream.get_request:
@@ -346,23 +417,28 @@ class ExchangeTable:
         if self._plain_only(exchange):
             self._refuse_ask(exchange.stream, said)
         else:
-            if said.asks:
-                self._resumption.ask_sent(exchange.stream, said.id, exchange.x)
             self._events.begin_exchange(exchange)
-            self._events.write_exchange(exchange, message)
+            if not self._events.write_exchange(exchange, message):
+                self._refuse_ask(exchange.stream, said)  # anything else is news, which may be lost
+            elif said.asks:
+                self._resumption.ask_sent(exchange.stream, said.id, exchange.x)
 
     def _exchange_answered(self, exchange: Exchange, said: BrokerMessage, message: bytes, now: float) -> None:
         stream = exchange.stream
         if stream.kept.pending:
             stream.kept.request_answered(exchange.x, said.id, is_error=said.code is not None)
-        line = self._resumption.request_answered(exchange.lines, said.id, message)
+        line = self._resumption.request_answered(stream, exchange.lines, said.id, message)
         if self.is_holding and line and _may_be_held(exchange) and is_unsent(message):
             self._forget(exchange)
             self.out.append(HoldRequest(exchange.sink, line))
             if stream.sort == "once":
                 self.close(stream, 404, SESSION_NOT_FOUND, "", now)
             return
-        exchange.request_answered(said.id)
+        if not exchange.request_answered(said.id):
+            return
+        if exchange.is_batch:
+            self._array_answered(exchange, said.id, message, line, now)
+            return
         headers: tuple[tuple[str, str], ...] = ()
         initializes = exchange.method == "initialize" and stream.sort == "session"
         if initializes:
@@ -371,19 +447,57 @@ class ExchangeTable:
                 headers = (("Mcp-Session-Id", stream.session),)
         if exchange.has_begun:
             self._events.write_exchange(exchange, message)
-            if not exchange.ids:
-                self._finish(exchange, now)
-            return
-        exchange.answers.append(message)
-        if exchange.ids:
+            self._finish(exchange, now)
             return
         status = 200
         if stream.sort == "shared" and said.code is not None:
             status = _STATUS.get(said.code, 200)
-        self.out.append(Respond(exchange.sink, status, _json_body(exchange), headers))
+        self.out.append(Respond(exchange.sink, status, message, headers))
         self._finish(exchange, now)
         if initializes and not stream.version:
             self.close(stream, 404, SESSION_NOT_FOUND, "the session was not initialized", now)
+
+    def _array_answered(
+        self, exchange: Exchange, ident: bytes, message: bytes, request: bytes, now: float
+    ) -> None:
+        """A request of an array has its answer. `request`: as its client wrote it; empty if that is not kept.
+        Answers that are too long together for one JSON text become a stream of events, if the client accepts
+        one.
+        """
+        events = self._events
+        plain_only = self._plain_only(exchange)
+        most = MESSAGE_CAP_BYTES if plain_only else MAX_ARRAY_BYTES
+        if not exchange.has_begun and not events.collect(exchange, message, most):
+            if plain_only:
+                events.collect(exchange, too_large_answer(ident, request), most, must=True)
+            else:
+                events.begin_exchange(exchange)
+        if exchange.has_begun and not events.write_exchange(exchange, message):
+            events.write_exchange(exchange, too_large_answer(ident, request), must=True)
+        if exchange.ids:
+            self._count_answered(exchange)
+            return
+        if not exchange.has_begun:
+            self.out.append(Respond(exchange.sink, 200, _json_array(events.take_answers(exchange))))
+        self._finish(exchange, now)
+
+    def _count_answered(self, exchange: Exchange) -> None:
+        """One request of an array has its answer, or is cancelled, and others of it have not."""
+        exchange.counted -= 1
+        self._quotas.count_request(exchange.stream.endpoint[0], -1)
+
+    def _detached_answered(self, stream: BrokerStream, said: BrokerMessage, message: bytes) -> None:
+        self._resumption.detached_answered(stream, said.id, message, is_error=said.code is not None)
+        self._count_detached(stream)
+
+    def _count_detached(self, stream: BrokerStream) -> None:
+        """Count the requests of a stream that are of no exchange, after a change of their record. Their calls
+        run, whoever waits for them.
+        """
+        count = len(stream.detached_requests)
+        if count != stream.detached_counted:
+            self._quotas.count_request(stream.endpoint[0], count - stream.detached_counted)
+            stream.detached_counted = count
 
     def _on_own_request(self, request: OwnRequest, message: bytes, now: float) -> None:
         """Continue a request of the door itself. Notifications concern requests that wait for news."""
@@ -396,18 +510,18 @@ class ExchangeTable:
         if not said.answer and not (request.is_listen and said.method.endswith("list_changed")):
             return
         try:
-            line = request.dialogue.send(message)
+            question = request.dialogue.send(message)
         except StopIteration as found:
             self._own_finished(request, found.value, now)
         else:
             request.opened_at = now
-            self._resumption.forget_request(request.lines, b"")
-            self._send_own(request, line)
+            self._resumption.forget_request(request.stream, request.lines, b"")
+            self._send_own(request, question)
 
     def _on_stream(self, stream: BrokerStream, message: bytes) -> None:
         said = read_broker_message(message)
         if said.answer:
-            self._resumption.detached_answered(stream, said.id, message, is_error=said.code is not None)
+            self._detached_answered(stream, said, message)
         if stream.sort == "sse":
             if said.asks:
                 self._resumption.ask_sent(stream, said.id, 0)
@@ -440,7 +554,7 @@ class ExchangeTable:
         if exchange.has_begun:
             pass
         elif exchange.answers:
-            self.out.append(Respond(exchange.sink, 200, _json_body(exchange)))
+            self.out.append(Respond(exchange.sink, 200, _json_array(self._events.take_answers(exchange))))
         else:
             # A cancelled request gets no answer; a stream without events says just that.
             exchange.has_begun = True
@@ -467,6 +581,7 @@ class ExchangeTable:
         if isinstance(exchange, OwnRequest):
             self._own_finished(exchange, None, now)
             return
+        self._events.take_answers(exchange)
         self._forget(exchange)
         if exchange.stream.sort == "once" and not exchange.stream.exchanges:
             self.close(exchange.stream, status, code, text, now, tell=False)  # nobody comes back to it
@@ -474,8 +589,8 @@ class ExchangeTable:
             return
         if exchange.has_begun:
             for ident in exchange.ids:
-                self.out.append(WriteEvents(exchange.sink, event_bytes(error_line(ident, code, text))))
-            self.out.append(EndEvents(exchange.sink))
+                self._events.write(exchange.sink, event_bytes(error_line(ident, code, text)))
+            self._events.end(exchange.sink)
         else:
             self.out.append(refusal(exchange.sink, status, code, text, exchange.ids[0]))
 
@@ -488,16 +603,16 @@ class ExchangeTable:
                 self._events.remove(exchange.x)
             return
         self._events.remove(exchange.sink)
-        if exchange.is_counted:
-            exchange.is_counted = False
-            self._quotas.count_request(stream.endpoint[0], -1)
+        if exchange.counted:
+            self._quotas.count_request(stream.endpoint[0], -exchange.counted)
+            exchange.counted = 0
 
     # --- clients ---
 
     def client_gone(self, x: int, now: float) -> None:
         """The client of an HTTP request disconnected before its end."""
         self._quotas.release_request(x)
-        asker = self._events.remove(x)
+        asker = self._events.client_gone(x)
         if isinstance(asker, BrokerStream):
             asker.get_request = 0
             asker.used_at = now
@@ -518,9 +633,11 @@ class ExchangeTable:
         elif stream.sort == "shared" or not exchange.has_begun:
             # Stateless: that is the cancel. Otherwise it is none (basic/transports), but what still
             # comes has to find another way: without an event's id nobody can come back for it.
-            self.out.append(SendToBroker(control_line(stream.s, ExchangeClientGone(exchange.x))))
+            self._tell_broker(stream, ExchangeClientGone(exchange.x))
             if stream.sort == "session":
                 self._resumption.detach(exchange)
+                self._count_detached(stream)
+            self._events.take_answers(exchange)
             self._forget(exchange)
             if exchange.method == "initialize" and not stream.version:
                 # Nobody knows the session's id, or ever will.
@@ -530,26 +647,26 @@ class ExchangeTable:
         """Forward a message of a client that is no request."""
         stream.used_at = now
         if message.method == "notifications/cancelled":
-            ident = texts_of(message.params).get("requestId")
-            self._cancelled(stream, bytes(ident) if ident is not None else b"")
+            self._cancelled(stream, member_of(message.params, "requestId"))
         if message.sort == "answer":
             self._resumption.ask_answered(stream, message)
         elif message.sort == "request":
-            self._resumption.request_sent(stream.detached_requests, message.id, message.line)
+            self._resumption.request_sent(stream, stream.detached_requests, message.id, message.line)
             stream.kept.request_sent(0, message)
+            self._count_detached(stream)
         else:
             stream.kept.notification_sent(message)
         self.send_to_broker(stream, message.line)
 
     def _cancelled(self, stream: BrokerStream, ident: bytes) -> None:
         """A client cancelled its own request: that gets no answer, others of the same array do."""
-        self._resumption.forget_request(stream.detached_requests, ident)
-        for exchange in stream.exchanges.values():
-            if isinstance(exchange, OwnRequest):
-                continue
-            self._resumption.forget_request(exchange.lines, ident)
+        self._resumption.forget_request(stream, stream.detached_requests, ident)
+        self._count_detached(stream)
+        for exchange in stream.exchanges_of(ident):
+            self._resumption.forget_request(stream, exchange.lines, ident)
             if exchange.is_batch and ident in exchange.ids and len(exchange.ids) > 1:
                 exchange.ids.remove(ident)
+                self._count_answered(exchange)
                 return
 
     # --- ends of streams ---
@@ -561,7 +678,7 @@ class ExchangeTable:
         if self._streams.pop(stream.s, None) is None:
             return
         self.sessions.pop(stream.session, None)
-        if stream.sort in {"session", "sse"}:
+        if stream.sort in _COUNTED:
             self._quotas.count_session(stream.endpoint[0], -1)
         if self._shared.get((stream.sort, stream.endpoint)) is stream:
             del self._shared[stream.sort, stream.endpoint]
@@ -581,8 +698,9 @@ class ExchangeTable:
             stream.get_request = 0
         self._events.forget_stream(stream)
         self._resumption.forget_stream(stream)
+        self._count_detached(stream)
         if tell:
-            self.out.append(SendToBroker(control_line(stream.s, CloseStream())))
+            self._tell_broker(stream, CloseStream())
 
     def _fail_sse_requests(
         self, stream: BrokerStream, code: int, text: str, *, unkept_only: bool = False
@@ -625,13 +743,15 @@ class ExchangeTable:
             if stream.sort == "sse":
                 self._fail_sse_requests(stream, INTERNAL_ERROR, BROKER_LOST, unkept_only=True)
             stream.detached_requests.forget_unkept()
+            self._count_detached(stream)
             if stream.schemas is not None and not stream.schemas.fetching:
                 stream.schemas.tools = None  # whether the list has changed meanwhile, nobody says
 
     def broker_connected(self) -> None:
         """Another broker is connected: tell it of all that is open."""
         for stream in self._streams.values():
-            self.out += map(SendToBroker, resume_frames(stream, self._open_message(stream)))
+            frames = resume_frames(stream, self._open_message(stream))
+            self.out += [SendToBroker(each, stream.endpoint[0]) for each in frames]
 
     def end_all(self, now: float, text: str = BROKER_LOST) -> None:
         """End everything that is open, because no broker, or no door, goes on with it."""
@@ -640,7 +760,7 @@ class ExchangeTable:
 
     def has_open_calls(self) -> bool:
         """True if clients wait for answers. What listens for news waits for none."""
-        return any(
+        return self._events.has_unread or any(
             stream.seeking_requests
             or (stream.schemas is not None and stream.schemas.waiting_calls)
             or (stream.sort == "sse" and stream.detached_requests)
@@ -662,17 +782,24 @@ class ExchangeTable:
     # --- time ---
 
     def tick(self, now: float) -> None:
-        """Handle the passing of time; to be called about every second."""
+        """Handle the passing of time; to be called at each beat of the door."""
         for stream in list(self._streams.values()):
             for exchange in list(stream.exchanges.values()):
                 self._check_age(exchange, now)
             self._events.expire(stream, now)
-            idle = not stream.exchanges and not stream.get_request
-            if stream.sort == "session" and idle and now - stream.used_at >= self.rules.session_idle_s:
+            is_kept = stream.sort not in {"session", "shared", "control"} or not stream.is_idle
+            if not is_kept and now - stream.used_at >= self.rules.session_idle_s:
                 self.close(stream, 404, SESSION_NOT_FOUND, "", now)
+            elif stream.sort == "session" and stream.session:
+                self._tell_absence(stream, is_absent=stream.is_idle and now - stream.used_at >= ABSENT_S)
         if now - self._commented >= KEEP_ALIVE_S:
             self._commented = now
             self._events.write_comments()
+
+    def _tell_absence(self, stream: BrokerStream, *, is_absent: bool) -> None:
+        if stream.is_absent != is_absent:
+            stream.is_absent = is_absent
+            self._tell_broker(stream, ClientAbsent(is_absent))
 
     def _check_age(self, exchange: Exchange | OwnRequest, now: float) -> None:
         waited_s = now - exchange.opened_at
@@ -689,12 +816,14 @@ class ExchangeTable:
         streams = list(self._streams.values())
         self._events.check(streams)
         self._resumption.check(streams)
-        requests: list[str] = []
+        requests: Counter[str] = Counter()
         for stream in streams:
             assert all(exchange.stream is stream for exchange in stream.exchanges.values())
             clients = [each for each in stream.exchanges.values() if isinstance(each, Exchange)]
-            requests += [stream.endpoint[0] for each in clients if each.is_counted]
-        sessions = [each.endpoint[0] for each in streams if each.sort in {"session", "sse"}]
+            assert all(each.counted == (0 if each.is_listen else len(each.ids)) for each in clients)
+            assert stream.detached_counted == len(stream.detached_requests)
+            requests[stream.endpoint[0]] += sum(each.counted for each in clients) + stream.detached_counted
+        sessions = [each.endpoint[0] for each in streams if each.sort in _COUNTED]
         self._quotas.check(sessions, requests)
 
 
@@ -707,9 +836,9 @@ def _may_be_held(exchange: Exchange) -> bool:
     return not exchange.has_begun and not exchange.is_batch and bool(exchange.sink)
 
 
-def _json_body(exchange: Exchange) -> bytes:
-    """Return the answers as one JSON text."""
-    return b"[%b]" % b",".join(exchange.answers) if exchange.is_batch else exchange.answers[0]
+def _json_array(answers: list[bytes]) -> bytes:
+    """Return the answers to an array as one JSON text."""
+    return b"[%b]" % b",".join(answers)
 
 
 def _is_safe(exchange: Exchange | OwnRequest) -> bool:

@@ -1,18 +1,18 @@
 """The transport of MCP 2024-11-05 ("HTTP with SSE"): one GET that hears everything, and POSTs beside it.
 
 The stream of a session ends with its door, and no later door resumes it: while the door holds requests for
-the next one, new streams are held, and calls of open ones are refused as not delivered.
+the next one, new streams are held, and calls of open ones are refused as not delivered. What is refused is
+told on the stream, as every answer: some clients end with the first POST that has another status than 202.
 
 Knows nothing of: who may come in, what frames say.
 """
-
-from urllib.parse import parse_qs
 
 from carpool.http.core.body import (
     INTERNAL_ERROR,
     SESSION_NOT_FOUND,
     BadBody,
     ClientMessage,
+    error_line,
     read_body,
     unsent_answer,
 )
@@ -28,7 +28,7 @@ from carpool.http.core.streams import Endpoint
 class SseTransport:
     """The two paths of this transport."""
 
-    def __init__(self, table: ExchangeTable, quotas: PrincipalQuotas, events: EventStreams) -> None:
+    def __init__(self, table: ExchangeTable, events: EventStreams, quotas: PrincipalQuotas) -> None:
         self._table = table
         self._events = events
         self._quotas = quotas
@@ -37,18 +37,17 @@ class SseTransport:
         """Handle a GET, which gets all messages of a session of its own."""
         if not linked:
             return refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1")
-        if self._quotas.has_no_room(endpoint[0]):
-            return refusal(x, 503, INTERNAL_ERROR, "too many sessions are open", Retry_After="10")
+        if not self._table.make_room(endpoint[0], now):
+            return self._table.no_room(x)
         if self._table.is_holding:
             self._table.out.append(HoldRequest(x, b""))
         else:
             self._table.open_sse_stream(x, endpoint, now)
         return None
 
-    def post(self, x: int, request: HttpRequest, principal: str, now: float) -> Respond | None:
-        """Handle a POST with messages of such a session."""
-        told = parse_qs(request.query).get("session", [""])[0]
-        stream = self._table.sessions.get(told)
+    def post(self, x: int, request: HttpRequest, session: str, principal: str, now: float) -> Respond | None:
+        """Handle a POST with messages of this session."""
+        stream = self._table.sessions.get(session)
         if stream is None or stream.sort != "sse" or stream.endpoint[0] != principal:
             return refusal(x, 404, SESSION_NOT_FOUND, "Session not found")
         body = read_body(request.body)
@@ -57,6 +56,9 @@ class SseTransport:
         for message in body if isinstance(body, list) else [body]:
             if self._must_refuse(message):
                 self._events.write_sse(stream, unsent_answer(message))
+            elif message.sort == "request" and self._quotas.is_at_limit(principal):
+                text = self._table.limit_text()
+                self._events.write_sse(stream, error_line(message.id, INTERNAL_ERROR, text))
             else:
                 self._table.forward_message(stream, message, now)
         return Respond(x, 202, b"Accepted", media="text/plain")

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 from carpool.http.core.body import ClientMessage
 from carpool.http.core.headers import Annotated
 from carpool.http.core.kept_messages import KeptMessages
+from carpool.http.core.own_requests import OwnQuestion
 from carpool.open_requests import OpenRequests
 from carpool_protocol.carrier.attach_line import WorkspaceChanged
 from carpool_protocol.carrier.streams import Kind
@@ -21,8 +22,8 @@ StreamSort = Literal["session", "shared", "control", "once", "sse"]
 `sse`: one of the transport of 2024-11-05, all of whose messages go to one GET.
 """
 
-Dialogue = Generator[bytes, bytes, Any]
-"""Questions of the door itself: yields a request line, is sent its answer, returns what was found."""
+Dialogue = Generator[OwnQuestion, bytes, Any]
+"""Questions of the door itself: yields one, is sent its answer, returns what was found."""
 
 Endpoint = tuple[str, str, str, str, int]
 """Principal, server (empty: all), profile and workspace, as the URL names them (empty: none), and the bound
@@ -60,10 +61,10 @@ class Exchange(_OpenRequest):
     __slots__ = (
         "answers",
         "ask_answers",
+        "counted",
         "has_begun",
         "ids",
         "is_batch",
-        "is_counted",
         "method",
         "number",
         "sink",
@@ -83,8 +84,12 @@ class Exchange(_OpenRequest):
         """Of its requests whose answers are still to come, as written."""
         self.is_batch = array
         self.method = "" if array else requests[0].method
-        self.is_counted = self.method != LISTEN
-        """It counts against `Rules.max_open`."""
+        self.counted = 1
+        """So many requests of it count against `Rules.max_open`."""
+        if array:
+            self.counted = len(requests)
+        elif self.method == LISTEN:
+            self.counted = 0
         self.sink = x
         """The HTTP request its events go to; 0: the client is away."""
         self.ask_answers: tuple[bytes, ...] = ()
@@ -101,9 +106,17 @@ class Exchange(_OpenRequest):
         """It stays open for news."""
         return self.method == LISTEN
 
-    def request_answered(self, ident: bytes) -> None:
-        """One answer more is there. (One to an id that is none of them counts for the first.)"""
-        self.ids.remove(ident if ident in self.ids else self.ids[0])
+    def request_answered(self, ident: bytes) -> bool:
+        """One answer more is there. Returns False if it is to a request of an array that its client has
+        cancelled. (One without an id is to a line that the broker could not read, and counts for the first.)
+        """
+        if ident in self.ids:
+            self.ids.remove(ident)
+            return True
+        if self.is_batch and ident != b"null":
+            return False
+        del self.ids[0]
+        return True
 
 
 class OwnRequest(_OpenRequest):
@@ -146,6 +159,8 @@ class BrokerStream:
         self.endpoint = endpoint
         self.kept = kept
         """What makes it the session that it is."""
+        self.room = kept.room
+        """For all that is kept of it for a later broker."""
         self.session = ""
         """Its `Mcp-Session-Id`, or what stands for it; empty until it is `opened`. Its client's for good."""
         self.name = ""
@@ -158,10 +173,12 @@ class BrokerStream:
         """Servers where it may have state."""
         self.epoch = ""
         """Of the supervisor that serves it."""
-        self.answered: dict[object, None] = {}
-        """Ids of its requests that had an answer not long ago (`unanswered`)."""
+        self.answered: dict[int, None] = {}
+        """Hashes of the ids of its requests that had an answer not long ago (`unanswered`)."""
         self.detached_requests = OpenRequests(self.answered)
         """Requests that are not answered and are of no exchange (any more)."""
+        self.detached_counted = 0
+        """So many of them count against `Rules.max_open`: all, but while their record changes."""
         self.asks: dict[bytes, int] = {}
         """Questions that its client has not answered, by id as written: the exchange, or 0."""
         self.detached_ask_answers: tuple[bytes, ...] = ()
@@ -173,6 +190,10 @@ class BrokerStream:
         self.version = ""
         """The protocol version of a session, once it is negotiated."""
         self.exchanges: dict[int, Exchange | OwnRequest] = {}
+        self._by_id: dict[bytes, list[int]] | None = None
+        """Exchanges by the ids of their requests, made when a cancel asks for it; some may be over. None: it
+        is to be made again, because another exchange is open.
+        """
         self.resumable_exchanges: dict[int, tuple[int, float]] = {}
         """Ended exchanges that can be asked for again: number of the last event, and until when."""
         self.get_request = 0
@@ -184,7 +205,35 @@ class BrokerStream:
         self.refused = ""
         """Why the broker does not open it, for our own questions; empty: it has not refused."""
         self.used_at = now
+        self.is_absent = False
+        """The broker was told that its client has no open connection."""
         self.schemas: HeaderSchemas | None = None
+
+    def add_exchange(self, exchange: Exchange) -> None:
+        """A client's requests are open."""
+        self.exchanges[exchange.x] = exchange
+        self._by_id = None
+
+    def exchanges_of(self, ident: bytes) -> list[Exchange]:
+        """Return the exchanges with an open request of this id. Does not go through all for each question:
+        cancels cost little to send.
+        """
+        if self._by_id is None:
+            self._by_id = {}
+            for x, exchange in self.exchanges.items():
+                for each in exchange.ids if isinstance(exchange, Exchange) else ():
+                    self._by_id.setdefault(each, []).append(x)
+        found = [self.exchanges.get(x) for x in self._by_id.get(ident, ())]
+        return [each for each in found if isinstance(each, Exchange)]
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nobody waits for anything on it. A listen of the door itself waits for nobody."""
+        if self.get_request or self.seeking_requests:
+            return False
+        if self.schemas is not None and self.schemas.waiting_calls:
+            return False
+        return all(isinstance(each, OwnRequest) and each.is_listen for each in self.exchanges.values())
 
     @property
     def kind(self) -> Kind:

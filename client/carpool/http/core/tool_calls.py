@@ -1,9 +1,9 @@
 """Tool calls of the stateless era, after their `Mcp-Param-*` headers are found right.
 
 MCP 2026-07-28, basic/transports, "Custom headers from tool parameters". Owns which arguments each shared
-stream's tools tell in headers: asked of the broker with the first call, believed until it says that the list
-has changed. A call waits for the list at most `PARAMS_WAIT_S`, then goes unchecked: the headers are for
-intermediaries, and the broker goes by the body alone.
+stream's tools tell in headers: asked of the broker with the first call, for those tools alone, believed until
+it says that the list has changed. A call waits for the list at most `PARAMS_WAIT_S`, then goes unchecked: the
+headers are for intermediaries, and the broker goes by the body alone.
 
 Knows nothing of: where a request came from, the other methods.
 """
@@ -11,7 +11,7 @@ Knows nothing of: where a request came from, the other methods.
 from typing import Any, Final
 
 from carpool.http.core import own_requests
-from carpool.http.core.body import HEADER_MISMATCH, ClientMessage, text_of, texts_of
+from carpool.http.core.body import HEADER_MISMATCH, ClientMessage, member_of, text_of
 from carpool.http.core.effects import HttpRequest, Respond, refusal
 from carpool.http.core.headers import param_mismatch
 from carpool.http.core.quotas import PrincipalQuotas
@@ -61,7 +61,11 @@ class HeaderCheckedCalls:
         if not self._quotas.release_request(x):
             return  # its client has gone
         if not self._table.is_open(stream):
-            stream = self._table.shared_stream("shared", stream.endpoint, now)
+            found = self._table.stateless_stream(stream.endpoint, now)
+            if found is None:
+                self._table.out.append(self._table.no_room(x, message.id))
+                return
+            stream = found
         answer = self._checked_call(x, request, message, stream, now)
         if answer is not None:
             self._table.out.append(answer)
@@ -71,7 +75,7 @@ class HeaderCheckedCalls:
     ) -> Respond | None:
         tools = stream.schemas.tools if stream.schemas is not None else None
         if tools:
-            name = text_of(bytes(texts_of(message.params).get("name", b"")))
+            name = text_of(member_of(message.params, "name"))
             wrong = param_mismatch(request.headers, tools.get(name or "", {}), message)
             if wrong:
                 return refusal(x, 400, HEADER_MISMATCH, wrong, message.id)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool.http.core.connection_places import ConnectionPlaces
+from carpool.http.core.connection_places import KEPT, ConnectionPlaces
 from tests.behaviours import behaviour
 
 
@@ -16,16 +16,21 @@ def filled(most: int, count: int, *, needs_token: bool = False) -> ConnectionPla
 
 
 @behaviour("http:limits")
-def test_one_connection_too_many_is_full_and_gives_way_to_the_next_one() -> None:
+def test_connections_beyond_the_bound_are_too_many_and_the_oldest_of_them_gives_way() -> None:
     places = filled(3, 3)
-    assert places.opened(3, needs_token=False) == []
+    for number in range(3, 3 + KEPT):
+        assert places.opened(number, needs_token=False) == []
+        assert places.is_full
+        places.refused(number)
+    assert places.opened(99, needs_token=False) == [3], "its client has had time to read the refusal"
     full = [places.is_full]
-    places.refused(3)
-    assert places.opened(4, needs_token=False) == [3], "its client has had time to read the refusal"
-    full.append(places.is_full)
-    assert places.open == [0, 1, 2, 4]
-    places.closed(1)
-    assert [*full, places.is_full] == [True, True, False]
+    assert places.open == [0, 1, 2, *range(4, 3 + KEPT), 99]
+    places.refused(99)
+    full.append(places.has_room)
+    places.closed(0)
+    full.append(places.has_room)
+    places.admitted(99)
+    assert [*full, places.has_room] == [True, False, True, False]
     places.check()
 
 
@@ -78,7 +83,9 @@ def test_other_bounds_close_nothing_that_is_open() -> None:
     assert places.is_full
 
 
-STEPS = st.tuples(st.sampled_from(["open", "known", "refuse", "token", "close"]), st.integers(0, 12))
+STEPS = st.tuples(
+    st.sampled_from(["open", "known", "refuse", "token", "shut out", "close"]), st.integers(0, 12)
+)
 
 
 @given(st.integers(1, 6), st.booleans(), st.lists(STEPS, max_size=60))
@@ -95,6 +102,10 @@ def test_the_places_stay_consistent_whatever_happens(
             places.refused(number)
         elif step == "token" and places.is_unknown(number):
             places.token_shown(number, f"principal {number % 2}", 2)
+        elif step == "shut out":
+            places.owner_shut_out(number)
+            assert places.is_unknown(number) == (number in there)
+            assert not places.owner(number)
         elif step == "close":
             there.discard(number)
             places.closed(number)

@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 
+from carpool.http.core import pages
 from carpool.http.core.access import AccessRules, hash_of
+from carpool.http.core.body import INTERNAL_ERROR
 from carpool.http.core.effects import HttpRules
-from carpool.http.core.own_requests import SUPERVISOR_S
-from carpool.http.core.pages import HEALTH_S
+from carpool.http.core.own_requests import MAX_ANNOTATED_PAGES, SUPERVISOR_S
+from carpool.http.core.pages import HEALTH_KEPT_S, HEALTH_S
 from carpool_protocol.carrier.streams import (
+    ANNOTATED_TOOLS,
     ExchangeClientGone,
     ExchangeEnded,
     OpenStream,
@@ -420,6 +423,24 @@ def test_arguments_told_in_headers_must_be_those_of_the_body(
         assert (desk.status(x), desk.code(x)) == (400, -32020)
 
 
+@behaviour("http:stateless:headers")
+def test_the_door_asks_for_annotated_tools_only_and_reads_no_more_pages_than_it_may(
+    desk: DoorCoreRig,
+) -> None:
+    x = called(desk, {"region": "eu"})
+    s = desk.word()[0]
+    desk.heard("subscriptions/listen")
+    cursor = ANNOTATED_TOOLS
+    for at in range(MAX_ANNOTATED_PAGES):
+        _, asked, own = desk.heard("tools/list")
+        assert asked["params"]["cursor"] == cursor
+        cursor = f"{ANNOTATED_TOOLS}.{at}"
+        tools = [{"name": "t", "inputSchema": SCHEMA}, {"name": 7}, 7, {"name": f"t{at}"}]
+        desk.answer(s, own, asked["id"], tools=tools, nextCursor=cursor)
+    assert not desk.told
+    assert (desk.status(x), desk.code(x)) == (400, -32020)
+
+
 def test_the_list_is_asked_for_once_until_it_changes(desk: DoorCoreRig) -> None:
     called(desk, {})
     s = desk.word()[0]
@@ -502,17 +523,73 @@ def test_the_metrics_have_the_verdict_of_status_on_the_cluster_too(
     assert f"carpool_healthy {healthy}" in desk.answers[x].body.decode()
 
 
+def tell_status(desk: DoorCoreRig, s: int, *, healthy: bool = True) -> None:
+    """Answer the door's question about the health."""
+    _, asked, x = desk.heard("carpool/status")
+    desk.answer(s, x, asked["id"], **{**STATUS, "healthy": healthy})
+
+
+@behaviour("http:health")
+def test_requests_for_the_health_at_once_share_one_question_and_others_have_ids_of_their_own(
+    desk: DoorCoreRig,
+) -> None:
+    asking = [desk.send("GET", "/health") for _ in range(3)]
+    s = desk.word()[0]
+    scraped = desk.send("GET", "/metrics")
+    desk.gone(asking[0])
+    _, first, x = desk.heard("carpool/status")
+    _, other, _ = desk.heard("carpool/counters")
+    assert not desk.told
+    assert first["id"] != other["id"]
+    desk.answer(s, x, first["id"], **STATUS)
+    assert [desk.status(each) for each in asking[1:]] == [200, 200]
+    assert scraped not in desk.answers
+
+
+@behaviour("http:health")
+def test_the_daemon_is_asked_for_the_health_once_a_second_however_often_anybody_asks(
+    desk: DoorCoreRig,
+) -> None:
+    desk.send("GET", "/health")
+    s = desk.word()[0]
+    tell_status(desk, s)
+    desk.wait(HEALTH_KEPT_S - 0.1)
+    desk.core.set_full(is_full=True)
+    again = [desk.send("GET", "/health") for _ in range(100)]
+    assert not desk.told
+    assert {desk.status(each) for each in again} == {200}
+    assert {desk.body(each)["reason"] for each in again} == {"connections_used_up"}
+    desk.wait(0.1)
+    later = desk.send("GET", "/health")
+    tell_status(desk, s, healthy=False)
+    assert desk.status(later) == 503
+
+
+@behaviour("http:health")
+def test_the_health_of_a_broker_that_has_died_is_not_that_of_the_next_one(desk: DoorCoreRig) -> None:
+    desk.send("GET", "/health")
+    s = desk.word()[0]
+    tell_status(desk, s)
+    desk.take(desk.core.broker_lost(desk.now))
+    desk.take(desk.core.broker_connected(desk.now))
+    desk.word()
+    x = desk.send("GET", "/health")
+    tell_status(desk, s, healthy=False)
+    assert desk.status(x) == 503
+
+
 @behaviour("http:health")
 def test_health_is_what_the_broker_says_and_its_status_code_says_it_too(desk: DoorCoreRig) -> None:
-    well = desk.send("GET", "/health")
+    x = desk.send("GET", "/health")
     s, word = desk.word()
     assert isinstance(word, OpenStream)
     assert word.kind == "control"
+    tell_status(desk, s)
+    assert desk.status(x) == 200
+    desk.wait(HEALTH_KEPT_S)
     ill = desk.send("GET", "/health")
-    for x, healthy, status in ((well, True, 200), (ill, False, 503)):
-        desk.heard("carpool/status")
-        desk.answer(s, x, 1, **{**STATUS, "healthy": healthy})
-        assert desk.status(x) == status
+    tell_status(desk, s, healthy=False)
+    assert desk.status(ill) == 503
     assert desk.body(ill) == {
         "healthy": False,
         "reason": "ok",
@@ -536,8 +613,9 @@ def test_health_without_a_broker_or_its_answer_says_so() -> None:
 @behaviour("http:health:frozen")
 def test_health_keeps_what_the_broker_said_last_while_the_broker_is_silent(desk: DoorCoreRig) -> None:
     well = desk.send("GET", "/health")
-    desk.answer(desk.word()[0], well, 1, **STATUS)
+    tell_status(desk, desk.word()[0])
     known = desk.body(well)
+    desk.wait(HEALTH_KEPT_S)
     for times in range(3):
         x = desk.send("GET", "/health")
         desk.wait(0.9)
@@ -549,8 +627,8 @@ def test_health_keeps_what_the_broker_said_last_while_the_broker_is_silent(desk:
 
 @behaviour("http:health:frozen")
 def test_health_keeps_what_the_broker_said_last_while_the_broker_is_gone(desk: DoorCoreRig) -> None:
-    well = desk.send("GET", "/health")
-    desk.answer(desk.word()[0], well, 1, **STATUS)
+    desk.send("GET", "/health")
+    tell_status(desk, desk.word()[0])
     desk.take(desk.core.broker_lost(desk.now))
     x = desk.send("GET", "/health")
     assert (desk.status(x), desk.body(x)["reason"], desk.body(x)["tool_count"]) == (503, "broker_away", 3)
@@ -569,7 +647,7 @@ def test_health_asks_the_broker_to_wait_for_the_supervisor_for_less_than_it_wait
 def test_strangers_hear_how_it_is_but_not_what_runs() -> None:
     desk = DoorCoreRig(gate=AccessRules(tokens={"ann": hash_of("a")}))
     x = desk.send("GET", "/health")
-    desk.answer(desk.word()[0], x, 1, **STATUS)
+    tell_status(desk, desk.word()[0])
     assert (desk.body(x)["healthy"], desk.body(x)["servers"], desk.body(x)["tool_count"]) == (True, {}, 0)
 
 
@@ -577,11 +655,91 @@ def test_strangers_hear_how_it_is_but_not_what_runs() -> None:
 def test_the_list_of_tools_is_to_be_had_as_json_over_all_its_pages(desk: DoorCoreRig) -> None:
     x = desk.send("GET", "/mcp/tools")
     s = desk.word()[0]
-    desk.heard("tools/list")
-    desk.answer(s, x, 1, tools=[{"name": "a"}], nextCursor="c")
+    _, _, own = desk.heard("tools/list")
+    desk.answer(s, own, 1, tools=[{"name": "a"}], nextCursor="c")
     assert desk.heard("tools/list")[1]["params"]["cursor"] == "c"
-    desk.answer(s, x, 1, tools=[{"name": "b"}])
+    desk.answer(s, own, 1, tools=[{"name": "b"}])
     assert desk.body(x) == {"tools": [{"name": "a"}, {"name": "b"}]}
+
+
+@behaviour("http:tools-json-bounds")
+def test_requests_for_the_same_list_of_tools_share_one(desk: DoorCoreRig) -> None:
+    requests = [desk.send("GET", "/mcp/tools") for _ in range(20)]
+    other = desk.send("GET", "/mcp/tools?tool-name-length=40")
+    asked = [(s, x) for s, said, x in desk.told if isinstance(said, dict)]
+    assert len(asked) == 2, "one list for each way to see it"
+    desk.gone(requests[0])
+    (s, x), (t, y) = asked
+    desk.answer(s, x, 1, tools=[{"name": "a"}])
+    assert not desk.answers.keys() & {requests[0], other}
+    bodies = [desk.answers[each].body for each in requests[1:]]
+    assert all(each is bodies[0] for each in bodies), "the memory is that of one list"
+    desk.answer(t, y, 1, tools=[{"name": "b"}])
+    assert desk.body(other) == {"tools": [{"name": "b"}]}
+    desk.told.clear()
+    desk.send("GET", "/mcp/tools")
+    assert desk.heard("tools/list"), "a later request hears what is there then"
+
+
+@behaviour("http:tools-json-bounds")
+def test_a_request_for_the_list_of_tools_counts_as_an_open_one() -> None:
+    desk = DoorCoreRig(HttpRules(max_open=3), AccessRules(tokens={"ann": hash_of("a"), "bob": hash_of("b")}))
+    waiting = [desk.send("GET", "/mcp/tools", authorization="Bearer a") for _ in range(3)]
+    refused = desk.send("GET", "/mcp/tools", authorization="Bearer a")
+    assert (desk.status(refused), desk.body(refused)["error"]["code"]) == (429, INTERNAL_ERROR)
+    assert "3 requests of yours are open" in desk.body(refused)["error"]["message"]
+    other = desk.send("GET", "/mcp/tools", authorization="Bearer b")
+    assert other not in desk.answers
+    desk.gone(waiting[0])
+    again = desk.send("GET", "/mcp/tools", authorization="Bearer a")
+    asked = [(s, x) for s, said, x in desk.told if isinstance(said, dict)]
+    for s, x in asked:
+        desk.answer(s, x, 1, tools=[])
+    assert [desk.status(each) for each in (*waiting[1:], other, again)] == [200] * 4
+    for _ in range(3):
+        assert desk.send("GET", "/mcp/tools", authorization="Bearer a") not in desk.answers
+
+
+@behaviour("http:tools-json-bounds")
+def test_lists_of_tools_that_are_collected_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "MAX_LIST_BYTES", 1000)
+    desk = DoorCoreRig()
+    for _ in range(2):
+        waiting = [desk.send("GET", "/mcp/tools") for _ in range(2)]
+        s, x = next((s, x) for s, said, x in desk.told if isinstance(said, dict))
+        for _ in range(2):
+            desk.answer(s, x, 1, tools=[{"name": "a" * 500}], nextCursor="c")
+        assert [desk.status(each) for each in waiting] == [503, 503]
+        assert "tools/list" in desk.body(waiting[0])["error"]["message"]
+        desk.told.clear()  # what was collected is free again, so a short list fits
+        short = desk.send("GET", "/mcp/tools")
+        x = next(x for _, said, x in desk.told if isinstance(said, dict))
+        desk.answer(s, x, 1, tools=[{"name": "a" * 500}])
+        assert desk.status(short) == 200
+        desk.told.clear()
+
+
+@behaviour("http:tools-json-bounds")
+def test_a_long_list_of_tools_is_sent_to_those_who_wait_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "LIST_TURN_BYTES", 1000)
+    desk = DoorCoreRig()
+    waiting = [desk.send("GET", "/mcp/tools") for _ in range(7)]
+    s, x = next((s, x) for s, said, x in desk.told if isinstance(said, dict))
+    desk.answer(s, x, 1, tools=[{"name": "a" * 500}])
+    answered = [len(desk.answers.keys() & {*waiting})]
+    desk.gone(waiting[-1])
+    while len(desk.answers.keys() & {*waiting}) < 6:
+        desk.take(desk.core.continue_lists())
+        answered.append(len(desk.answers.keys() & {*waiting}))
+    assert answered == [2, 4, 6]
+    assert all(desk.status(each) == 200 for each in waiting[:-1])
+
+
+def test_a_list_of_tools_that_cannot_be_had_is_an_error_for_all_who_wait(desk: DoorCoreRig) -> None:
+    waiting = [desk.send("GET", "/mcp/tools") for _ in range(3)]
+    s = desk.word()[0]
+    desk.say(s, StreamClosed("it ended"))
+    assert [desk.status(each) for each in waiting] == [502] * 3
 
 
 @pytest.mark.parametrize(

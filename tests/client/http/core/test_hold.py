@@ -113,6 +113,50 @@ def test_a_request_of_a_session_that_the_next_door_goes_on_with_is_kept(
     assert x not in desk.answers
 
 
+BATCH_ASKS = [CALL, notification("notifications/cancelled", requestId=9), request(3, "tools/list")]
+
+
+@behaviour("handover:requests")
+def test_the_requests_of_an_array_are_refused_as_not_delivered_while_the_door_holds(
+    desk: DoorCoreRig,
+) -> None:
+    """Arrays are of version 2025-03-26. The broker that ends could send a call of theirs to its server."""
+    session, _ = desk.initialized("2025-03-26")
+    hold(desk)
+    x = desk.post(BATCH_ASKS, mcp_session_id=session)
+    called, listed = desk.body(x)
+    assert (desk.status(x), called["id"], listed["id"]) == (200, 2, 3)
+    faults = [called["result"]["_meta"]["carpool/error"], listed["error"]["data"]]
+    assert [(each["code"], each["delivered"]) for each in faults] == [("closing", "no")] * 2
+    assert desk.heard("notifications/cancelled")[1] == BATCH_ASKS[1], "open calls may need it"
+    assert not desk.told
+    assert not desk.held
+
+
+@behaviour("handover:requests")
+def test_the_requests_of_an_array_are_kept_for_the_next_door_if_the_session_goes_on(
+    desk: DoorCoreRig,
+) -> None:
+    session, _ = desk.initialized("2025-03-26")
+    desk.take(desk.core.hold_requests(desk.now, sessions_end=False))
+    desk.told.clear()
+    x = desk.post(BATCH_ASKS, mcp_session_id=session)
+    assert json.loads(desk.held[x]) == [BATCH_ASKS[0], BATCH_ASKS[2]]
+    assert desk.heard("notifications/cancelled")[1] == BATCH_ASKS[1]
+    assert not desk.told
+    assert x not in desk.answers
+
+
+def test_an_array_of_what_needs_no_server_is_answered_while_the_door_holds(desk: DoorCoreRig) -> None:
+    session, s = desk.initialized("2025-03-26")
+    hold(desk)
+    x = desk.post([PING, request(4, "ping")], mcp_session_id=session)
+    for ident in (3, 4):
+        assert desk.heard("ping")[2] == x
+        desk.answer(s, x, ident)
+    assert [each["id"] for each in desk.body(x)] == [3, 4]
+
+
 def test_a_session_may_ask_for_what_needs_no_server_while_the_door_holds(desk: DoorCoreRig) -> None:
     session, s = desk.initialized()
     hold(desk)
@@ -331,9 +375,9 @@ def test_a_broker_that_dies_during_the_question_has_read_everything(desk: DoorCo
 
 def test_the_next_door_waits_longer_for_its_first_broker() -> None:
     desk = DoorCoreRig(linked=False)
-    assert desk.core.waits_until("/mcp", 0.0) == 3.0
+    assert desk.core.waits_until("/mcp", {"host": "localhost"}, 0.0) == 3.0
     patient = HttpCore(desk.core.rules, desk.core.gate, patience_s=25.0)
-    assert patient.waits_until("/mcp", 0.0) == 25.0
-    assert patient.waits_until("/health", 0.0) == 0.0
+    assert patient.waits_until("/mcp", {"host": "localhost"}, 0.0) == 25.0
+    assert patient.waits_until("/health", {"host": "localhost"}, 0.0) == 0.0
     patient.broker_given_up(25.0)
-    assert patient.waits_until("/mcp", 25.0) == 28.0
+    assert patient.waits_until("/mcp", {"host": "localhost"}, 25.0) == 28.0

@@ -19,6 +19,12 @@ def test_connections_with_a_request_come_first_and_otherwise_the_oldest() -> Non
     assert leave_order(states) == ["b", "d", "e", "a", "c"]
 
 
+@behaviour("handover:keep-alive")
+def test_idle_connections_of_clients_with_a_token_come_before_those_of_strangers() -> None:
+    owned = ConnectionState(may_be_left=True, has_owner=True)
+    assert leave_order([("a", IDLE), ("b", owned), ("c", HELD), ("d", owned)]) == ["c", "b", "d", "a"]
+
+
 @behaviour("handover:requests")
 @pytest.mark.parametrize(
     ("state", "is_left", "ending"),

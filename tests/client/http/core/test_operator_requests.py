@@ -25,6 +25,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "start": {"all": True},
     "stop": {"servers": ["a"]},
     "restart": {"servers": ["a"]},
+    "enable": {"server": "a"},
+    "disable": {"server": "a"},
 }
 TOKENS = {name: hash_of(name) for name in ("agent", "limited", "reader", "full")}
 
@@ -133,6 +135,16 @@ def test_a_body_in_another_form_is_refused_before_the_broker_is_asked(
     assert (door.status(x), door.code(x)) == (400, -32602)
     assert text in door.body(x)["error"]["message"]
     assert not door.told
+
+
+@behaviour("operate:http")
+@pytest.mark.parametrize("verb", ["enable", "disable"])
+@pytest.mark.parametrize("session", ["", "s3"])
+def test_a_server_is_enabled_or_disabled_for_all_or_for_one_session(verb: str, session: str) -> None:
+    door = rig()
+    send(door, verb, "full", {"server": "a", "session": session} if session else {"server": "a"})
+    params = asked(door)[1]["params"]
+    assert params == {"server": "a", "on": verb == "enable"} | ({"session": session} if session else {})
 
 
 SECRET = "hunter2"

@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from carpool.http.core.access import AccessRules
+from carpool.http.core.access import ANY_PRINCIPAL, AccessRules
 from carpool.http.core.core import HttpCore
 from carpool.http.core.effects import HttpRequest, HttpRules
-from carpool.http.core.kept_messages import KeepBudget
 from carpool.http.core.pending import MAX_WAITING, MAX_WAITING_BYTES, PATIENCE_S, RETURN_S, PendingRequests
+from carpool.http.core.shared_budgets import BudgetShare
 from carpool_protocol.carrier.attach_line import ResumeSession, WorkspaceChanged
 from carpool_protocol.carrier.streams import (
     CloseStream,
@@ -169,7 +169,7 @@ def test_a_listen_of_which_there_was_no_room_to_keep_what_was_granted_ends_with_
     listen = desk.post(modern(1, "subscriptions/listen"), **modern_headers("subscriptions/listen"))
     s = desk.word()[0]
     desk.say(s, StreamOpened("x", "s6", "0.mac", "e1"))
-    monkeypatch.setattr(KeepBudget, "reserve", lambda *_: b"")
+    monkeypatch.setattr(BudgetShare, "reserve", lambda *_: False)
     desk.tell(s, notification("notifications/subscriptions/acknowledged"), listen)
     died(desk)
     assert desk.ended == [listen]
@@ -282,7 +282,7 @@ def test_a_call_of_the_transport_of_2024_that_a_later_broker_cannot_hear_of_gets
     get = desk.send("GET", "/sse")
     s = desk.word()[0]
     desk.say(s, StreamOpened("sid-9", "s7", "0.mac", "e1"))
-    monkeypatch.setattr(KeepBudget, "reserve", lambda _budget, _line: b"")
+    monkeypatch.setattr(BudgetShare, "reserve", lambda *_: False)
     desk.post(CALL, "/messages?session=sid-9")
     died(desk)
     (failed,) = desk.events(get)
@@ -316,25 +316,46 @@ def test_after_a_while_without_a_broker_what_is_open_is_answered_and_every_sessi
 
 def test_how_long_a_request_waits_for_the_broker() -> None:
     desk = DoorCoreRig(linked=False)
-    assert desk.core.waits_until("/mcp", 5.0) == 5.0 + PATIENCE_S
+    assert desk.core.waits_until("/mcp", {"host": "localhost"}, 5.0) == 5.0 + PATIENCE_S
     desk.take(desk.core.broker_connected(desk.now))
     desk.take(desk.core.broker_lost(50.0))
-    assert desk.core.waits_until("/mcp", 60.0) == 50.0 + RETURN_S
-    assert desk.core.waits_until("/health", 60.0) == 60.0, "whoever asks how it is, hears it at once"
+    assert desk.core.waits_until("/mcp", {"host": "localhost"}, 60.0) == 50.0 + RETURN_S
+    assert desk.core.waits_until("/health", {"host": "localhost"}, 60.0) == 60.0, (
+        "whoever asks how it is, hears it at once"
+    )
 
 
 def test_the_lobby_holds_so_many_requests_and_so_much() -> None:
     lobby = PendingRequests()
     ask = [_request(b""), _request(b"x" * MAX_WAITING_BYTES)]
-    assert lobby.add(1, ask[1], 10.0)
-    assert lobby.add(2, ask[0], 20.0)
-    assert not lobby.add(3, _request(b"y"), 20.0), "as much as it may"
+    assert lobby.add(1, ask[1], ANY_PRINCIPAL, 10.0)
+    assert lobby.add(2, ask[0], ANY_PRINCIPAL, 20.0)
+    assert not lobby.add(3, _request(b"y"), ANY_PRINCIPAL, 20.0), "as much as it may"
     assert lobby.remove(1)
     assert not lobby.remove(1)
-    assert all(lobby.add(x, ask[0], 30.0) for x in range(3, MAX_WAITING + 2))
-    assert not lobby.add(9999, ask[0], 30.0), "as many as it may"
+    assert all(lobby.add(x, ask[0], ANY_PRINCIPAL, 30.0) for x in range(3, MAX_WAITING + 2))
+    assert not lobby.add(9999, ask[0], ANY_PRINCIPAL, 30.0), "as many as it may"
     assert [x for x, _ in lobby.take_due(20.0)] == [2]
     assert len(lobby) == MAX_WAITING - 1
+    lobby.check()
+
+
+@behaviour("http:shares:waiting")
+def test_requests_of_one_token_that_wait_for_a_broker_leave_room_for_those_of_others() -> None:
+    lobby = PendingRequests()
+    small, large = _request(b""), _request(b"x" * (MAX_WAITING_BYTES // 8))
+    waits = [lobby.add(x, small, "ann", 10.0) for x in range(MAX_WAITING)]
+    assert waits.count(True) == MAX_WAITING // 2
+    assert [lobby.add(2000 + x, large, "bob", 20.0) for x in range(6)] == [True] * 4 + [False] * 2
+    assert [lobby.add(3000 + x, large, "cid", 20.0) for x in range(3)] == [True] * 2 + [False]
+    lobby.check()
+    lobby.extend(15.0)
+    assert lobby.take_due(14.0) == []
+    assert len(lobby.take_due(15.0)) == MAX_WAITING // 2
+    assert lobby.remove(2000)
+    assert lobby.remove(2001)
+    assert lobby.add(4000, large, "bob", 20.0), "what waits no longer leaves its room"
+    lobby.check()
 
 
 def _request(body: bytes) -> HttpRequest:
@@ -342,11 +363,11 @@ def _request(body: bytes) -> HttpRequest:
 
 
 @behaviour("reattach:http:bounded")
-def test_what_there_was_no_room_to_keep_is_told_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_there_was_no_room_to_keep_is_told_as_lost() -> None:
     desk = DoorCoreRig()
     session, _ = begun(desk)
-    room = desk.core._table._room
-    monkeypatch.setattr(room, "_max", room.used_bytes + 200)
+    budget = desk.core._table._budget
+    budget.size = budget.used + 200
     big = desk.post(request(2, "tools/call", x="x" * 300), mcp_session_id=session)
     small = desk.post(request(3, "tools/call"), mcp_session_id=session)
     desk.take(desk.core.broker_lost(desk.now))

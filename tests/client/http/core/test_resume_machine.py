@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from carpool_protocol.carrier.streams import (
+    ClientAbsent,
     CloseStream,
     ControlMessage,
     ExchangeClientGone,
@@ -73,10 +74,14 @@ class BrokerLife:
                     for key, (its, each) in self.open.items()
                 }
             return []
+        if isinstance(message, ClientAbsent):
+            return []
         if isinstance(message, CloseStream):
             for key in [key for key in self.open if key[0] == s]:
                 self._forget(key)
             del self.names[s]
+            return []
+        if isinstance(message, ClientAbsent):
             return []
         assert isinstance(message, dict)
         return self._message(s, message, x)
@@ -238,6 +243,7 @@ class DyingBrokers(RuleBasedStateMachine):
             self._say(self.broker.answer(0))
         for x in self.calls:
             assert x in self.desk.answers or x in self.desk.ended, "somebody waits for ever"
+        assert not self.desk.core._quotas._open, "what is over is not counted"
 
 
 TestDyingBrokers = behaviour("reattach:http")(DyingBrokers.TestCase)

@@ -4,8 +4,9 @@ import pytest
 
 from carpool.http.core.access import AccessRules, hash_of
 from carpool.http.core.effects import HttpRules
-from carpool.http.core.routing import KEEP_ALIVE_S
+from carpool.http.core.routing import ABSENT_S, KEEP_ALIVE_S
 from carpool_protocol.carrier.streams import (
+    ClientAbsent,
     CloseStream,
     ExchangeClientGone,
     ExchangeEnded,
@@ -237,6 +238,20 @@ def test_an_idle_session_ends_and_one_that_listens_does_not() -> None:
     assert desk.post(CALL, mcp_session_id=listening) not in desk.answers
 
 
+@behaviour("lease:absent-makes-room")
+def test_the_broker_is_told_of_a_client_without_a_connection_and_of_its_return() -> None:
+    desk = DoorCoreRig(HttpRules())
+    session, s = desk.initialized()
+    listening, _ = desk.initialized(session="sid-2")
+    desk.get(listening)
+    desk.wait(ABSENT_S)
+    assert desk.word() == (s, ClientAbsent(True)), "the other one listens"
+    desk.post(CALL, mcp_session_id=session)
+    assert desk.told.pop(0)[0] == s, "the call"
+    desk.wait(1.0)
+    assert desk.word() == (s, ClientAbsent(False))
+
+
 def test_a_refused_server_is_not_found(desk: DoorCoreRig) -> None:
     x = desk.post(request(1, "initialize"), "/mcp/s/none")
     s, word = desk.word()
@@ -254,50 +269,6 @@ def test_a_session_belongs_to_the_path_and_the_token_it_began_with() -> None:
     assert desk.post(CALL, mcp_session_id=session, authorization="Bearer a") not in desk.answers
     assert desk.status(desk.post(CALL, mcp_session_id=session, authorization="Bearer b")) == 404
     assert desk.status(desk.post(CALL, "/mcp/s/git", mcp_session_id=session, authorization="Bearer a")) == 404
-
-
-def test_arrays_are_for_one_version_only_and_are_answered_as_arrays(desk: DoorCoreRig) -> None:
-    session, s = desk.initialized("2025-03-26")
-    both = [request(2, "ping"), request(3, "ping"), notification("notifications/progress")]
-    x = desk.post(both, mcp_session_id=session)
-    desk.answer(s, x, 3)
-    assert x not in desk.answers
-    desk.answer(s, x, 2)
-    assert [each["id"] for each in desk.body(x)] == [3, 2]
-    newer, _ = desk.initialized("2025-06-18", "sid-2")
-    assert desk.status(desk.post(both, mcp_session_id=newer)) == 400
-
-
-def test_one_cancelled_request_of_an_array_does_not_keep_the_others_waiting(desk: DoorCoreRig) -> None:
-    session, s = desk.initialized("2025-03-26")
-    x = desk.post([request(2, "ping"), request(3, "ping")], mcp_session_id=session)
-    desk.post(notification("notifications/cancelled", requestId=2), mcp_session_id=session)
-    desk.answer(s, x, 3)
-    assert [each["id"] for each in desk.body(x)] == [3]
-
-
-def test_a_cancel_that_crossed_its_answer_takes_no_answer_from_others_of_an_array(
-    desk: DoorCoreRig,
-) -> None:
-    session, s = desk.initialized("2025-03-26")
-    x = desk.post([request(ident, "ping") for ident in (2, 3, 4)], mcp_session_id=session)
-    desk.answer(s, x, 2)
-    desk.post(notification("notifications/cancelled", requestId=2), mcp_session_id=session)
-    desk.answer(s, x, 3)
-    assert x not in desk.answers
-    desk.answer(s, x, 4)
-    assert [each["id"] for each in desk.body(x)] == [2, 3, 4]
-
-
-def test_of_an_array_whose_session_ends_each_request_has_one_answer_in_whatever_order(
-    desk: DoorCoreRig,
-) -> None:
-    session, s = desk.initialized("2025-03-26")
-    x = desk.post([request(2, "ping"), request(3, "ping")], mcp_session_id=session)
-    desk.wait(16.0)
-    desk.answer(s, x, 3)
-    desk.say(s, StreamClosed("carpool ends"))
-    assert [(each["id"], "error" in each) for each in desk.events(x)] == [(3, False), (2, True)]
 
 
 def test_the_answer_to_initialize_waits_for_its_header_and_is_no_stream_before(desk: DoorCoreRig) -> None:
@@ -354,11 +325,9 @@ def test_without_sessions_a_client_that_goes_takes_its_session_along(greeted: bo
     assert desk.word() == (s, CloseStream())
 
 
-def test_without_sessions_what_cannot_be_asked_anew_leaves_no_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_sessions_what_cannot_be_asked_anew_leaves_no_session() -> None:
     desk = DoorCoreRig(HttpRules(stateless=True))
-    monkeypatch.setattr(desk.core._table._room, "_max", 0)
+    desk.core._table._budget.size = 0
     x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"))
     desk.word()
     desk.take(desk.core.broker_lost(desk.now))
@@ -526,3 +495,83 @@ def test_stateless_agents_of_two_workspaces_share_no_session(desk: DoorCoreRig) 
         streams.add((s, word.workspace))
         desk.told.clear()
     assert len(streams) == 3
+
+
+def bound_desk(*workspaces: str) -> DoorCoreRig:
+    """A door whose token `ann` is for these workspaces, beside one for any."""
+    tokens = {"ann": hash_of("a"), "bob": hash_of("b")}
+    return DoorCoreRig(gate=AccessRules(tokens=tokens, workspaces={"ann": workspaces}))
+
+
+BOUND = {"authorization": "Bearer a"}
+
+
+@behaviour("workspaces:tokens")
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/s/git", "/mcp/p/reader", "/mcp/tools", "/sse"])
+def test_a_token_enters_the_workspaces_that_it_is_bound_to_and_no_other(path: str) -> None:
+    desk = bound_desk("shop", "lab")
+
+    def come(query: str, token: str = "a") -> int:
+        headers = {"authorization": f"Bearer {token}"}
+        if path in {"/sse", "/mcp/tools"}:
+            return desk.send("GET", path + query, accept="text/event-stream", **headers)
+        return desk.post(request(1, "initialize", protocolVersion="2025-11-25"), path + query, **headers)
+
+    for query in ("", "?workspace=", "?workspace=bank", "?workspace=/etc", "?workspace=bank&workspace=shop"):
+        refused = come(query)
+        assert desk.status(refused) == 403, query
+        assert "for these workspaces only: shop, lab" in desk.body(refused)["error"]["message"]
+        assert not desk.told, "the broker hears nothing of it"
+    for query, place in (("?workspace=lab", "lab"), ("?workspace=shop&workspace=bank", "shop")):
+        come(query)
+        _, word = desk.word()
+        assert isinstance(word, OpenStream)
+        assert (word.workspace, word.workspaces) == (place, ["shop", "lab"])
+        desk.told.clear()
+    come("?workspace=bank", "b")
+    _, word = desk.word()
+    assert isinstance(word, OpenStream)
+    assert (word.workspace, word.workspaces) == ("bank", [])
+
+
+@behaviour("workspaces:tokens")
+def test_a_token_for_one_workspace_is_there_without_naming_it() -> None:
+    desk = bound_desk("shop")
+    desk.post(modern(1, "tools/list"), "/mcp", **modern_headers("tools/list"), **BOUND)
+    _, word = desk.word()
+    assert isinstance(word, OpenStream)
+    assert (word.kind, word.workspace, word.workspaces) == ("shared", "shop", ["shop"])
+
+
+@behaviour("workspaces:tokens")
+def test_a_token_that_is_bound_to_other_workspaces_loses_its_sessions() -> None:
+    desk = bound_desk("shop")
+    x = desk.post(request(1, "initialize", protocolVersion="2025-11-25"), **BOUND)
+    s, _ = desk.word()
+    desk.say(s, StreamOpened("abc"))
+    desk.answer(s, x, 1, protocolVersion="2025-11-25")
+    tokens = {"ann": hash_of("a"), "bob": hash_of("b")}
+    desk.take(desk.core.set_gate(AccessRules(tokens=tokens, workspaces={"ann": ("lab",)}), desk.now))
+    assert desk.status(desk.post(CALL, mcp_session_id="abc", **BOUND)) == 404
+
+
+@behaviour("workspaces:tokens")
+def test_a_bound_token_does_not_see_what_runs_elsewhere() -> None:
+    gate = bound_desk("shop").core.gate
+    assert [gate.sees_all(name) for name in ("ann", "bob")] == [False, True]
+
+
+def test_no_comment_is_written_while_the_client_of_an_array_has_not_read_its_last_event(
+    desk: DoorCoreRig,
+) -> None:
+    """The comment would count as left unread, and the HTTP door would cut a client that reads slowly."""
+    session, s = desk.initialized("2025-03-26")
+    x = desk.post([request(i, "tools/call", name="t") for i in (2, 3)], mcp_session_id=session)
+    desk.answer(s, x, 2, text="x" * 5_000_000)
+    desk.take(desk.core.client_blocked(x, desk.now))
+    before = len(desk.streams[x])
+    desk.wait(16.0)
+    assert len(desk.streams[x]) == before
+    desk.take(desk.core.client_has_room(x))
+    desk.wait(16.0)
+    assert desk.streams[x][-1].data == b":\n"

@@ -34,7 +34,7 @@ def challenge(rig: DoorCoreRig, body: Any) -> int:
 @behaviour("web:proof")
 def test_the_door_proves_that_it_knows_a_token_without_telling_it(token: str, *, linked: bool) -> None:
     rig = DoorCoreRig(gate=GATE, linked=linked, page_codes=PageCodes(KEY))
-    assert rig.core.waits_until("/operator/proof", 7.0) == 7.0
+    assert rig.core.waits_until("/operator/proof", {"host": "localhost"}, 7.0) == 7.0
     x = challenge(rig, {"hint": hint(token), "nonce": NONCE})
     wanted = hmac.new(
         hashlib.sha256(token.encode()).digest(), b"carpool proof" + NONCE.encode(), hashlib.sha256

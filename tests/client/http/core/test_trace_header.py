@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from carpool.http.core import trace_header
 from carpool.http.core.body import ClientMessage, read_body
 from carpool.http.core.trace_header import with_trace_header
 from tests.behaviours import behaviour
@@ -62,3 +63,34 @@ def test_any_arguments_and_meta_come_through(arguments: dict[str, str], meta: di
     found = json.loads(with_trace_header(message(line), CONTEXT).line)["params"]
     assert found["arguments"] == arguments
     assert found["_meta"] == {**meta, "traceparent": CONTEXT}
+
+
+@behaviour("traces:header")
+def test_a_call_with_long_arguments_is_not_cut_by_the_scanner(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scan(raw: bytes) -> None:
+        raise AssertionError(f"{len(raw)} bytes are scanned")
+
+    monkeypatch.setattr(trace_header, "fields", scan)
+    line = call(name="x", arguments={"a": [[]] * 50_000}, _meta={"progressToken": 7})
+    found = json.loads(with_trace_header(message(line), CONTEXT).line)["params"]
+    assert found["_meta"] == {"progressToken": 7, "traceparent": CONTEXT}
+    assert len(found["arguments"]["a"]) == 50_000
+
+
+@behaviour("traces:header")
+@pytest.mark.parametrize("where", ["params", "_meta"])
+def test_a_call_with_very_many_members_stays_as_it_is(where: str) -> None:
+    many = dict.fromkeys(map(str, range(20_000)), 1)
+    line = call(name="x", **many) if where == "params" else call(name="x", _meta=many)
+    assert with_trace_header(message(line), CONTEXT) == message(line)
+
+
+@behaviour("traces:header")
+def test_half_of_a_surrogate_pair_in_the_arguments_stays() -> None:
+    line = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{"a":"\\ud83d"}}}'
+    found = with_trace_header(message(line), CONTEXT)
+    assert json.loads(found.params) == {
+        "name": "x",
+        "arguments": {"a": "\ud83d"},
+        "_meta": {"traceparent": CONTEXT},
+    }

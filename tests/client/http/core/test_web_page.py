@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-import unicodedata
 from html.parser import HTMLParser
 
 import pytest
@@ -100,11 +99,7 @@ def test_the_page_spells_out_what_is_not_seen() -> None:
     run = f"{script[begin:end]} process.stdout.write(shown(require('fs').readFileSync(0, 'utf8')))"
     done = subprocess.run(["node", "-e", run], input=text.encode(), capture_output=True, check=True)
     kept = {*done.stdout.decode()}
-    unseen = {
-        char
-        for char in text
-        if unicodedata.category(char) in {"Cc", "Cf", "Zl", "Zp"} or display._UNSEEN.match(char)
-    }
+    unseen = {*filter(display.is_unseen, text)}
     assert kept & unseen == {"\n", "\t"}
     assert {*"aé日\u00a0\U0001f600"} <= kept
     one = subprocess.run(

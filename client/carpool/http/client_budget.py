@@ -1,10 +1,11 @@
-"""Room for bodies, and parts of them, that wait for their turn at the door.
+"""The memory of one HTTP door for what waits at its connections: request bodies, or answers left unread.
 
 Owns how many bytes all connections together may have there, and how many of them one principal. Invariants:
 one principal has at most three quarters, all clients without a valid token together one eighth; so there is
 room for others whoever sends how much. Everything that was taken is given back by the same principal.
+`core.shared_budgets` is for what clients with a good token have open.
 
-Knows nothing of: connections, what tokens are, how long a single body may be.
+Knows nothing of: connections, what tokens are, how long a single body or answer may be.
 """
 
 from collections import Counter
@@ -13,8 +14,8 @@ from carpool.http.core.access import ANY_PRINCIPAL, NO_PRINCIPAL
 from carpool.http.core.limits import MAX_UNFINISHED_BYTES
 
 
-class BodyBudget:
-    """The memory of one door for request bodies that wait."""
+class ClientBudget:
+    """One budget of bytes, of all clients of an HTTP door."""
 
     def __init__(self, size: int = MAX_UNFINISHED_BYTES) -> None:
         self._size = size

@@ -1,7 +1,9 @@
 """What every transport of the link promises, over each of them."""
 
+import itertools
 import os
 import tempfile
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +14,8 @@ import trio
 import zmq
 
 from carpool_protocol.ids import CallId
-from carpool_protocol.link.codec import FRAME_BYTES, encode_frames
+from carpool_protocol.link import peer as link_peer
+from carpool_protocol.link.codec import FRAME_BYTES, FrameData, encode_frames
 from carpool_protocol.link.memory import MemoryWire
 from carpool_protocol.link.messages import (
     LINK_VERSION,
@@ -32,6 +35,7 @@ from tests.kit.link_messages import answered, call, hello
 from tests.kit.waits import until
 
 SUP = "sup1"
+LARGE_BYTES = 1024 * 1024
 T = TypeVar("T")
 
 
@@ -78,7 +82,7 @@ class LinkPair(Protocol):
     """What the owner of an end runs beside it."""
 
     def make(self, me: Hello, window_bytes: int) -> PeeredLink: ...
-    async def inject(self, data: bytes) -> None:
+    async def inject(self, data: FrameData) -> None:
         """Bytes to the broker as if from another supervisor, named `evil`."""
         ...
 
@@ -91,7 +95,7 @@ class MemoryNet:
     def make(self, me: Hello, window_bytes: int) -> PeeredLink:
         return self.wire.make_link(me, window_bytes=window_bytes)
 
-    async def inject(self, data: bytes) -> None:
+    async def inject(self, data: FrameData) -> None:
         self.wire.inject("evil", BROKER, data)
 
 
@@ -106,7 +110,7 @@ class ZmqNet:
         self.ready[link] = ready
         return link
 
-    async def inject(self, data: bytes) -> None:
+    async def inject(self, data: FrameData) -> None:
         context = zmq.Context()
         socket = context.socket(zmq.DEALER)
         try:
@@ -114,7 +118,7 @@ class ZmqNet:
             socket.setsockopt(zmq.LINGER, 1000)
             socket.setsockopt(zmq.SNDTIMEO, 1000)
             socket.connect(self.address)
-            socket.send(data)
+            socket.send_multipart([data] if isinstance(data, bytes) else [data.head, data.body])
         finally:
             socket.close()
             await trio.to_thread.run_sync(context.term)
@@ -298,6 +302,7 @@ async def test_a_forgotten_peer_goes_down_once_and_may_greet_again(net: LinkPair
         await until(lambda: broker.of(PeerDown), "down")
         assert broker.of(PeerDown) == [PeerDown("its process is gone")]
         # It was alive after all: its next word makes both ends start over.
+        sup.say(BROKER, answered(1))
         await until(lambda: len(broker.of(PeerUp)) == 2, "up again")
         assert [type(e) for e in sup.events] == [PeerUp, PeerDown, PeerUp]
         assert len(broker.of(PeerDown)) == 1
@@ -359,6 +364,36 @@ async def test_ten_thousand_messages_both_ways_through_a_small_window_while_one_
         assert [a.call for a in broker.of(CallAnswered)] == list(range(count))
 
 
+async def test_large_frames_that_are_all_there_are_settled_one_by_one() -> None:
+    with tempfile.TemporaryDirectory(prefix="cp-") as folder:
+        async with pair(ZmqNet(Path(folder))) as (broker, sup):
+            before = len(broker.settled_after)
+            sup.say(BROKER, *(answered(number, LARGE_BYTES) for number in range(40)))
+            await until(lambda: len(broker.of(CallAnswered)) == 40, "all arrived")
+            counts = broker.settled_after[before:]
+            bursts = [later - earlier for earlier, later in itertools.pairwise(counts)]
+            assert max(bursts) <= 2, "others have their turn between two of them"
+
+
+async def test_a_large_frame_is_freed_before_its_message_is_delivered() -> None:
+    with tempfile.TemporaryDirectory(prefix="cp-") as folder:
+        async with pair(ZmqNet(Path(folder))) as (broker, sup):
+            held_bytes: list[int] = []
+
+            def note(event: LinkEvent) -> None:
+                if isinstance(event, CallAnswered):
+                    held_bytes.append(tracemalloc.get_traced_memory()[0])
+
+            broker.on_event = note
+            tracemalloc.start()
+            try:
+                sup.say(BROKER, answered(1, 8 * LARGE_BYTES))
+                await until(lambda: held_bytes, "it arrived")
+            finally:
+                tracemalloc.stop()
+            assert held_bytes[0] < 12 * LARGE_BYTES, "the message, and not its frame as well"
+
+
 @pytest.mark.parametrize("garbage", [b"\xc1", b"\x93\xa0\xa0\x91\x92\x63\x01", b"x" * 1000])
 async def test_garbage_from_a_peer_is_counted_and_harmless(net: LinkPair, garbage: bytes) -> None:
     async with pair(net) as (broker, sup):
@@ -375,7 +410,8 @@ async def test_a_message_in_the_wrong_direction_is_garbage(net: LinkPair) -> Non
         assert not broker.of(Call)
 
 
-async def test_idle_ends_keep_saying_that_they_run(net: LinkPair) -> None:
+async def test_idle_ends_keep_saying_that_they_run(net: LinkPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_peer, "HEARTBEAT_S", 1.0)
     async with pair(net) as (_broker, sup):
         first = sup.link.heard_at(BROKER)
         assert first is not None

@@ -5,16 +5,21 @@ import contextlib
 import errno
 import itertools
 import os
+import signal
 import socket
 import tempfile
 from typing import Any
 
+import nats
 import pytest
 import zmq
+from nats.aio.msg import Msg
+from nats.js.api import AckPolicy, ConsumerConfig
 
 from carpool.cluster.core.frames import FRAME_BYTES
 from carpool.cluster.embedded_nats import EmbeddedNats
-from carpool.cluster.links.link import LinkError
+from carpool.cluster.links import nats as nats_link
+from carpool.cluster.links.link import FRAMES_PER_TURN, LinkError
 from carpool.cluster.links.nats import NatsLink
 from carpool.cluster.links.nats_access import NatsAccess
 from carpool.cluster.links.zmq import NodeAddress, ZmqNodeLink
@@ -125,12 +130,13 @@ def test_a_nats_server_that_is_started_again_is_found_again() -> None:
             server.stop()
             await until(lambda: not any(end.link.is_up for end in ends))
             ends[0].link.send("beta", b"while it is away")
+            ends[0].link.send("alpha", b"to itself, which is back as soon as the sender is")
             await server.start()
             await until(lambda: all(end.restored == 2 for end in ends))
             ends[0].link.send("beta", b"again")
             await ends[0].link.publish(b"offer")
             await until(lambda: bool(ends[1].frames) and bool(ends[1].offers))
-            assert ends[1].frames == [("alpha", b"again")]
+            assert [end.frames for end in ends] == [[], [("alpha", b"again")]]
             for end in ends:
                 await end.stop()
             server.stop()
@@ -363,6 +369,175 @@ def test_strangers_at_the_port_of_a_node_are_told_of_once_and_disturb_nobody(sai
         assert alpha.frames == []
         for end in (alpha, beta):
             await end.stop()
+
+    asyncio.run(run())
+
+
+@behaviour("cluster:hostile")
+def test_frames_of_a_name_that_is_no_peer_or_of_no_name_are_not_taken_up() -> None:
+    """Any program of the same user can write to the socket of an `ipc://` link."""
+
+    async def run() -> None:
+        async with two_ends("ipc") as (alpha, _):
+            assert isinstance(alpha.link, ZmqNodeLink)
+            with zmq.Context() as context, context.socket(zmq.PUSH) as stranger:
+                stranger.connect(alpha.link._address)
+                for parts in ([b"gamma", b"1"], [b"alpha", b"2"], [b"", b"3"], [b"4"], [b"\xff", b"5"]):
+                    stranger.send_multipart(parts)
+                stranger.send_multipart([b"beta", b"last"])
+                await until(lambda: ("beta", b"last") in alpha.frames)
+            assert alpha.frames == [("beta", b"last")]
+
+    asyncio.run(run())
+
+
+@behaviour("cluster:hostile")
+def test_what_a_consumer_of_the_bucket_delivers_is_no_frame_of_any_node() -> None:
+    """Who may make a consumer chooses where it delivers: also to the subject of a node's frames."""
+
+    async def run() -> None:
+        async with two_ends("nats") as (alpha, beta):
+            await alpha.link.publish(b"offer")
+            assert isinstance(beta.link, NatsLink)
+            client = await nats.connect(beta.link._access.url)
+            try:
+                heard: list[bytes] = []
+
+                async def overhear(message: Msg) -> None:
+                    heard.append(message.data)
+
+                await client.subscribe("carpool.c.beta.alpha", cb=overhear)
+                config = ConsumerConfig(deliver_subject="carpool.c.beta.alpha", ack_policy=AckPolicy.NONE)
+                await client.jetstream().add_consumer("KV_carpool-c", config)
+                await until(lambda: b"offer" in heard)
+            finally:
+                await client.close()
+            alpha.link.send("beta", b"frame")
+            await until(lambda: bool(beta.frames))
+            assert beta.frames == [("alpha", b"frame")]
+
+    asyncio.run(run())
+
+
+@behaviour("cluster:links")
+def test_frames_that_waited_when_nats_was_lost_are_not_sent_when_it_is_back() -> None:
+    """They are of a time before: the channel has sent them again, or its other end is another one."""
+
+    async def run() -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            server = EmbeddedNats(directory)
+            await server.start()
+            ends = [NodeLinkEnd(NatsLink(NatsAccess(server.url), "c", name)) for name in ("alpha", "beta")]
+            for end in ends:
+                end.start()
+            await until(lambda: all(end.restored for end in ends))
+            os.kill(server.pid, signal.SIGSTOP)
+            for _ in range(60):  # to itself: it is back as soon as the sender is
+                ends[0].link.send("alpha", bytes(ends[0].link.frame_bytes))
+            await asyncio.sleep(0)
+            server.kill()
+            await until(lambda: not any(end.link.is_up for end in ends))
+            await server.start()
+            await until(lambda: all(end.restored == 2 for end in ends))
+            ends[0].link.send("beta", b"new")
+            ends[0].link.send("alpha", b"new")
+            await until(lambda: all(("alpha", b"new") in end.frames for end in ends))
+            assert [end.frames for end in ends] == [[("alpha", b"new")]] * 2
+            for end in ends:
+                await end.stop()
+            server.stop()
+
+    asyncio.run(run())
+
+
+@behaviour("cluster:links")
+def test_frames_beyond_what_may_wait_for_nats_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with two_ends("nats") as (alpha, beta):
+            monkeypatch.setattr(nats_link, "MAX_QUEUED_BYTES", 5000)
+            for number in range(10):
+                alpha.link.send("beta", b"%d" % number * 1000)
+            await until(lambda: len(beta.frames) >= 5)
+            alpha.link.send("beta", b"last")
+            await until(lambda: ("alpha", b"last") in beta.frames)
+            assert [frame[:1] for _, frame in beta.frames] == [b"0", b"1", b"2", b"3", b"4", b"l"]
+
+    asyncio.run(run())
+
+
+FLOOD_FRAMES = 400
+"""More than the link takes up in one turn of the event loop, and fewer than its socket holds."""
+
+
+@behaviour("cluster:hostile")
+def test_a_flood_of_one_peer_leaves_turns_of_the_event_loop_to_everything_else() -> None:
+    """Without them the node's process acknowledges nothing, and counts as dead."""
+
+    async def run() -> None:
+        async with two_ends("ipc") as (alpha, _):
+            assert isinstance(alpha.link, ZmqNodeLink)
+            with zmq.Context() as context, context.socket(zmq.PUSH) as sender:
+                sender.sndhwm, sender.sndtimeo = 1, 20_000
+                sender.connect(alpha.link._address)
+                # The loop does not run meanwhile, and the sender keeps none: they wait in alpha's socket.
+                for _ in range(FLOOD_FRAMES):
+                    sender.send_multipart([b"beta", b"\xff" * 20_000])
+                most, seen = 0, 0
+                while len(alpha.frames) < FLOOD_FRAMES:
+                    await asyncio.sleep(0)
+                    most, seen = max(most, len(alpha.frames) - seen), len(alpha.frames)
+            assert most <= 2 * FRAMES_PER_TURN
+
+    asyncio.run(run())
+
+
+@behaviour("cluster:hostile")
+def test_a_flood_over_nats_leaves_turns_of_the_event_loop_to_everything_else() -> None:
+    async def run() -> None:
+        async with two_ends("nats") as (alpha, beta):
+            seen, most = len(alpha.frames), 0
+            last = seen + FLOOD_FRAMES
+            for _ in range(FLOOD_FRAMES):
+                beta.link.send("alpha", b"\xff" * 100)
+            while len(alpha.frames) < last:
+                await asyncio.sleep(0)
+                most, seen = max(most, len(alpha.frames) - seen), len(alpha.frames)
+            assert most <= 2 * FRAMES_PER_TURN
+
+    asyncio.run(run())
+
+
+@behaviour("cluster:links")
+def test_a_node_whose_port_is_taken_listens_once_that_is_free() -> None:
+    async def run() -> None:
+        alpha_link, beta_link = curve_links("alpha", "beta")
+        port = int(alpha_link._address.rpartition(":")[2])
+        alpha, beta = NodeLinkEnd(alpha_link), NodeLinkEnd(beta_link)
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", port))
+            other.listen()
+            alpha.start()
+            await until(lambda: "cannot listen" in alpha.link.problem)
+            assert not alpha.link.is_up
+        beta.start()
+        await connected(alpha, beta)
+        assert alpha.link.problem == ""
+        assert sum("cannot listen" in each for each in alpha.reports) == 1
+        for end in (alpha, beta):
+            await end.stop()
+
+    asyncio.run(run())
+
+
+def test_an_address_at_which_nothing_can_ever_listen_ends_the_link() -> None:
+    async def run() -> None:
+        [alpha, _] = curve_links("alpha", "beta")
+        alpha._address = "tcp://not-an-address"
+        end = NodeLinkEnd(alpha)
+        end.start()
+        failure = await end.failure()
+        assert isinstance(failure, LinkError)
+        assert "cannot listen" in str(failure)
 
     asyncio.run(run())
 

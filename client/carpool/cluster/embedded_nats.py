@@ -58,14 +58,15 @@ class EmbeddedNats:
         return self._process.pid if self._process is not None else 0
 
     async def start(self) -> None:
-        """Start the server, at another port if that of the last start is taken, and wait until it answers.
-        Raises `LinkError`, or `TimeoutError` if it does not answer.
+        """Start the server, at another port if that of the last start is taken, and wait until it answers. It
+        keeps its password. Raises `LinkError`, or `TimeoutError` if it does not answer.
         """
         try:
             await self.start_again()
         except LinkError:
-            with contextlib.suppress(OSError):
-                os.unlink(self._address_file)
+            port, password = self._address()
+            if _is_taken(port):
+                self._write_address(_free_port(), password)
             await self.start_again()
 
     async def start_again(self) -> None:
@@ -96,13 +97,13 @@ class EmbeddedNats:
             with open(self._address_file, encoding="ascii") as file:
                 port, token = file.read().split()
             return int(port), token
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port_found: int = probe.getsockname()[1]
-        token = secrets.token_hex(16)
+        found, token = _free_port(), secrets.token_hex(16)
+        self._write_address(found, token)
+        return found, token
+
+    def _write_address(self, port: int, token: str) -> None:
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        private_files.replace(self._address_file, f"{port_found} {token}\n".encode())
-        return port_found, token
+        private_files.replace(self._address_file, f"{port} {token}\n".encode())
 
     async def _wait_until_it_listens(self, port: int) -> None:
         async with asyncio.timeout(_READY_S):
@@ -133,6 +134,24 @@ class EmbeddedNats:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        found: int = probe.getsockname()[1]
+    return found
+
+
+def _is_taken(port: int) -> bool:
+    """True if another program listens at this port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
 
 
 async def _server_name(port: int) -> str:

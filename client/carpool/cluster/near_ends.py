@@ -17,6 +17,7 @@ import msgspec
 from carpool.api.attach import AttachTarget
 from carpool.api.connection import BrokerConnection
 from carpool.cluster.core.local_sessions import NearEnd, NearEndEvents
+from carpool.cluster.line_budget import HELD_BYTES, LONG_BYTES, LineBudget
 from carpool.errors import CarpoolError
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 
@@ -35,7 +36,7 @@ class PipesEnd:
         self._loop = asyncio.get_running_loop()
         self._stdin, self._stdout, self._stderr = fds
         self._events = events
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[bytes | memoryview] = deque()
         self._is_reading = False
         self._is_blocked = False
         """The pipe was full: the loop says when it has room."""
@@ -93,7 +94,7 @@ class PipesEnd:
                 return
             self._events.passed(sent)
             if sent < len(data):
-                self._waiting[0] = data[sent:]
+                self._waiting[0] = memoryview(data)[sent:]
             else:
                 self._waiting.popleft()
         if self._is_blocked:
@@ -137,12 +138,13 @@ class UnsentBytes:
 
     def __init__(self, events: NearEndEvents) -> None:
         self._events = events
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[memoryview] = deque()
+        """Views, so that the rest of a long line is not copied for each portion of credit."""
         self.size_bytes = 0
 
     def add(self, data: bytes) -> None:
         """Add bytes behind those that wait, and send what has room."""
-        self._waiting.append(data)
+        self._waiting.append(memoryview(data))
         self.size_bytes += len(data)
         self.send()
 
@@ -154,21 +156,35 @@ class UnsentBytes:
                 self._waiting.appendleft(data[room:])
                 data = data[:room]
             self.size_bytes -= len(data)
-            self._events.send(data)
+            self._events.send(bytes(data))
 
 
 class BrokerEnd:
     """A session of another node's agent at this node's broker. It outlives brokers (docs/decisions/0019)."""
 
-    def __init__(self, place: AttachTarget, line: bytes, events: NearEndEvents) -> None:
-        """`line`: the attach line. `place` has no variables: those of agents do not travel."""
+    def __init__(
+        self, place: AttachTarget, line: bytes, events: NearEndEvents, *, node: str, budget: LineBudget
+    ) -> None:
+        """`line`: the attach line. `place` has no variables: those of agents do not travel. `node`: the
+        agent's. `budget`: of all ends of this process.
+        """
         self._events = events
+        self._node = node
+        self._budget = budget
+        self._half_bytes = 0
+        """The bytes of a line of the broker whose end has not come yet."""
         self._unsent = UnsentBytes(events)
         self._unpassed_bytes = 0
         self._blocked = asyncio.Event()
         """Set when the broker has no room for what was written."""
         self._connection = BrokerConnection(
-            place, line, start=False, keeps=True, take=self._line_received, on_end=self._connection_ended
+            place,
+            line,
+            start=False,
+            keeps=True,
+            take=self._line_received,
+            on_end=self._connection_ended,
+            on_read=self._has_read,
         )
         self._is_over = False
         self._over = asyncio.Event()
@@ -200,13 +216,21 @@ class BrokerEnd:
         except CarpoolError as error:
             self._connection_ended(error)
         finally:
+            self._budget.forget(self._node, self)
             for each in tasks:
                 each.cancel()
 
     # --- from the broker -------------------------------------------------------------------------------
 
     def _line_received(self, line: bytes) -> None:
-        self._unsent.add(line + b"\n")
+        if len(line) > LONG_BYTES:  # not copied for its end
+            self._unsent.add(line)
+            self._unsent.add(b"\n")
+        else:
+            self._unsent.add(line + b"\n")
+
+    def _has_read(self, half_bytes: int) -> None:
+        self._half_bytes = half_bytes
         self._read_while_few_wait()
 
     def read_on(self) -> None:
@@ -215,7 +239,13 @@ class BrokerEnd:
         self._read_while_few_wait()
 
     def _read_while_few_wait(self) -> None:
-        self._connection.set_reading(on=self._unsent.size_bytes < MAX_UNSENT_BYTES)
+        if self._is_over:
+            return
+        unsent_bytes = self._unsent.size_bytes
+        self._budget.holds(self._node, self, unsent_bytes + self._half_bytes)
+        self._connection.set_reading(
+            on=unsent_bytes < MAX_UNSENT_BYTES and self._budget.may_read(self, self._read_while_few_wait)
+        )
 
     # --- to the broker ---------------------------------------------------------------------------------
 
@@ -231,8 +261,8 @@ class BrokerEnd:
     async def _grant(self) -> None:
         """Grant what was written while there was no room."""
         while self._connection.ended is None:
-            self._blocked.clear()
             await self._blocked.wait()
+            self._blocked.clear()  # before the wait for room: it may be set before this task begins
             await self._connection.wait_for_room()
             self._grant_all()
 
@@ -263,6 +293,7 @@ class NearEnds:
         self._directory = directory
         self._own = own
         self._profile = profile
+        self._budget = LineBudget(HELD_BYTES)
 
     def open_pipes(self, pipes: Sequence[int], events: NearEndEvents) -> NearEnd:
         """As `NearEndMaker.open_pipes`. `pipes`: three descriptors, as of `PipesEnd`."""
@@ -276,4 +307,5 @@ class NearEnds:
     def open_at_broker(self, node: str, server: str, events: NearEndEvents) -> NearEnd:
         """As `NearEndMaker.open_at_broker`."""
         line = attach_line(self._own, node, server, self._profile)
-        return BrokerEnd(AttachTarget(self._directory, {}), line, events)
+        place = AttachTarget(self._directory, {})
+        return BrokerEnd(place, line, events, node=node, budget=self._budget)

@@ -116,11 +116,11 @@ class OfferExchange:
         self._published, data = fitting_offer(whole)
         if self._is_leaving:
             return
+        self._write_node_file()  # before other nodes see the offer: verbs here know of the cluster as early
         if not self._link.stores_offers:
             self._core.set_offer(data)
         elif self._link.is_up:
             await self._link.publish(data)
-        self._write_node_file()
 
     def _write_node_file(self) -> None:
         """Write what verbs show of the cluster, once the own offer is known."""

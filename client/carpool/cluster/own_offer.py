@@ -2,7 +2,7 @@
 
 Owns when the file is read again, and the questions to the broker: which servers keep state of each agent, how
 many calls are open, and which servers the profile of peers grants. A broker that does not answer changes
-nothing.
+nothing; before its first answer a node with a profile offers nothing.
 
 Knows nothing of: links, other nodes, the form of an offer.
 """
@@ -44,13 +44,14 @@ class OwnOffer:
         self._known: set[str] = set()
         """The variables that an agent of another node has here: the broker fills in none of carpool's own."""
         self._stateful: dict[str, bool] = {}
-        self._barred: set[str] = set()
+        self._granted: frozenset[str] | None = None
+        """The servers that the profile of other nodes grants; None: the broker has not said yet."""
         self._asked_at = float("-inf")
         self._kept: dict[str, str] = {}
         self._offered: list[ServerOffer] = []
         self.is_decided = False
-        """True if the broker has said of each server with `sharing` `auto` how it is shared: the supervisor
-        decides that also for one that has not run.
+        """True if the broker has said of each server with `sharing` `auto` how it is shared (the supervisor
+        decides that also for one that has not run), and what the profile of other nodes grants.
         """
         self.open_calls = 0
         """Calls that are open here."""
@@ -69,6 +70,8 @@ class OwnOffer:
         node = self._settings.node
         if self._config is None:
             return SessionRefusal(f"node {node} has not read its configuration yet")
+        if self._is_profile_unknown:
+            return SessionRefusal(f"node {node} does not know yet what the profile of other nodes grants")
         why = self._kept.get(server, "it has no such server, or it is disabled")
         return SessionRefusal(f"node {node} does not offer {server}: {why}", is_final=True)
 
@@ -94,9 +97,10 @@ class OwnOffer:
             await asyncio.to_thread(self._ask_broker)
         if self._config is not None:
             node = self._settings.node
-            self._offered, self._kept = own_offers(
-                self._config, node, self._known, self._stateful, self._barred
-            )
+            if not self._is_profile_unknown:
+                self._offered, self._kept = own_offers(
+                    self._config, node, self._known, self._stateful, self._barred(self._config)
+                )
             self.names = own_names(self._config, node)
         return self._offered, self._kept
 
@@ -107,6 +111,7 @@ class OwnOffer:
             self._ask_profile()
         except (ControlClientError, AnsweredError, msgspec.MsgspecError, KeyError, TypeError):
             self._asked_at += RETRY_S - ASK_S  # the broker has just started, or is being replaced
+        self.is_decided = self.is_decided and not self._is_profile_unknown
 
     def _read_status(self, status: Mapping[str, Any]) -> None:
         self.is_decided = True
@@ -122,9 +127,15 @@ class OwnOffer:
     def _ask_profile(self) -> None:
         profile = self._settings.cluster.profile
         if not profile:
-            self._barred = set()
             return
         with ControlClient(self._directory, profile=profile) as client:
             granted = msgspec.json.decode(client.request("carpool/servers", {}))
-        names = {server["name"] for server in granted["servers"]}
-        self._barred = {str(name) for name in (self._config.servers if self._config else ())} - names
+        self._granted = frozenset(str(server["name"]) for server in granted["servers"])
+
+    def _barred(self, config: Config) -> frozenset[str]:
+        """Return the servers that the profile keeps back."""
+        return frozenset() if self._granted is None else frozenset(config.servers) - self._granted
+
+    @property
+    def _is_profile_unknown(self) -> bool:
+        return bool(self._settings.cluster.profile) and self._granted is None

@@ -124,7 +124,10 @@ class NodeProcess:
         self._link = link
         epoch = os.urandom(6).hex()
         new_id = ChannelIds(ids_file(directory)).take
-        self._core = NodeCore(settings.node, epoch, new_id, drain_by=settings.cluster.drain_by)
+        cluster = settings.cluster
+        self._core = NodeCore(
+            settings.node, epoch, new_id, drain_by=cluster.drain_by, max_servers=cluster.max_servers
+        )
         self._own = OwnOffer(directory, self._file, settings, self._home)
         self._others = OtherNodes(
             self._core,

@@ -1,8 +1,9 @@
 """The socket on which supervisors of this machine ask for sessions at other nodes, and `carpool cluster`
 speaks.
 
-Owns the listening socket and its connections, and the descriptors of a request until they are handed over.
-The lines on it are described where the other end is (`carpool_supervisor.spawn.node_sessions`).
+Owns the listening socket and its connections, and the descriptors of a request until they are handed over. A
+request for a session fails while only the last descriptors are left, which are kept for verbs and links. The
+lines on it are described where the other end is (`carpool_supervisor.spawn.node_sessions`).
 
 Knows nothing of: nodes, links, bytes of sessions.
 """
@@ -19,6 +20,7 @@ import msgspec
 
 from carpool.cluster.core.frames import Number
 from carpool_protocol.bootstrap import peer_credentials
+from carpool_protocol.runtime.descriptor_limit import DescriptorReserve
 
 _READ_BYTES: Final = 1 << 16
 _MAX_FDS: Final = 250
@@ -68,8 +70,9 @@ class SupervisorConnection:
         self._on_closed = on_closed
         self._fds: list[int] = []
         self._inbox = b""
-        self._outbox = b""
+        self._outbox = bytearray()
         self._is_open = True
+        self._reserve = DescriptorReserve()
         self._loop.add_reader(sock.fileno(), self._readable)
 
     def tell(self, answer: dict[str, object]) -> None:
@@ -83,10 +86,9 @@ class SupervisorConnection:
             sent = self._sock.send(self._outbox)
         except BlockingIOError:
             sent = 0
-        except OSError:
-            self._outbox = b""
-            return
-        self._outbox = self._outbox[sent:]
+        except OSError:  # the other end no longer hears: what it still says is read, up to its end of file
+            sent = len(self._outbox)
+        del self._outbox[:sent]  # moves its start, and copies nothing
         if self._outbox:
             self._loop.add_writer(self._sock.fileno(), self._write)
         else:
@@ -117,7 +119,8 @@ class SupervisorConnection:
         fds: tuple[int, ...] = ()
         if request.open:
             fds, self._fds = tuple(self._fds[:_FDS]), self._fds[_FDS:]
-            if len(fds) < _FDS:  # this process has no free descriptor
+            # This process has no free descriptor, or only those for verbs and for its own links.
+            if len(fds) < _FDS or any(self._reserve.holds(fd) for fd in fds):
                 _close_all(fds)
                 self.tell({"failed": request.open, "text": "the node's process has no free descriptor"})
                 return

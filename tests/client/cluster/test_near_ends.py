@@ -9,7 +9,8 @@ from typing import Any
 
 from carpool.api.attach import AttachTarget
 from carpool.cluster.core.local_sessions import NearEndEvents
-from carpool.cluster.near_ends import BrokerEnd, PipesEnd, attach_line
+from carpool.cluster.line_budget import LineBudget
+from carpool.cluster.near_ends import BrokerEnd, PipesEnd, UnsentBytes, attach_line
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.carrier.attach_line import attached_line
 from tests.kit.node_links import until
@@ -104,6 +105,31 @@ def test_a_supervisor_that_closes_stdin_ends_the_session_and_an_ended_session_cl
     asyncio.run(run())
 
 
+class CountedBytes(bytes):
+    """Counts the bytes that slices of it copy, and slices of these."""
+
+    copied = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        CountedBytes.copied += len(found)
+        return CountedBytes(found)
+
+
+def test_a_long_line_that_leaves_in_small_credits_is_not_copied_again_for_each_of_them() -> None:
+    CountedBytes.copied = 0
+    line = b"".join(b"%d " % number for number in range(200_000))
+    far = FarEnd(room_bytes=0)
+    unsent = UnsentBytes(far.events)
+    unsent.add(CountedBytes(line))
+    unsent.add(b"next")
+    while unsent.size_bytes:
+        far.room_bytes = 16 * 1024
+        unsent.send()
+    assert far.sent == line + b"next"
+    assert CountedBytes.copied <= 2 * len(line)
+
+
 def test_a_connection_to_the_broker_can_be_ended_by_a_timer() -> None:
     """As by one that finds a node lost."""
     problems: list[Any] = []
@@ -122,7 +148,8 @@ def test_a_connection_to_the_broker_can_be_ended_by_a_timer() -> None:
         loop.set_exception_handler(lambda _, context: problems.append(context))
         server = await asyncio.start_unix_server(broker, paths.agents_socket(directory))
         far = FarEnd()
-        end = BrokerEnd(AttachTarget(directory, {}), attach_line("alpha", "beta", "git", ""), far.events)
+        place, line = AttachTarget(directory, {}), attach_line("alpha", "beta", "git", "")
+        end = BrokerEnd(place, line, far.events, node="beta", budget=LineBudget())
         await asyncio.sleep(0)
         end.pass_bytes(b"{}\n")  # with which the attach line goes
         await until(lambda: end.is_attached)
@@ -148,7 +175,8 @@ def test_a_session_that_is_over_waits_no_longer_for_the_broker() -> None:
             await asyncio.Event().wait()
 
         far = FarEnd()
-        end = BrokerEnd(AttachTarget(directory, {}), attach_line("alpha", "beta", "git", ""), far.events)
+        place, line = AttachTarget(directory, {}), attach_line("alpha", "beta", "git", "")
+        end = BrokerEnd(place, line, far.events, node="beta", budget=LineBudget())
         end._connection.open = no_broker  # type: ignore[method-assign]
         await waits.wait()
         end.end("lost")

@@ -17,6 +17,7 @@ from carpool.cluster.own_offer import OwnOffer
 from carpool.cluster.settings import NodeSettings
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.parse import read_config
+from tests.behaviours import behaviour
 from tests.kit.node_links import until
 
 URL = "nats://127.0.0.1:1"
@@ -29,12 +30,20 @@ class StoringLink:
     is_up = True
     problem = ""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
         self.published: list[NodeOffer] = []
+        self.known_before: list[bool] = []
+        """For each published offer: True if verbs knew of the cluster before."""
 
     async def publish(self, offer: bytes) -> None:
         """Keep the offer."""
+        self.known_before.append(read_facts(self.directory) is not None)
         self.published.append(msgspec.json.decode(offer, type=NodeOffer))
+
+    async def leave(self) -> None:
+        """Take it out."""
+        self.published.clear()
 
 
 class NoOwnServers:
@@ -44,8 +53,15 @@ class NoOwnServers:
     open_calls = 0
     is_decided = True
 
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.reads = 0
+
     async def read(self) -> tuple[list[ServerOffer], dict[str, str]]:
-        """Return no servers."""
+        """Return no servers, once that may be answered."""
+        self.reads += 1
+        await self.may_answer.wait()
         return [], {}
 
 
@@ -57,14 +73,15 @@ class ExchangeUnderTest:
         config = read_config(f'{{"cluster": {{"url": "{URL}"}}, "mcpServers": {{}}}}', "carpool.json").config
         assert config is not None
         self.core = NodeCore("alpha", "e", iter(range(1, 99)).__next__)
-        self.link = StoringLink()
+        self.link = StoringLink(directory)
+        self.own = NoOwnServers()
         self.one = OfferExchange(
             directory,
             NodeSettings(node="alpha", cluster=config.cluster, key_file=""),
             URL,
             core=self.core,
             link=cast("NodeLink", self.link),
-            own=cast("OwnOffer", NoOwnServers()),
+            own=cast("OwnOffer", self.own),
             measured=dict,
         )
 
@@ -107,6 +124,15 @@ def test_verbs_know_the_nodes_of_a_new_server_as_soon_as_the_broker_has_it(tmp_p
     asyncio.run(run())
 
 
+def test_verbs_know_of_the_cluster_before_other_nodes_see_the_offer(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with exchanging(tmp_path) as exchange:
+            await until(lambda: bool(exchange.link.known_before))
+            assert all(exchange.link.known_before)
+
+    asyncio.run(run())
+
+
 def test_a_thousand_changes_of_the_own_offer_at_once_are_published_once(tmp_path: Path) -> None:
     async def run() -> None:
         async with exchanging(tmp_path) as exchange:
@@ -116,5 +142,27 @@ def test_a_thousand_changes_of_the_own_offer_at_once_are_published_once(tmp_path
                 exchange.one.publish_soon()
             await until(lambda: exchange.link.published[-1].is_draining)
             assert len(exchange.link.published) == before + 1
+
+    asyncio.run(run())
+
+
+@behaviour("cluster:leave")
+def test_an_offer_that_was_on_its_way_when_the_node_left_is_not_published_after_its_farewell(
+    tmp_path: Path,
+) -> None:
+    """The others would go on to choose a node that is gone."""
+
+    async def run() -> None:
+        async with exchanging(tmp_path) as exchange:
+            exchange.own.may_answer.clear()
+            reads = exchange.own.reads
+            exchange.one.publish_soon()
+            await until(lambda: exchange.own.reads > reads)
+            await exchange.one.withdraw()
+            exchange.own.may_answer.set()
+            exchange.one.publish_soon()
+            await until(lambda: exchange.own.reads > reads + 1)
+            await asyncio.sleep(0)
+            assert exchange.link.published == []
 
     asyncio.run(run())

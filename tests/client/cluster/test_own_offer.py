@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from carpool.cluster import own_offer
 from carpool.cluster.own_offer import OwnOffer
 from carpool.cluster.settings import NodeSettings
+from carpool.control.control_client import ControlClientError
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.last_good import LastGoodReadings
 from carpool_protocol.config.reading.load import ConfigFile, load_layer
@@ -15,8 +17,10 @@ from carpool_protocol.config.reading.parse import read_config
 from tests.behaviours import behaviour
 
 
-def offer_of(file: Path) -> OwnOffer:
-    config = read_config('{"cluster": {"url": "ipc:///nowhere"}}', "carpool.json").config
+def offer_of(file: Path, profile: str = "") -> OwnOffer:
+    profiles = {profile: {"allow": ["mcp:git:*"]}} if profile else {}
+    text = json.dumps({"cluster": {"url": "ipc:///nowhere", "profile": profile}, "profiles": profiles})
+    config = read_config(text, "carpool.json").config
     assert config is not None
     settings = NodeSettings(node="alpha", cluster=config.cluster, key_file="")
     return OwnOffer(str(file.parent), ConfigFile(str(file), asked_for=True), settings, str(file.parent))
@@ -81,3 +85,87 @@ def test_a_variable_of_carpool_s_own_environment_makes_no_server_one_for_other_n
     servers, kept = asyncio.run(offer_of(file).read())
     assert [each.name for each in servers] == ["b"]
     assert kept["a"] == "it needs values from its agent's environment: HOME"
+
+
+class AnsweringBroker:
+    """A broker that says, to each question, which servers a profile grants; None: it does not answer."""
+
+    def __init__(self, granted: list[str] | None) -> None:
+        self.granted = granted
+
+    def client(self, *_: object, **_settings: object) -> "AnsweringBroker":
+        """A connection."""
+        if self.granted is None:
+            raise ControlClientError("carpool is not running here")
+        return self
+
+    def __enter__(self) -> "AnsweringBroker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def request(self, method: str, _: object) -> bytes:
+        """Answer."""
+        if method == "carpool/status":
+            return json.dumps({"servers": {}, "totals": {"in_flight": 0}}).encode()
+        assert method == "carpool/servers"
+        return json.dumps({"servers": [{"name": name} for name in self.granted or ()]}).encode()
+
+
+@behaviour("cluster:rights")
+def test_nothing_is_offered_before_the_broker_has_said_what_the_profile_of_other_nodes_grants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offers tell names, tags and names of tools, which are nothing for nodes without that right."""
+    broker = AnsweringBroker(None)
+    monkeypatch.setattr(own_offer, "ControlClient", broker.client)
+    file = tmp_path / "carpool.json"
+    servers = {name: {"command": "/bin/cat"} for name in ("git", "payroll")}
+    file.write_text(json.dumps({"mcpServers": servers}))
+    own = offer_of(file, "others")
+
+    async def run() -> None:
+        assert await own.read() == ([], {})
+        assert not own.refusal("git").is_final, "it is asked for again"
+        broker.granted = ["git"]
+        own.config_changed()
+        offered, kept = await own.read()
+        assert [each.name for each in offered] == ["git"]
+        assert list(kept) == ["payroll"]
+        broker.granted = None
+        file.write_text(json.dumps({"mcpServers": {**servers, "salaries": {"command": "/bin/cat"}}}))
+        own.config_changed()
+        offered, kept = await own.read()
+        assert [each.name for each in offered] == ["git"], "a new server is not granted without an answer"
+
+    asyncio.run(run())
+
+
+@behaviour("cluster:rights")
+def test_an_offer_is_not_complete_while_the_broker_has_not_said_what_the_profile_grants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not published then, and read again soon. The broker may answer one question and end."""
+
+    class EndingBroker(AnsweringBroker):
+        def request(self, method: str, parameters: object) -> bytes:
+            if method == "carpool/servers" and self.granted == []:
+                raise ControlClientError("it has ended")
+            return super().request(method, parameters)
+
+    broker = EndingBroker([])
+    monkeypatch.setattr(own_offer, "ControlClient", broker.client)
+    file = tmp_path / "carpool.json"
+    file.write_text(json.dumps({"mcpServers": {"git": {"command": "/bin/cat"}}}))
+    own = offer_of(file, "others")
+
+    async def run() -> None:
+        await own.read()
+        assert not own.is_decided
+        broker.granted = ["git"]
+        own.config_changed()
+        await own.read()
+        assert own.is_decided
+
+    asyncio.run(run())

@@ -38,7 +38,14 @@ from carpool.cluster.core.node_requests import (
     may_drain,
     read_answer,
 )
-from carpool.cluster.core.offers import NodeOffer, NodeServer, choose_node, read_offer, remote_servers
+from carpool.cluster.core.offers import (
+    MAX_SERVERS,
+    NodeOffer,
+    NodeServer,
+    choose_node,
+    read_offer,
+    remote_servers,
+)
 from carpool.cluster.core.sessions import (
     WINDOW_BYTES,
     AnswerReceived,
@@ -59,6 +66,8 @@ MAX_REPORTED: Final = 100
 """The most nodes of which the log has what is wrong with them."""
 MAX_REPORTS: Final = 3
 """The most reports on one such node."""
+MAX_OFFER_CHANGES: Final = 12
+"""The most changes of one node's offer that are taken up within a minute."""
 MAX_TURNS: Final = 20
 """So often in a minute the log says at most that a node is reached, or is lost."""
 
@@ -154,7 +163,7 @@ class NotReachedError(Exception):
 
 class NodeCore:
     """The node of this machine. `epoch`: names this life of it. `new_id`: as in `NodeChannel`. `drain_by`:
-    the nodes that may make this one drain, or `*`.
+    the nodes that may make this one drain, or `*`. `max_servers`: the most servers that are used of one node.
     """
 
     def __init__(
@@ -166,6 +175,7 @@ class NodeCore:
         frame_bytes: int = FRAME_BYTES,
         window_bytes: int = WINDOW_BYTES,
         drain_by: Collection[str] = (ANY_NODE,),
+        max_servers: int = MAX_SERVERS,
     ) -> None:
         self.name = name
         self.epoch = epoch
@@ -173,6 +183,8 @@ class NodeCore:
         self._frame_bytes = frame_bytes
         self._window_bytes = window_bytes
         self._drain_by = frozenset(drain_by)
+        self._max_servers = max_servers
+        self._offer_changes = MinuteCounts(MAX_OFFER_CHANGES)
         self._is_draining = False
         self._requests = NodeRequests()
         self._drains = MinuteCounts(MAX_DRAINS, MAX_ALL_DRAINS)
@@ -282,13 +294,26 @@ class NodeCore:
         offer = read_offer(data)
         if offer is None or offer.node != node:
             return self._report(node, "its offer cannot be read; is it another carpool?")
+        reports: list[NodeEffect] = []
+        if (offered := len(offer.servers)) > self._max_servers:
+            offer = replace(offer, servers=offer.servers[: self._max_servers])
+            reports = self._report(
+                node,
+                f"it offers {offered} servers, and agents here get {self._max_servers} of them "
+                "(`cluster.max_servers_per_node`)",
+            )
         before = self._offered.get(node)
+        known = before is not None and _lasting(before.offer) == _lasting(offer)
+        if before is not None and not known and not self._offer_changes.allows(node, now):
+            # Each change makes agents list again. The node tells its offer again, so a later one counts.
+            reports += self._report(node, "its offer changes too often: some changes are taken up later")
+            offer = replace(offer, servers=before.offer.servers)
+            known = True
         self._offered[node] = _Offered(offer, now, now)
         for absent in (self._silent, self._left, self._gone):
             absent.pop(node, None)
         self._session_table(node, now)
-        known = before is not None and _lasting(before.offer) == _lasting(offer)
-        return [] if known else [OffersChanged()]
+        return reports if known else [*reports, OffersChanged()]
 
     def _own_offer_received(self, data: bytes, now: float) -> list[NodeEffect]:
         """An offer under this node's own name. What comes after the own one, and is of another life, is of

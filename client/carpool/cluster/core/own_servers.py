@@ -37,7 +37,7 @@ def own_offers(
     offers: list[ServerOffer] = []
     reasons: dict[str, str] = {}
     for name, server in config.servers.items():
-        if server.disabled or server.node is not None:
+        if server.disabled or server.node is not None or server.is_offline:
             continue
         if why := _reason(server, config, node, known, barred):
             reasons[name] = why

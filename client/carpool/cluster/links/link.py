@@ -1,9 +1,12 @@
 """The interface of a link between nodes, and the functions that it calls."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
+
+FRAMES_PER_TURN: Final = 16
+"""After so many frames in a row the loop runs everything else in the process once."""
 
 
 class LinkError(Exception):

@@ -22,7 +22,7 @@ from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 from nats.js.kv import KeyValue
 
 from carpool.cluster.core.frames import CHUNK_BYTES, FRAME_BYTES
-from carpool.cluster.links.link import LinkError, LinkEvents
+from carpool.cluster.links.link import FRAMES_PER_TURN, LinkError, LinkEvents
 from carpool.cluster.links.nats_access import NatsAccess, is_refusal, sentence
 
 RETRY_S: Final = 1
@@ -77,6 +77,8 @@ class NatsLink:
         self._told: set[str] = set()
         """The sentences that the log has of this connection."""
         self._bucket: KeyValue | None = None
+        self._frames = 0
+        """The number of frames in both directions, for turns of the loop."""
         self.frame_bytes = FRAME_BYTES
 
     @property
@@ -255,6 +257,7 @@ class NatsLink:
         self._queued_bytes = 0
 
     async def _received(self, message: Msg) -> None:
+        await self._give_turn()  # the client hands over what is queued without a turn of the loop
         # A consumer of the bucket may deliver to any subject; its messages keep the subject of the bucket.
         start, _, sender = message.subject.rpartition(".")
         if f"{start}." == self._subject(self._node, ""):
@@ -273,6 +276,13 @@ class NatsLink:
                 self._queued_bytes -= len(frame)
                 with contextlib.suppress(nats.errors.Error):  # the channel sends it again
                     await self._client.publish(self._subject(node, self._node), frame)
+                await self._give_turn()
+
+    async def _give_turn(self) -> None:
+        """Let everything else in the process run once, after some frames."""
+        self._frames += 1
+        if self._frames % FRAMES_PER_TURN == 0:
+            await asyncio.sleep(0)
 
     # --- the bucket of offers --------------------------------------------------------------------------
 
@@ -312,9 +322,11 @@ class NatsLink:
                 await asyncio.sleep(RETRY_S)
                 continue
             self._watch = asyncio.create_task(self._tell_offers(watcher))
-            await asyncio.wait([self._watch])
-            with contextlib.suppress(Exception):  # its subscription may be gone with the server
-                await watcher.stop()  # type: ignore[no-untyped-call]
+            try:
+                await asyncio.wait([self._watch])
+            finally:  # the client's task that looks after the watch would go on for seconds
+                with contextlib.suppress(Exception):  # its subscription may be gone with the server
+                    await watcher.stop()  # type: ignore[no-untyped-call]
             self._bucket = None
 
     async def _tell_offers(self, watcher: KeyValue.KeyWatcher) -> None:

@@ -4,13 +4,15 @@ Owns the sockets and the proof of who speaks: over TCP each peer has a public ke
 these keys only and gives each its node's name, and a node reaches a peer only if that has the secret key to
 the peer's public one. Without a key nothing listens. An `ipc://` socket is for the same user only (mode
 0600); there a node says its name itself. A refusal, by this node or of it, is told once; a node that was
-refused tries again, because its key may be known there by then.
+refused tries again, because its key may be known there by then. So does one that cannot listen at its address
+yet.
 
 Knows nothing of: frames' content, sessions, how keys are made (`keys`).
 """
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import os
 from collections.abc import Mapping
@@ -24,7 +26,7 @@ from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
 from carpool.cluster.core.frames import FRAME_BYTES
-from carpool.cluster.links.link import LinkError, LinkEvents
+from carpool.cluster.links.link import FRAMES_PER_TURN, LinkError, LinkEvents
 
 MAX_QUEUED_FRAMES: Final = 512
 """Frames for one peer that its socket has not taken; further ones are dropped, and sent again later."""
@@ -43,6 +45,8 @@ _HANDSHAKES: Final = (
 )
 
 
+_MAY_PASS: Final = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENODEV}
+"""A port that is taken, or an address of a network that is not there yet, may be had later."""
 _STRANGER: Final = (
     "something without a key, or that has a wrong key of this node, tried to connect and was refused: "
     "compare `cluster.peers` there with `carpool cluster key` here"
@@ -80,8 +84,9 @@ class _Admission(AsyncioAuthenticator):
         self._refused: set[bytes] = set()
         self.configure_curve_callback("*", credentials_provider=self)
 
-    def callback(self, _domain: str, key: bytes) -> bool:
+    async def callback(self, _domain: str, key: bytes) -> bool:
         """Say if a node with this public key is admitted."""
+        await asyncio.sleep(0)  # strangers that connect again and again hold up nothing else
         if key.decode() in self._names:
             return True
         if key not in self._refused and len(self._refused) < 100:
@@ -117,7 +122,7 @@ class ZmqNodeLink:
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self._is_running = False
         self._problems: dict[str, str] = {}
-        """By peer, why the handshake with it fails."""
+        """By peer, why the handshake with it fails; by this node, why it does not listen."""
         if self._is_tcp and len(secret_key) != 32:
             raise LinkError("a `tcp://` address needs a key: `carpool cluster key` makes it")
         for name, peer in self._peers.items():
@@ -136,7 +141,7 @@ class ZmqNodeLink:
 
     @property
     def problem(self) -> str:
-        """Return with which peers the handshake fails, and why; empty: with none that is known."""
+        """Return why this node does not listen, or with which peers the handshake fails; empty: neither."""
         return "; ".join(text for _, text in sorted(self._problems.items()))
 
     def send(self, node: str, frame: bytes) -> None:
@@ -163,7 +168,7 @@ class ZmqNodeLink:
                 names = {z85.encode(peer.key).decode(): name for name, peer in self._peers.items()}
                 admission = _Admission(context, names, events)
                 admission.start()
-            inlet = self._listen(context)
+            inlet = await self._listen_when_possible(context, events)
             if self._is_tcp:
                 heard = _watch_handshakes(context, inlet, "inproc://handshakes")
                 watches.append(asyncio.create_task(_tell_of_strangers(heard, events)))
@@ -209,7 +214,7 @@ class ZmqNodeLink:
             await asyncio.sleep(RETRY_S)
 
     def _tell_problem(self, name: str, text: str, reported: set[str], events: LinkEvents) -> None:
-        """Note why a peer is not reached, and report it once. `reported`: what the log has."""
+        """Note why a node is not reached, and report it once. `reported`: what the log has."""
         self._problems[name] = text
         if text not in reported:
             reported.add(text)
@@ -237,6 +242,24 @@ class ZmqNodeLink:
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 return
 
+    async def _listen_when_possible(
+        self, context: zmq.asyncio.Context, events: LinkEvents
+    ) -> zmq.asyncio.Socket:
+        """Listen, as soon as the address is there and free. Raises `LinkError` if it can never be."""
+        reported: set[str] = set()
+        while True:
+            try:
+                inlet = self._listen(context)
+            except zmq.ZMQError as error:
+                text = f"cannot listen at {self._address} ({error.strerror})"
+                if error.errno not in _MAY_PASS:
+                    raise LinkError(text) from None
+                self._tell_problem(self._node, f"{text}; it is tried again", reported, events)
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._problems.pop(self._node, None)
+                return inlet
+
     def _listen(self, context: zmq.asyncio.Context) -> zmq.asyncio.Socket:
         inlet = context.socket(zmq.PULL)
         inlet.setsockopt(zmq.RCVHWM, MAX_QUEUED_FRAMES)
@@ -248,8 +271,9 @@ class ZmqNodeLink:
         umask = os.umask(0o177)
         try:
             inlet.bind(self._address)
-        except zmq.ZMQError as error:
-            raise LinkError(f"cannot listen at {self._address} ({error.strerror})") from None
+        except zmq.ZMQError:
+            inlet.close(linger=0)
+            raise
         finally:
             os.umask(umask)
         return inlet
@@ -276,7 +300,9 @@ class ZmqNodeLink:
         sock.setsockopt(zmq.CURVE_PUBLICKEY, zmq.curve_public(secret))
 
     async def _receive(self, inlet: zmq.asyncio.Socket, events: LinkEvents) -> None:
-        while True:
+        for number in itertools.count(1):
+            if number % FRAMES_PER_TURN == 0:  # a frame that is there is received without a turn of the loop
+                await asyncio.sleep(0)
             try:
                 parts = await inlet.recv_multipart(copy=False)
             except zmq.Again:  # a socket can seem readable while a peer is still being admitted
@@ -300,6 +326,7 @@ def _watch_handshakes(
 
 async def _next_handshake(heard: zmq.asyncio.Socket) -> int:
     """Return how the next handshake ends."""
+    await asyncio.sleep(0)  # an event that is there is received without a turn of the loop
     event: int = parse_monitor_message(await heard.recv_multipart())["event"]
     return event
 

@@ -8,14 +8,17 @@ import pytest
 from carpool.cluster.core.channel import (
     ACKNOWLEDGE_S,
     HEARTBEAT_S,
+    LOST_FRAMES,
     LOST_S,
+    MAX_CLOSES,
+    RESEND_PAUSE_S,
     STUCK_S,
     ChannelEvent,
     ChannelLost,
     ChannelOpened,
     NodeChannel,
 )
-from carpool.cluster.core.frames import BytesRecord, ChannelFrame, OfferRecord, size_of
+from carpool.cluster.core.frames import BytesRecord, ChannelFrame, CloseRecord, OfferRecord, size_of
 from carpool.cluster.core.send_window import (
     MAX_RESEND_S,
     RESEND_S,
@@ -69,14 +72,142 @@ def test_a_lost_frame_is_sent_again_in_time() -> None:
 
 def test_a_gap_is_told_at_once_and_both_frames_are_taken_up_once() -> None:
     one, other = opened()
+    now = HEARTBEAT_S / 2  # no frame is due for another reason
     one.send(record(1))
-    one.take_frames(1.0)  # lost
+    one.take_frames(now)  # lost
     one.send(record(2))
-    assert pass_frames(one.take_frames(1.0), other, 1.0) == []
-    assert pass_frames(other.take_frames(1.0), one, 1.0) == []
-    again = one.take_frames(1.0)
-    assert pass_frames(again, other, 1.0) == [record(1), record(2)]
-    assert pass_frames(again, other, 1.0) == [], "a frame that comes twice is taken up once"
+    assert pass_frames(one.take_frames(now), other, now) == []
+    assert other.next_deadline() < now
+    assert pass_frames(other.take_frames(now), one, now) == []
+    again = one.take_frames(now)
+    assert pass_frames(again, other, now) == [record(1), record(2)]
+    assert pass_frames(again, other, now) == [], "a frame that comes twice is taken up once"
+
+
+def test_each_gap_is_told_at_once() -> None:
+    one, other = opened()
+    now = HEARTBEAT_S / 4
+    for attempt in range(2):
+        one.send(record(attempt))
+        one.take_frames(now)  # lost
+        one.send(record(attempt))
+        pass_frames(one.take_frames(now), other, now)
+        assert [frame.missing for frame in other.take_frames(now)] == [True], f"gap {attempt + 1}"
+        one.link_restored(now)
+        pass_frames(one.take_frames(now), other, now)
+
+
+def test_a_second_report_of_a_gap_within_the_pause_sends_nothing_again_and_a_later_one_does() -> None:
+    one, other = opened()
+    one.send(record(1))
+    one.take_frames(1.0)
+    report = ChannelFrame(1, other._id, one._id, 0, 0, True, [])
+
+    def sent_again(now: float) -> list[int]:
+        one.frame_received(report, now)
+        return [frame.number for frame in one.take_frames(now)]
+
+    assert sent_again(1.1) == [1]
+    assert sent_again(1.1 + RESEND_PAUSE_S / 2) == []
+    assert sent_again(1.1 + 1.5 * RESEND_PAUSE_S) == [1]
+
+
+def test_after_a_cut_few_frames_are_sent_again_and_twice_as_many_after_each_acknowledgement() -> None:
+    """If all went at once, a link that is cut after so many bytes would be cut before any is acknowledged."""
+    one, other = opened()
+    for number in range(12):
+        one.send(record(number))
+        one.take_frames(0.0)  # lost
+    one.link_restored(0.2)
+    sent = []
+    for _ in range(3):
+        frames = one.take_frames(0.2)
+        sent.append(len(frames))
+        one.frame_received(ChannelFrame(1, other._id, one._id, 0, frames[-1].number, False, []), 0.2)
+    assert sent == [LOST_FRAMES, 2 * LOST_FRAMES, 12 - 3 * LOST_FRAMES]
+
+
+def test_the_time_of_a_cut_does_not_count_as_the_time_of_an_acknowledgement() -> None:
+    one, other = opened()
+    one.send(record(1))
+    one.take_frames(0.0)  # the link is cut for 15 s
+    one.link_restored(15.0)
+    pass_frames(one.take_frames(15.0), other, 15.0)
+    pass_frames(other.take_frames(15.1), one, 15.1)
+    one.send(record(2))
+    one.take_frames(15.1)
+    assert one.next_deadline() == 15.1 + RESEND_S
+
+
+def test_a_frame_that_nobody_acknowledges_is_sent_again_after_pauses_that_double_up_to_a_bound() -> None:
+    one, other = opened()
+    one.send(record(1))
+    one.take_frames(0.0)
+    times = []
+    for tenth in range(1, 150):
+        now = tenth / 10
+        one.frame_received(ChannelFrame(1, other._id, one._id, 0, 0, False, []), now)
+        times += [now for frame in one.take_frames(now) if frame.number == 1]
+    assert times == [0.5, 1.5, 3.5, 7.5, 11.5]
+
+
+def test_a_channel_that_was_lost_while_frames_were_to_be_sent_again_comes_to_rest_when_it_opens_again() -> (
+    None
+):
+    one, other = opened()
+    one.send(record(1))
+    one.take_frames(0.0)
+    one.link_restored(1.0)
+    one.give_up("a test")
+    pass_frames(one.take_frames(2.0), other, 2.0)
+    pass_frames(other.take_frames(2.0), one, 2.0)
+    assert one.is_open
+    one.take_frames(2.0)
+    assert one.next_deadline() == 2.0 + HEARTBEAT_S
+
+
+def test_a_frame_for_an_end_that_this_node_gave_up_opens_nothing() -> None:
+    one, other = opened()
+    other.send(record(1))
+    frames = other.take_frames(0.0)
+    one.give_up("a test")
+    assert pass_frames(frames, one, 0.0) == []
+    assert not one.is_open
+
+
+def test_a_channel_at_rest_is_due_when_it_beats_and_after_a_last_beat_when_the_other_is_lost() -> None:
+    one, _ = opened()
+    one.take_frames(1.0)
+    assert one.next_deadline() == 1.0 + HEARTBEAT_S
+    one.take_frames(LOST_S - HEARTBEAT_S / 2)
+    assert one.next_deadline() == LOST_S
+
+
+def test_a_node_is_lost_once_more_ends_of_sessions_wait_for_it_than_it_may_have() -> None:
+    one, _ = opened()
+    one.take_frames(0.0)
+    for number in range(MAX_CLOSES):
+        one.send(CloseRecord(number, "it is over"))
+    assert one.tick(0.0) == []
+    one.send(CloseRecord(MAX_CLOSES, "it is over"))
+    assert isinstance(one.tick(0.0)[0], ChannelLost)
+
+
+def test_frames_after_a_gap_are_reported_as_missing_once_and_then_in_the_ordinary_time() -> None:
+    """The other end sends again for each report: one for each frame of a full window would flood the link."""
+    one, other = opened()
+    one.send(record(0))
+    one.take_frames(1.0)  # lost
+    later = []
+    for number in range(1, 10):
+        one.send(record(number))
+        later += one.take_frames(1.0)
+    reports = 0
+    for frame in later:
+        other.frame_received(frame, 1.0)
+        reports += len(other.take_frames(1.0))
+    assert reports == 1
+    assert [each.missing for each in other.take_frames(1.0 + ACKNOWLEDGE_S)] == [True]
 
 
 def test_an_acknowledgement_ends_the_resending() -> None:
@@ -245,6 +376,24 @@ def test_a_node_that_is_heard_and_takes_nothing_up_is_lost_in_the_end() -> None:
         assert one.tick(float(second)) == []
         one.take_frames(float(second))
     assert isinstance(one.tick(STUCK_S)[0], ChannelLost)
+
+
+def test_the_time_in_which_nothing_was_sent_does_not_count_as_time_without_acknowledgements() -> None:
+    one, other = opened()
+    one.frame_received(ChannelFrame(1, other._id, one._id, 0, 0, False, []), 2 * STUCK_S)
+    one.send(record(1))
+    one.take_frames(2 * STUCK_S)
+    assert one.tick(2 * STUCK_S + 1.0) == []
+
+
+def test_what_waited_for_an_end_that_is_gone_is_not_sent_to_the_next_one() -> None:
+    one, other = opened()
+    one.send(record(1))
+    one.give_up("a test")
+    one.check()
+    pass_frames(one.take_frames(0.0), other)
+    pass_frames(other.take_frames(0.0), one)
+    assert [frame.records for frame in one.take_frames(0.0)] == [[]]
 
 
 def test_of_offers_that_wait_only_the_latest_is_sent() -> None:

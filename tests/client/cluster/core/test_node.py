@@ -9,7 +9,15 @@ from msgspec.structs import replace
 
 from carpool.cluster.core.channel import LOST_S
 from carpool.cluster.core.frames import CHANNEL_VERSION, FRAME_BYTES, ChannelFrame, encode_frame
-from carpool.cluster.core.node import GONE_S, NodeCore, NodeEffect, NoNodeError, Report
+from carpool.cluster.core.node import (
+    GONE_S,
+    MAX_OFFER_CHANGES,
+    NodeCore,
+    NodeEffect,
+    NoNodeError,
+    OffersChanged,
+    Report,
+)
 from carpool.cluster.core.offers import NodeOffer, ServerOffer
 from carpool.cluster.core.sessions import WINDOW_BYTES
 from tests.behaviours import behaviour
@@ -350,3 +358,31 @@ def test_a_node_with_another_version_of_the_protocol_is_refused_for_good_until_i
     assert ("install the same carpool on both" in text, is_final) == (True, True)
     core.frame_received("beta", encode_frame(replace(frame, version=CHANNEL_VERSION)), 0.0)
     assert core.open_session("*", "echo").node == "beta"
+
+
+def _offer_of(count: int, epoch: str = "") -> bytes:
+    servers = [ServerOffer(name=f"s{at}", launch="l") for at in range(count)]
+    return msgspec.json.encode(NodeOffer(node="beta", epoch=epoch, release="", servers=servers))
+
+
+@behaviour("cluster:many-servers")
+def test_of_an_offer_with_too_many_servers_the_first_are_used_and_the_log_says_so_once() -> None:
+    core = NodeCore("alpha", "e", lambda: 1, max_servers=100)
+    told = core.offer_received("beta", _offer_of(999), 0.0)
+    assert len(core.servers()) == 100
+    [report] = [each for each in told if isinstance(each, Report)]
+    assert "999 servers" in report.text
+    assert "cluster.max_servers_per_node" in report.text
+    assert core.offer_received("beta", _offer_of(999), 5.0) == []
+
+
+@behaviour("cluster:many-servers")
+def test_a_node_whose_offer_changes_without_end_changes_the_servers_here_a_few_times_a_minute() -> None:
+    core = NodeCore("alpha", "e", lambda: 1)
+    changes = 0
+    for at in range(600):
+        told = core.offer_received("beta", _offer_of(1 + at % 7), at / 10)
+        changes += sum(isinstance(each, OffersChanged) for each in told)
+    assert changes <= 1 + MAX_OFFER_CHANGES
+    core.offer_received("beta", _offer_of(40), 200.0)
+    assert len(core.servers()) == 40, "the last one counts in the end"

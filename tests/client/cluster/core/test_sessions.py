@@ -2,10 +2,21 @@
 
 from itertools import count
 
+import pytest
+
 from carpool.cluster.core.channel import NodeChannel
-from carpool.cluster.core.frames import CHUNK_BYTES, AnswerRecord, BytesRecord, OpenRecord, RequestRecord
+from carpool.cluster.core.frames import (
+    CHUNK_BYTES,
+    AnswerRecord,
+    BytesRecord,
+    CloseRecord,
+    CreditRecord,
+    OpenRecord,
+    RequestRecord,
+)
 from carpool.cluster.core.sessions import (
     CREDITS_PER_WINDOW,
+    MAX_SESSIONS,
     MAX_TEXT_CHARS,
     WINDOW_BYTES,
     AnswerReceived,
@@ -20,6 +31,7 @@ from carpool.cluster.core.sessions import (
     RequestReceived,
     SessionName,
 )
+from tests.behaviours import behaviour
 
 IDS = count(1)
 OTHER = "other"
@@ -125,6 +137,42 @@ def test_a_node_that_sends_more_than_the_window_loses_that_session_only() -> Non
     assert found[-2].session == name(-1)
     assert found[-1] == PassBytes(name(-2), b"fine")
     assert pair.ends[1].served == 1
+
+
+@behaviour("cluster:hostile")
+def test_a_node_gets_so_many_sessions_and_is_told_why_it_gets_no_more() -> None:
+    pair = Pair()
+    asked = pair.ends[0].open("git")
+    others = [OpenRecord(number, "git") for number in range(asked + 1, asked + 1 + MAX_SESSIONS)]
+    assert len(pair.ends[1].received([*others])) == MAX_SESSIONS
+    assert pair.pass_on() == [
+        EndSession(name(asked), f"the node has {MAX_SESSIONS} sessions of this one open")
+    ]
+    pair.ends[1].received([CloseRecord(asked + 1, "")])
+    asked = asked + 1 + MAX_SESSIONS
+    assert pair.ends[1].received([OpenRecord(asked, "git")]) == [OpenAtBroker(name(-asked), "git")]
+
+
+@behaviour("cluster:hostile")
+@pytest.mark.parametrize("size_bytes", [-1, -WINDOW_BYTES, WINDOW_BYTES, 2**53 - 1])
+def test_credit_for_bytes_that_were_not_sent_changes_no_window(size_bytes: int) -> None:
+    pair = Pair()
+    number = pair.ends[0].open("git")
+    pair.pass_on()
+    pair.ends[1].channel.send(CreditRecord(-number, size_bytes))
+    pair.pass_on()
+    assert pair.ends[0].room_bytes(number) == WINDOW_BYTES
+    pair.ends[0].check()
+
+
+@behaviour("cluster:hostile")
+def test_negative_credit_takes_no_room_away() -> None:
+    pair = Pair()
+    number = pair.ends[0].open("git")
+    pair.ends[0].send(number, b"x")
+    pair.ends[1].channel.send(CreditRecord(-number, -5))
+    pair.pass_on()
+    assert pair.ends[0].room_bytes(number) == WINDOW_BYTES - 1
 
 
 def test_a_session_at_a_server_that_cannot_be_is_refused_without_a_trace() -> None:

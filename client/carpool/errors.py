@@ -135,7 +135,9 @@ _BY_KIND: Final[dict[str, tuple[type[CarpoolError], Whose]]] = {
     **dict.fromkeys(("disabled", "denied_by_hook"), (Refused, "user")),
     "hook_failed": (Unavailable, "user"),
     **dict.fromkeys(("answer_denied", "answer_hook_failed"), (Lost, "user")),
-    **dict.fromkeys(("misconfigured", "unset", "stopped", "draining", "not_offered"), (Unavailable, "user")),
+    **dict.fromkeys(
+        ("misconfigured", "unset", "stopped", "draining", "not_offered", "offline"), (Unavailable, "user")
+    ),
     **dict.fromkeys(
         ("starting_failed", "backing_off", "given_up", "breaker_open", "cannot_start"),
         (Unavailable, "server"),
@@ -148,7 +150,7 @@ _BY_KIND: Final[dict[str, tuple[type[CarpoolError], Whose]]] = {
         ("waiting_line_full", "waited_too_long", "too_many_calls", "arguments_too_many"),
         (Unavailable, "caller"),
     ),
-    "unread_answers": (Lost, "caller"),
+    **dict.fromkeys(("agent_away", "unread_answers"), (Lost, "caller")),
 }  # fmt: skip
 _BY_FAMILY: Final[dict[str, tuple[type[CarpoolError], Whose]]] = {
     # What later releases refuse is a matter of rights, unless this table knows better.

@@ -1,11 +1,11 @@
 """The single-instance lock of a runtime directory, and its holder.
 
 Owns the lock file: locked (flock) by the launcher for its whole life, its text
-says `pid=…`, `config=…`, `http=…` and `idle=…` for people and for `carpool down`. The lock is the truth,
-the text only its description: a pid is believed only while the lock is held. A launcher that ends takes its
-text with it, and leaves `awaited=…` if a service manager is to start the next one. One that was killed leaves
-its text: the next starter takes configuration and address from it, unless the machine was booted since
-(`boot=…`).
+says `pid=…`, `config=…`, `file=…`, `http=…` and `idle=…` for people and for `carpool down`. The lock is the
+truth, the text only its description: a pid is believed only while the lock is held. A launcher that ends
+takes its text with it, and leaves `awaited=…` if a service manager is to start the next one. One that was
+killed leaves its text: the next starter takes configuration and address from it, unless the machine was
+booted since (`boot=…`).
 
 Standard library only: the launcher stays small.
 """
@@ -31,9 +31,9 @@ launcher.
 
 class LockHolder:
     """The launcher that runs here: its pid, and the configuration (empty: the default one) and the address
-    of an HTTP door (empty: that of the configuration) it was given. `boot`: when the machine was started.
-    `ends_idle`: it ends when nobody has used carpool for a while. `is_service`: a service manager starts it
-    again after a restart.
+    of an HTTP door (empty: that of the configuration) it was given. `file`: the configuration file in any
+    case. `boot`: when the machine was started. `ends_idle`: it ends when nobody has used carpool for a while.
+    `is_service`: a service manager starts it again after a restart.
     """
 
     def __init__(
@@ -43,11 +43,13 @@ class LockHolder:
         http: str = "",
         boot: str = "",
         *,
+        file: str = "",
         ends_idle: bool = False,
         is_service: bool = False,
     ) -> None:
         self.pid = pid
         self.config = config
+        self.file = file or config
         self.http = http
         self.boot = boot
         self.ends_idle = ends_idle
@@ -69,7 +71,8 @@ def take_lock(
         else:
             try:
                 os.ftruncate(fd, 0)
-                text = f"pid={os.getpid()}\nconfig={config}\nhttp={http}\n"
+                text = f"pid={os.getpid()}\nconfig={config}\nfile={config or paths.config_file(os.environ)}\n"
+                text += f"http={http}\n"
                 text += f"idle={ends_idle:d}\nservice={is_service:d}\nboot={this_boot()}\n"
                 data = text.encode("utf-8", "surrogateescape")
                 if os.pwrite(fd, data, 0) < len(data):
@@ -210,6 +213,7 @@ def _read(fd: int) -> LockHolder:
         values.get("config", ""),
         values.get("http", ""),
         values.get("boot", ""),
+        file=values.get("file", ""),
         ends_idle=values.get("idle") == "1",
         is_service=values.get("service") == "1",
     )

@@ -22,14 +22,16 @@ then the record may have one.
 class OpenRequests:
     """The requests of one session, or of a part of it. Ids are whatever the caller tells them apart by."""
 
-    def __init__(self, answered: "dict[object, None] | None" = None) -> None:
+    def __init__(self, answered: "dict[int, None] | None" = None) -> None:
         """`answered` is what the parts of one session share."""
         self._said: dict[int, tuple[object, bytes]] = {}
         """Ids and lines, by numbers in the order in which they were sent."""
         self._uses: dict[object, list[int]] = {}
         """The numbers of the requests that have one id."""
-        self._answered: dict[object, None] = {} if answered is None else answered
-        """The ids that had an answer, the latest last."""
+        self._answered: dict[int, None] = {} if answered is None else answered
+        """The hashes of the ids that had an answer, the latest last. (Their bytes count nowhere, and an id
+        may be long.)
+        """
         self._last = 0
 
     def __len__(self) -> int:
@@ -47,8 +49,9 @@ class OpenRequests:
 
     def request_answered(self, ident: object, answer: bytes) -> bytes:
         """An answer passes. Returns the request that it answers; None if no answer to that id was awaited."""
-        self._answered.pop(ident, None)
-        self._answered[ident] = None
+        name = hash(ident)
+        self._answered.pop(name, None)
+        self._answered[name] = None
         if len(self._answered) > RECENT:
             del self._answered[next(iter(self._answered))]
         uses = self._uses.get(ident)
@@ -85,4 +88,4 @@ class OpenRequests:
 
     def reused_ids(self) -> "set[int]":
         """Return the numbers of requests whose id had an answer not long ago."""
-        return {number for number, (ident, _) in self._said.items() if ident in self._answered}
+        return {number for number, (ident, _) in self._said.items() if hash(ident) in self._answered}

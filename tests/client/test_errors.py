@@ -54,6 +54,12 @@ def test_what_python_has_an_exception_for_is_that_as_well(
     assert error.args == ("Said.",)
 
 
+@behaviour("client:errors")
+def test_a_call_that_gave_way_is_the_matter_of_the_agent_that_stayed_away() -> None:
+    error = of_kind("agent_away", "Said.", delivered="maybe")
+    assert (type(error), error.whose) == (Lost, "caller")
+
+
 @pytest.mark.parametrize(
     "data", [None, "x", [], {}, {"code": 5, "delivered": "no"}, {"code": "x", "delivered": 1}]
 )

@@ -1,5 +1,7 @@
 """Requests without an answer, by id, where agents use ids again. Source: docs/decisions/0030."""
 
+import sys
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +28,7 @@ def test_an_answer_is_for_the_first_use_and_a_refusal_for_the_one_after_that() -
 def test_it_is_known_which_requests_use_an_id_that_had_an_answer_also_in_another_part_of_the_session() -> (
     None
 ):
-    answered: dict[object, None] = {}
+    answered: dict[int, None] = {}
     one, other = OpenRequests(answered), OpenRequests(answered)
     one.request_sent(1, b"first")
     one.request_answered(1, b"{}")
@@ -36,6 +38,18 @@ def test_it_is_known_which_requests_use_an_id_that_had_an_answer_also_in_another
         one.request_answered(number, b"{}")
     assert other.reused_ids() == set(), "so long ago that the record has let go of it"
     assert fresh in other
+
+
+@behaviour("lines:long-ids")
+def test_what_is_remembered_of_an_answered_request_does_not_grow_with_its_id() -> None:
+    answered: dict[int, None] = {}
+    table = OpenRequests(answered)
+    for number in range(RECENT + 1):
+        ident = b'"%d%b"' % (number, b"i" * 1000)
+        table.request_sent(ident, b"line")
+        assert table.request_answered(ident, b"{}") == b"line"
+    assert len(answered) == RECENT
+    assert sum(map(sys.getsizeof, answered)) < 64 * RECENT
 
 
 STEPS = st.lists(st.tuples(st.sampled_from(["said", "answered", "refused", "ended"]), st.integers(0, 2)))

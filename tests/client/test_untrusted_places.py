@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from carpool import launcher_lock
 from carpool.api.client import Carpool
 from carpool.errors import NotRunning
 from tests.behaviours import behaviour
@@ -59,6 +60,8 @@ def test_no_door_follows_a_variable_into_a_repository(
     root = repository(house)
     house.environ[variable] = spelled.format(root=root)
     for words in DOORS:
+        if (variable, words) == ("CARPOOL_CONFIG", ["down"]):
+            continue  # it reads no configuration
         done = said(house, words, root)
         assert done.returncode == 2, words
         assert f"carpool: {variable} names " in done.stderr, words
@@ -97,8 +100,50 @@ def test_what_is_typed_counts_and_a_place_counts_once_it_is_trusted(house: Priva
     assert listed == [{"place": f"{root}/.x", "exists": True}]
     house.environ["CARPOOL_CONFIG"] = file
     assert said(house, ["trust", "--place", "--revoke", f"{root}/.x"], root).returncode == 0
+    assert said(house, ["down"], root).returncode == 0, "the file is in force still"
     assert said(house, ["status"], root).returncode == 2
     del house.environ["CARPOOL_CONFIG"]
+
+
+@behaviour("places:in-force")
+async def test_a_carpool_that_was_started_with_the_typed_file_is_looked_at_and_ended_with_the_variable(
+    house: PrivateDaemon,
+) -> None:
+    root = repository(house)
+    file = root / ".x" / "c.json"
+    assert said(house, ["up", "--detach", "--config", str(file)], root).returncode == 0
+    other = root / ".x" / "d.json"
+    other.write_text("{}")
+    house.environ["CARPOOL_CONFIG"] = str(other)
+    for words in DOORS[:-1]:
+        assert said(house, words, root).returncode == 2, words
+    (root / "link.json").symlink_to(file)
+    for spelled in (".x/c.json", str(root / "link.json"), "link.json", str(file)):
+        house.environ["CARPOOL_CONFIG"] = spelled
+        assert said(house, ["status"], root).returncode == 0, spelled
+    async with Carpool(environ=house.environ):
+        pass
+    done = said(house, ["connect"], root)
+    assert done.returncode == 0, done.stderr
+    for text in ("is down in", "was not running in"):
+        done = said(house, ["down"], root)
+        assert (done.returncode, text in done.stdout) == (0, True), "it reads no configuration"
+    for words in DOORS[:-1]:
+        assert said(house, words, root).returncode == 2, words
+
+
+@behaviour("places:in-force")
+def test_a_runtime_directory_of_the_repository_does_not_say_what_is_in_force(house: PrivateDaemon) -> None:
+    root = repository(house)
+    file = str(root / ".x" / "c.json")
+    house.environ["CARPOOL_CONFIG"] = file
+    (root / "rt").mkdir(mode=0o700)
+    held = launcher_lock.take_lock(str(root / "rt"), file)
+    assert held is not None
+    house.environ["CARPOOL_RUNTIME_DIR"] = str(root / "rt")
+    for words in DOORS:
+        assert said(house, words, root).returncode == 2, words
+    launcher_lock.release_lock(held)
 
 
 @behaviour("places:project")

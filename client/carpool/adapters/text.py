@@ -104,6 +104,9 @@ def _as_mapping(value: object) -> object:
     """
     if isinstance(value, (*_MAPPING, str, list, tuple, int, float)) or value is None:
         return value
+    raw = getattr(value, "raw", None)
+    if isinstance(raw, dict) and hasattr(value, "is_error"):  # `carpool.api.Result`
+        return raw
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         try:

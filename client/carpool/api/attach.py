@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from carpool import named_places
 from carpool.errors import BadCall, NotRunning
 from carpool.shim.kept_lines import ENDED, MOVED, OURS, SETTLED, WANTED, KeptLines
 from carpool_protocol.bootstrap import paths, trusted_places
@@ -45,7 +46,7 @@ class AttachTarget:
     def make(self) -> None:
         """Make the runtime directory, or accept an existing one. Raises `NotRunning`."""
         try:
-            trusted_places.refuse_untrusted(self.environ, self._named)
+            named_places.refuse_untrusted(self.environ, self._named)
             paths.ensure_private(self.directory)
         except (trusted_places.UntrustedPlaceError, paths.NotPrivateError) as error:
             raise NotRunning(
@@ -59,7 +60,14 @@ class AttachTarget:
 
 
 def attach_line(
-    *, profile: str, workspace: str, cwd: str, agent: str, control: bool, tool_name_length: int = 0
+    *,
+    profile: str,
+    workspace: str,
+    cwd: str,
+    agent: str,
+    control: bool,
+    tool_name_length: int = 0,
+    config: str = "",
 ) -> bytes:
     """Return the attach line. Raises `BadCall` for what it cannot carry."""
     said = {
@@ -75,6 +83,7 @@ def attach_line(
         "tells": not control,
         "workspace": workspace,
         "tool_name_length": tool_name_length,
+        "config": config if _is_text(config) and not control else "",
     }
     for name, value in said.items():
         if isinstance(value, str) and not _is_text(value):
@@ -128,6 +137,8 @@ class BrokerAttachment:
         self._kept = kept_lines
         self._variables = variables
         self._half: list[bytes] = []
+        self.half_bytes = 0
+        """The size of the line that has begun to come."""
         self._own_bytes = 0
         """The number of bytes that are not the agent's."""
         self._greeted = False
@@ -153,6 +164,7 @@ class BrokerAttachment:
         if whole and self._half:
             whole[0] = b"".join([*self._half, whole[0]])
             self._half.clear()
+        self.half_bytes = len(rest) + (0 if whole else self.half_bytes)
         if rest:
             self._half.append(rest)
         if not self._greeted and whole:

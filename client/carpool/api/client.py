@@ -17,6 +17,7 @@ from carpool.api.callbacks import Ask, Callbacks, Tell, as_uris
 from carpool.api.results import Json, Outcome, Result, Server, Tool, Workspace, read, tool_of
 from carpool.api.session import AgentSession
 from carpool.errors import BadCall, Lost, Unavailable, UnknownName
+from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.release import RELEASE
 from carpool_protocol.faults.fault_answers import as_sentence
 
@@ -83,6 +84,7 @@ class Carpool:
             "cwd": directory_of(cwd),
             "agent": name,
             "tool_name_length": tool_name_length,
+            "config": _real(paths.expected_config_file(self._place.environ)),
         }
         self._open: AgentSession | None = None
         self.instructions = ""
@@ -226,7 +228,11 @@ class Carpool:
         return await self._tool(server, tool)
 
     async def resolve(self, name: str) -> tuple[str, str]:
-        """Return (server, tool) for any spelling of docs/names.md. Raises `UnknownName` with `candidates`."""
+        """Return (server, tool) for any spelling of docs/names.md. Raises `UnknownName` with `candidates`,
+        and `TypeError` for a name that is no text: a pair is resolved already.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"the name must be a str, not {type(name).__name__}: a pair needs no resolving")
         found = await self._ask("carpool/resolve", {"name": name})
         if "tool" in found:
             return found["server"], found["tool"]
@@ -392,3 +398,7 @@ def _object(raw: bytes) -> Json:
             whose="server",
         )
     return found
+
+
+def _real(path: str) -> str:
+    return os.path.realpath(path) if path else ""

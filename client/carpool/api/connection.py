@@ -29,7 +29,8 @@ free memory.
 
 class BrokerConnection:
     """One session's connection. `take` gets each line; `on_end` gets the reason of the end. `keeps`: it
-    returns after the death of a broker, as `hello` says.
+    returns after the death of a broker, as `hello` says. `on_read` gets the size of the unfinished line after
+    each read.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class BrokerConnection:
         keeps: bool,
         take: Callable[[bytes], None],
         on_end: Callable[[CarpoolError], None],
+        on_read: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.ended: CarpoolError | None = None
         self.session = ""
@@ -51,6 +53,7 @@ class BrokerConnection:
         self._keeps = keeps
         self._on_line = take
         self._on_end = on_end
+        self._on_read = on_read
         self._kept = KeptLines()
         self._socket: socket.socket | None = None
         self._attachment = BrokerAttachment(self._kept, hello, place.variables)
@@ -163,6 +166,7 @@ class BrokerConnection:
                 return
             for line in attachment.feed(data):
                 self._on_line(line)
+            self._on_read(attachment.half_bytes)
             if attachment.attached is not None:
                 self.session = attachment.attached.session
             if attachment.out:  # the broker asked for variables

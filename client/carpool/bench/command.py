@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+import msgspec
 
 from carpool.bench import report
 from carpool.bench.agents import BenchAgents
@@ -21,7 +22,8 @@ from carpool.bench.arms import Arm, DirectArm, PrivateCarpoolArm, RunningCarpool
 from carpool.bench.attach import BenchError
 from carpool.bench.scenarios import SCENARIOS, Scenario, WindowSample, measure, run_rounds
 from carpool.bench.work import ToolWorkload, error_kind
-from carpool.control.control_client import NOT_RUNNING
+from carpool.check.file_faults import faults_behind
+from carpool.control.control_client import NOT_RUNNING, AnsweredError, text_for_people
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.runtime.descriptor_limit import raise_descriptor_limit
 
@@ -71,7 +73,10 @@ def load_tool(
         arm.detach()
     if "error" in reply:
         # Our own refusals and the server's: both are about the request, and every call would get them.
-        raise BenchError(f"{error_kind(reply)}: {reply['error'].get('message', '')}")
+        said = str(reply["error"].get("message", ""))
+        error = AnsweredError(msgspec.Raw(msgspec.json.encode(reply["error"])), said)
+        text = text_for_people(error, tool) or f"{error_kind(reply)}: {said}"
+        raise BenchError("\n".join(filter(None, (text, faults_behind(error)))))
     return measure(
         arm,
         scenario,

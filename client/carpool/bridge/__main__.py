@@ -4,6 +4,7 @@ What to reach is in the environment (`carpool_protocol.carrier.remote`). Exit co
 server is gone, its stderr says why; 2 started by hand.
 """
 
+import gc
 import os
 import sys
 from importlib.util import find_spec
@@ -24,8 +25,11 @@ def main() -> int:
     if find_spec("mcp") is None or find_spec("httpx2") is None:
         refuse(RequestTrouble(NO_EXTRA), remote.server)
         return 0
+    gc.disable()  # what is imported stays: collections in between find nothing, and take their time
     from carpool.bridge.process import run
 
+    gc.freeze()
+    gc.enable()
     return run(remote)
 
 

@@ -35,17 +35,18 @@ from carpool.bridge.error_mapping import (
     trouble_of_status,
 )
 from carpool.bridge.error_texts import RequestTrouble
+from carpool.bridge.event_bounds import MAX_BODY_BYTES, MAX_BODY_PARTS, with_bounds
 from carpool.bridge.notifications import GetStreams, StreamPace, keep_alive
 from carpool.bridge.oauth_token import BearerAuth, LoginError
 from carpool.bridge_mark import headers_of
 from carpool_protocol.carrier.remote import Remote, host_of
 from carpool_protocol.ids import RawJson
+from carpool_protocol.wire.json_scan import has_too_many_parts
 
 RECONNECT_S: Final = 10.0
 """So long a server that was there is tried again."""
 ACCEPT_S: Final = 15.0
 """So long a server may take to accept what needs no answer."""
-MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 CONNECT_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 2.0
@@ -211,7 +212,7 @@ class BridgeHttpClient(httpx2.AsyncClient):
                 break
             await response.aclose()
             response = await self._send_once(further)
-        return response
+        return with_bounds(response) if _kind_of(response) == _EVENTS else response
 
     async def _send_once(self, request: httpx2.Request) -> httpx2.Response:
         pause_s = _FIRST_PAUSE_S
@@ -237,8 +238,8 @@ class BridgeHttpClient(httpx2.AsyncClient):
         """A POST's response as the SDK may have it; one that is not a stream is read, so that it breaks here
         and not there. Raises `_RefusedError`.
         """
-        status, kind = response.status_code, response.headers.get("content-type", "").partition(";")[0]
-        if status < 300 and kind.strip().lower() == _EVENTS:
+        status, kind = response.status_code, _kind_of(response)
+        if status < 300 and kind == _EVENTS:
             if asked is not None and asked[1] == error_texts.LISTEN:
                 self._listening.stream_opened(response)
             else:
@@ -248,7 +249,7 @@ class BridgeHttpClient(httpx2.AsyncClient):
             body = await bounded(response, MAX_BODY_BYTES)
         finally:
             await response.aclose()
-        if body is None:
+        if body is None or has_too_many_parts(body, MAX_BODY_PARTS):
             raise _RefusedError(RequestTrouble("", "answer_too_large"))
         if response.next_request is not None:
             raise _RefusedError(redirect_trouble(response, self._host))
@@ -257,7 +258,7 @@ class BridgeHttpClient(httpx2.AsyncClient):
             raise _RefusedError(error_texts.session_ended(self._host))
         if asked is not None and status >= 300 and not is_rpc_error(body):
             raise _RefusedError(self._of_status(response))
-        if asked is not None and status == 200 and kind.strip().lower() == _JSON:
+        if asked is not None and status == 200 and kind == _JSON:
             found = answer_in(body, asked[0])
             if found is None:
                 raise _RefusedError(error_texts.not_an_answer(self._host, asked[1]))
@@ -291,6 +292,12 @@ class _RefusedError(Exception):
     def __init__(self, trouble: RequestTrouble) -> None:
         super().__init__(trouble.text)
         self.trouble = trouble
+
+
+def _kind_of(response: httpx2.Response) -> str:
+    """Its media type."""
+    kind: str = response.headers.get("content-type", "")
+    return kind.partition(";")[0].strip().lower()
 
 
 async def bounded(response: httpx2.Response, limit: int) -> bytes | None:

@@ -12,6 +12,7 @@ their words (`_OF_THE_SDK`) and become carpool's faults.
 Pure: uses the SDK's models and tables. Knows nothing of: HTTP clients, streams, time.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -45,7 +46,7 @@ from carpool.bridge.error_texts import (
 )
 from carpool_protocol.faults.fault_answers import ERROR_META_KEY
 from carpool_protocol.ids import RawJson
-from carpool_protocol.wire.result_repair import OF_SERVER
+from carpool_protocol.wire.result_repair import OF_SERVER, claims_fate
 
 TOOLS_LIST: Final = "tools/list"
 TOOLS_CALL: Final = "tools/call"
@@ -173,7 +174,7 @@ def _without_carpool_mark(message: JSONRPCResponse | JSONRPCError) -> None:
             meta[OF_SERVER] = meta.pop(ERROR_META_KEY)
         return
     data = message.error.data
-    if isinstance(data, dict) and {"code", "delivered"} <= data.keys():
+    if isinstance(data, dict) and claims_fate(json.dumps(data).encode()):
         message.error.data = {OF_SERVER: data}
 
 

@@ -1,8 +1,8 @@
 """Finds the faults of the HTTP door's address for `carpool check`.
 
-An invalid address, and a public one without tokens, are problems of the configuration. A port in use is a
-fact of the moment, which carpool checks again by itself: it is a warning, and the verdict mentions it. Knows
-nothing of: the daemon; how a door listens.
+An invalid address, and a public one with `"tokens": false`, are problems of the configuration. A port in use
+is a fact of the moment, which carpool checks again by itself: it is a warning, and the verdict mentions it.
+Knows nothing of: the daemon; how a door listens.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def http_address_faults(
             host, port = address.split_address(listen)
         except ValueError as error:
             return HttpAddressFaults(ConfigProblem("CARPOOL_HTTP", 0, "", str(error)))
-    if why := why_without_tokens(host, has_tokens=bool(config.http.tokens)):
+    if why := why_without_tokens(host, needs_token=config.http.needs_token):
         if listen:
             return HttpAddressFaults(ConfigProblem("CARPOOL_HTTP", 0, "", why))
         line = config.lines.get(("http", "host"), config.lines["http",])

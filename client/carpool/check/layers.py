@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from carpool.check.body_size import body_size_warnings
 from carpool.check.hooks import hook_warnings
 from carpool.check.modules import module_warnings, wrong_names
 from carpool.check.names import unused_prefixes
@@ -33,7 +34,7 @@ from carpool_protocol.config.reading.project import (
     unread_warnings,
     workspace_name_at,
 )
-from carpool_protocol.config.reading.trust import read_trust, store_problem, trust_of
+from carpool_protocol.config.reading.trust import read_trust, store_problem, trust_of, waits_for_trust
 from carpool_protocol.config.reading.workspaces import roots_of
 from carpool_protocol.config.schema.environment import scrub
 from carpool_protocol.config.schema.expand import PLACE_NAMES, MissingValue, expand
@@ -158,7 +159,8 @@ def read_layers(
         found.warnings += (each.text for each in absent.values())
         found.warnings += url_warnings(found.config, expanded)
         found.warnings += trace_warnings(found.config)
-        found.warnings += hook_warnings(found.config, {**scrub(environ), **layer.env})
+        found.warnings += body_size_warnings(found.config)
+        found.warnings += hook_warnings(found.config, {**scrub(environ), "PATH": searched, **layer.env})
         found.warnings += module_warnings(found.config, expanded, home, workspace.root)
     return found
 
@@ -206,11 +208,7 @@ def _add_project(
     if (problem := cap_problem(merged, workspace.file)) is not None:
         found.problems.append(problem)
     if servers and trust != "trusted":
-        why = "has changed since it was trusted" if trust == "changed" else "is not trusted"
-        wait = "waits" if len(servers) == 1 else "wait"
-        found.waiting = (
-            f"{workspace.file} {why}: {', '.join(servers)} {wait} for `carpool trust {workspace.root}`"
-        )
+        found.waiting = waits_for_trust(workspace.file, workspace.root, trust, servers)
         return {}
     found.config = merged
     found.add_env_file(config, home, layer.env)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from carpool.check.secret_names import is_secret_name
+from carpool_protocol.carrier.secret_texts import is_secret_name
 from carpool_protocol.config.schema.model import Config, ServerConfig
 
 

@@ -48,7 +48,7 @@ def command_warnings(
     """Return a warning for each enabled server that cannot start here."""
     found: dict[ServerName, MissingProgram] = {}
     for server in config.servers.values():
-        if server.disabled:
+        if server.disabled or server.is_offline:
             continue
         if server.command is not None:
             base = workspace if server.project else home

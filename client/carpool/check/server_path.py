@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from carpool_protocol.bootstrap.trusted_places import is_own_place
-from carpool_protocol.runtime.search_path import merged_path, missing_program
+from carpool_protocol.runtime.search_path import missing_program, server_directories
 
 
 def path_from_here(environ: Mapping[str, str], *, login_shell: bool) -> list[str]:
@@ -19,10 +19,29 @@ def path_from_here(environ: Mapping[str, str], *, login_shell: bool) -> list[str
     from carpool_protocol.config.schema.environment import scrub
     from carpool_protocol.runtime.login_path import login_path
 
-    return merged_path(
-        login_path(environ) if login_shell else None,
-        scrub(environ).get("PATH", os.defpath),
-        lambda each: is_own_place(environ, each),
+    own = scrub(environ).get("PATH", os.defpath)
+    return server_directories(login_path(environ) if login_shell else None, environ, own)
+
+
+def path_of_servers(status: Mapping[str, Any] | None, *, login_shell: bool) -> list[str]:
+    """Return the PATH directories of servers in the carpool with this status. Without one, and while its
+    login shell is being asked: those in a carpool that is started here.
+    """
+    path = (status or {}).get("path")
+    if not path or path["login_shell"] == "asking":
+        return path_from_here(os.environ, login_shell=login_shell)
+    return list(path["directories"])
+
+
+def is_found(program: str, environ: Mapping[str, str], *, login_shell: bool) -> bool:
+    """Return True if servers of a carpool that is started here find this program. The login shell is asked
+    only if need be, and never without `login_shell`.
+    """
+    import shutil  # late: `status` needs none of it
+
+    return any(
+        shutil.which(program, path=os.pathsep.join(path_from_here(environ, login_shell=asks))) is not None
+        for asks in ((False, True) if login_shell else (False,))
     )
 
 
@@ -69,9 +88,10 @@ def comparison(program: str, directories: Sequence[str], environ: Mapping[str, s
     if not is_own_place(environ, here):
         place = os.path.dirname(here)
         return (
-            f"{program} is in the PATH of this terminal ({here}), but inside a project, and servers do not "
-            'get directories of projects: write the absolute path as "command", or run '
-            f"`carpool trust --place {place}` and `carpool restart --all`"
+            f"{program} is in the PATH of this terminal ({here}), but inside a project, and servers get "
+            "directories of projects only from the PATH of your login shell: have your login shell set it, "
+            f'or write the absolute path as "command", or run `carpool trust --place {place}` and '
+            "`carpool restart --all`"
         )
     return (
         f"{program} is in the PATH of this terminal ({here}) and not in that of servers: "

@@ -9,8 +9,8 @@ Knows nothing of: terminals, what a server answers.
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from carpool.check.secret_names import is_secret_name
 from carpool.http.core.access import is_loopback
+from carpool_protocol.carrier.secret_texts import is_secret_name
 from carpool_protocol.config.schema.model import Config, ServerConfig
 from carpool_protocol.config.text.problems import ConfigProblem, render_path
 

@@ -19,10 +19,15 @@ from carpool.cli.main import (
     json_option,
     open_session,
     profile_option,
-    text_for_people,
+    with_file_faults,
     workspace_option,
 )
-from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
+from carpool.control.control_client import (
+    AnsweredError,
+    ControlClient,
+    ControlClientError,
+    text_for_people,
+)
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, fail, print_json
 
@@ -89,7 +94,7 @@ def call(
             if as_json:
                 click.echo(f'{{"error": {display.ascii_json(bytes(error.error))}}}')
                 raise click.exceptions.Exit(EXIT_FAILED) from None
-            fail(text_for_people(error, name) or f"{name}: {error}")
+            fail(_refusal(error, name, workspace) or f"{name}: {error}")
         except ControlClientError as error:
             fail_at(error)
     if show_result(result, as_json=as_json, flat=flat):
@@ -103,6 +108,11 @@ def _called(client: ControlClient, params: dict[str, Any], timeout_s: float) -> 
     except ControlClientError as error:
         text = f"{error}. The call may have been executed. Look at what it has changed before you repeat it."
         raise ControlClientError(text) from None
+
+
+def _refusal(error: AnsweredError, name: str, workspace: str) -> str:
+    """Return the refusal for people. An unknown tool may be one of a file that cannot be read."""
+    return with_file_faults(text_for_people(error, name), error, workspace)
 
 
 def _check_arguments(name: str, arguments: msgspec.Raw, where: tuple[str, str], as_json: bool) -> None:
@@ -147,7 +157,12 @@ def _listed(name: str, profile: str, workspace: str) -> dict[str, Any]:
             if error.slug() != "unknown_tool":
                 fail(str(error))
             why = "--dry-run starts no server and knows only lists that were read before"
-            fail(f"{text_for_people(error, name)}; {why}")
+            said = f"{text_for_people(error, name)}; {why}"
+            fail(with_file_faults(said, error, workspace))
+    if not answer["tools"]:
+        from carpool.check.file_faults import file_faults_here  # late: what is found reads no configuration
+
+        fail("\n".join(filter(None, (f"there is no tool {name[:80]!r} here", file_faults_here(workspace)))))
     tool: dict[str, Any] = answer["tools"][0]
     return tool
 

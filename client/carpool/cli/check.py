@@ -17,13 +17,14 @@ from carpool.check import names as check_names
 from carpool.check.http_address import http_address_faults, why_not_bound
 from carpool.check.layers import CheckedLayers, read_layers, working_directory
 from carpool.check.profiles import profile_lines
-from carpool.check.server_path import path_from_here
+from carpool.check.server_path import path_of_servers
 from carpool.cli.arguments import read_arguments
 from carpool.cli.main import broker_request_or_fail, environment, json_option, open_session, reach_broker
-from carpool.cli.start_report import STARTING, ServerStart, print_starts, start_every_server
+from carpool.cli.start_report import STARTING, ServerStart, print_starts, start_line, start_servers
 from carpool.control.control_client import ControlClientError
 from carpool.control.place import runtime_place
 from carpool.launcher.http_door import read_door_url
+from carpool.readings.config_here import not_in_force
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, print_json
 from carpool_protocol.bootstrap import paths
@@ -140,12 +141,14 @@ def _show(file: str | None, *, starts: bool, everything: bool, as_json: bool) ->
 
 def _gather(named: str | None, *, starts: bool) -> _CheckFacts:
     found = read_checked(named)
+    if not named and (text := not_in_force(found.where.path, runtime_place().directory)):
+        found.warnings.append(text)
     switched = {} if named else _switched(found)
     started: list[ServerStart] = []
     if starts and not found.problems:
         click.echo(STARTING, err=True)
         with open_session(control=True) as door:
-            started = start_every_server(door, found)
+            started = start_servers(door, found, lambda start, _row: click.echo(start_line(start), err=True))
     here = None if named or found.problems else found.config
     profiles = [] if here is None else _profile_report(here)
     cut = [] if here is None else check_names.shortened(_known_tools(), here)
@@ -256,13 +259,10 @@ def _profile_report(config: Config) -> list[dict[str, Any]]:
 
 def _search_path(config: Config) -> Sequence[str]:
     """Return the PATH of servers in the carpool that runs here, else in one that would be started here."""
-    path = None
+    status = None
     with contextlib.suppress(ControlClientError), reach_broker(runtime_place(), control=True) as door:
-        path = broker_request_or_fail(door, "carpool/status", {}).get("path")
-    if path is not None and path["login_shell"] != "asking":
-        directories: list[str] = path["directories"]
-        return directories
-    return path_from_here(os.environ, login_shell=config.login_shell)
+        status = broker_request_or_fail(door, "carpool/status", {})
+    return path_of_servers(status, login_shell=config.login_shell)
 
 
 def _known_tools() -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NoReturn
 
 import msgspec
 
+from carpool import named_places
 from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
 from carpool_protocol.bootstrap import paths, trusted_places
 
@@ -47,7 +48,7 @@ def known_names(kind: Kind, *, profile: str = "", workspace: str = "") -> list[N
     """
     try:
         with _time_limit(LIMIT_S):
-            trusted_places.refuse_untrusted(os.environ)
+            named_places.refuse_untrusted(os.environ)
             directory, _ = paths.find_runtime_dir(os.environ, os.getuid())
             return _harmless(_read(kind, directory, profile, workspace))
     except (

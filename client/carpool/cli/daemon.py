@@ -59,11 +59,7 @@ _POLL_S = 0.02
 def down(timeout_s: float, as_json: bool) -> None:
     """End carpool and every server it runs. Returns when nothing is left."""
     place = runtime_place()
-    was_running = end_daemon(place, timeout_s)
-    launcher_lock.forget_killed_holder(place.directory)
-    for path in paths.held_until_down(place.directory):
-        with contextlib.suppress(OSError):
-            os.unlink(path)  # of a launcher that was killed
+    was_running = bring_down(place, timeout_s)
     if as_json:
         print_json({"was_running": was_running, "directory": str(place.directory)})
     else:
@@ -223,6 +219,16 @@ def _refuse_broken(config: str) -> None:
         fail(f"nothing is restarted while the configuration is broken:\n{said}", EXIT_USAGE)
 
 
+def bring_down(place: RuntimePlace, timeout_s: float = DOWN_S) -> bool:
+    """End the daemon of this place with all that is held for it until then. Returns as `end_daemon`."""
+    was_running = end_daemon(place, timeout_s)
+    launcher_lock.forget_killed_holder(place.directory)
+    for path in paths.held_until_down(place.directory):
+        with contextlib.suppress(OSError):
+            os.unlink(path)  # of a launcher that was killed
+    return was_running
+
+
 def end_daemon(place: RuntimePlace, timeout_s: float) -> bool:
     """End the daemon of this place, and every running restart of it. Returns True if there was a daemon or
     a restart; the verb fails if they do not end.
@@ -345,8 +351,18 @@ def _operate(verb: str, servers: list[str] | None, as_json: bool) -> None:
     with open_session(control=True) as door:
         answer = request_operation(door, {"verb": verb, "servers": servers})
         results: list[dict[str, Any]] = answer.get("results") or []
-        path = missing_here(door, results)
-    _print_results(results, as_json, path)
+        more = missing_here(door, results)
+    more += _faults_of_files(results) if verb == "start" else []
+    _print_results(results, as_json, more)
+
+
+def _faults_of_files(results: list[dict[str, Any]]) -> list[str]:
+    """Return lines about files whose servers were not started: none was, or one was not found."""
+    if results and all(each["ok"] for each in results):
+        return []
+    from carpool.check.file_faults import file_faults_here  # late: servers that start need no file
+
+    return file_faults_here().splitlines()
 
 
 def request_operation(client: ControlClient, params: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ nothing. Knows nothing of: which fact is a problem (`diagnose`).
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -16,7 +16,7 @@ from carpool import launcher_lock
 from carpool.check import names as check_names
 from carpool.check.layers import CheckedLayers
 from carpool.check.open_files import OpenFile, is_readable_by_all, open_files
-from carpool.check.server_path import path_from_here
+from carpool.check.server_path import path_of_servers
 from carpool.cli.check import read_checked
 from carpool.cluster.node_facts import read_facts
 from carpool.cluster.settings import cluster_files
@@ -25,6 +25,7 @@ from carpool.doctor.cluster_problems import MissingFile
 from carpool.doctor.diagnose import Facts, NotPrivate, WrittenDirectory, failing_calls
 from carpool.logs.log_tail import LogTail
 from carpool.logs.records import LogFilter, LogReader
+from carpool.readings.config_here import is_named, way_to_take, with_config_here
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.bootstrap.release import RELEASE
 from carpool_protocol.config.reading.load import home_of
@@ -62,7 +63,9 @@ def gather_facts() -> Facts:
         open_ones = (unusable,) if places[0].writable else ()
         return Facts(installed=RELEASE, not_private=open_ones, places=places)
     broker = _ask_broker(directory)
-    found = read_checked(None, _search_path(broker.status))
+    if (status := broker.status) is not None:
+        status = with_config_here(status, os.environ, directory)
+    found = read_checked(None, lambda config: path_of_servers(status, login_shell=config.login_shell))
     said = {*(each.text for each in found.absent.values()), *found.misconfigured.values(), *found.shadowed}
     cut = check_names.shortened(broker.tools, found.config) if found.config is not None else []
     return Facts(
@@ -79,7 +82,9 @@ def gather_facts() -> Facts:
         names_cut=tuple(check_names.name_lines(cut)),
         not_private=tuple(_open_state(state)),
         places=places,
-        status=broker.status,
+        status=status,
+        config_named=is_named(os.environ, directory),
+        config_way=way_to_take(os.environ, directory),
         last_warnings=_last_warnings(paths.log_dir(os.environ, directory), broker.status),
         held=launcher_lock.holder(directory) is not None,
         socket=_kind_at(paths.agents_socket(directory)),
@@ -131,19 +136,6 @@ def _ask_broker(directory: str) -> _BrokerFacts:
     except (ControlClientError, AnsweredError, msgspec.MsgspecError, UnicodeDecodeError):
         pass
     return _BrokerFacts(status, tools.get("tools") or [])
-
-
-def _search_path(status: dict[str, Any] | None) -> Callable[[Config], Sequence[str]]:
-    """Return the way to the PATH of servers: as the broker says, else as in one that is started here."""
-    path = (status or {}).get("path") or {"login_shell": "asking"}
-
-    def directories(config: Config) -> Sequence[str]:
-        if path["login_shell"] == "asking":
-            return path_from_here(os.environ, login_shell=config.login_shell)
-        found: Sequence[str] = path["directories"]
-        return found
-
-    return directories
 
 
 def _last_warnings(logs: str, status: dict[str, Any] | None) -> dict[str, str]:

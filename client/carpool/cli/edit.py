@@ -9,7 +9,7 @@ without a daemon; a running one reads the file at once. Knows nothing of: how a 
 import contextlib
 import fcntl
 import os
-import shutil
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,13 +19,15 @@ import click
 
 from carpool.check.layers import working_directory
 from carpool.check.programs import absent_text, is_plain
-from carpool.check.secret_names import is_secret_name
+from carpool.check.server_path import is_found
 from carpool.cli.main import broker_request_or_fail, environment, fail_at, json_option, reach_broker
 from carpool.control.control_client import ControlClientError
 from carpool.control.place import runtime_place
+from carpool.readings.config_here import not_in_force
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap.extras import Extra, install_command, is_installed
+from carpool_protocol.carrier.secret_texts import is_secret_name
 from carpool_protocol.config.edit.edit import (
     CannotEditError,
     append_element,
@@ -34,7 +36,7 @@ from carpool_protocol.config.edit.edit import (
     value_at,
 )
 from carpool_protocol.config.foreign.formats import OPENCODE, shape_of
-from carpool_protocol.config.reading.load import find_config_file, load_config
+from carpool_protocol.config.reading.load import find_config_file, home_of, load_config
 from carpool_protocol.config.reading.parse import SERVERS, read_config
 from carpool_protocol.config.schema.capability import capability
 from carpool_protocol.config.schema.model import Config
@@ -51,6 +53,8 @@ _WRITABLE = 0o222
 
 The check is needed because a file can be replaced wherever its directory is writable.
 """
+_HTTP_HEADER = re.compile(r"(?P<name>[A-Za-z0-9-]+):\s*(?P<value>[^=].*|)", re.DOTALL)
+"""Matches a header as it stands in HTTP, `Authorization: Bearer …`."""
 
 config_option = click.option("--config", "file", help="This file, not your own carpool.json.")
 
@@ -82,7 +86,11 @@ class _WithDashes(click.Command):
     "--transport", type=click.Choice(["http", "sse", "url"]), help="With --url; without it, it is found out."
 )
 @click.option(
-    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="With --url. May be said again."
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="With --url; 'NAME: VALUE' is the same. May be said again.",
 )
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="May be said again.")
 @click.option("--cwd", help="The directory it runs in; with --python by default this one.")
@@ -103,8 +111,8 @@ def add(
 ) -> None:
     """Add a server: `carpool add NAME -- COMMAND ARGS…`, or with --url or --python in place of a command.
 
-    It is written into your own configuration, and agents that are there see it at once. Better than a secret
-    here is a variable: --env 'TOKEN=${TOKEN}' takes each agent's own, and so does
+    It is written into your own configuration, and agents that are there see it at once. A secret goes to the
+    `env_file`, which you alone can read. --env 'TOKEN=${TOKEN}' takes each agent's own, and so does
     --header 'Authorization=Bearer ${TOKEN}'.
     """
     if (why := check_server_name(name)) is not None:
@@ -130,9 +138,32 @@ def add(
     if (there := _where(config, ServerName(name))) is not None:
         fail(f"there is a server {name} already in {there[0]}; `carpool remove {name}` takes it out")
 
-    edit_file(config.file, lambda text: with_server(text, name, server, config.file))
+    from carpool.cli.added_secrets import take_secrets  # late: other verbs move no secrets
+
+    found = take_secrets(server, name, config, home_of(environment()))
+
+    kept: list[str] = []
+
+    def edited(text: str) -> str:
+        if not found.variables or not isinstance(parse(text, "").value, dict):
+            return with_server(text, name, server, config.file)
+        after = with_server(text, name, found.server, config.file)
+        if found.file.said:
+            after = set_member(after, ("env_file",), found.file.said)
+        _sound(after, config.file)
+        found.write()
+        kept[:] = found.variables
+        return after
+
+    edit_file(config.file, edited)
     _tell_change(name, config.file, "added to", as_json)
-    doubts = _start_warnings(name, command[0] if command else "", env, url, module)
+    if kept:
+        these = ", ".join(kept)
+        click.echo(display.printable(f"its secrets are kept in {found.file.path} as {these}"), err=True)
+        env = found.server.get("env") or {}
+    doubts = _start_warnings(
+        name, command[0] if command else "", env, url, module, login_shell=config.login_shell
+    )
     for text in (*doubts, *_profile_warning(name, config)):
         click.echo(f"carpool: {display.printable(text)}", err=True)
 
@@ -177,10 +208,17 @@ def _names(text: str, file: str) -> set[str]:
 
 
 def _start_warnings(
-    name: str, program: str, env: Mapping[str, str], url: str | None, module: str | None
+    name: str,
+    program: str,
+    env: Mapping[str, str],
+    url: str | None,
+    module: str | None,
+    *,
+    login_shell: bool,
 ) -> Iterator[str]:
     """Yield sentences about an added server that cannot start yet, or that shows a secret."""
-    if is_plain(program) and "PATH" not in env and shutil.which(program) is None:
+    finds = is_plain(program) and "PATH" not in env
+    if finds and not is_found(program, os.environ, login_shell=login_shell):
         yield absent_text(program, name)
     extra: Extra = "remote" if url is not None else "python"
     if (url is not None or module is not None) and not is_installed(extra):
@@ -221,18 +259,24 @@ def _pairs(option: str, said: tuple[str, ...]) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in said:
         name, equals, value = each.partition("=")
+        as_in_http = _HTTP_HEADER.match(each) if option == "--header" else None
+        if as_in_http is not None:  # as `curl` and the programs of agents take it
+            name, equals, value = as_in_http["name"], ":", as_in_http["value"]
         if not equals:  # not repeated: it may be a value that lost its name
-            raise click.UsageError(f"{option} is NAME=VALUE")
+            more = " or 'NAME: VALUE'" if option == "--header" else ""
+            raise click.UsageError(f"{option} is NAME=VALUE{more}")
         found[name] = value
     return found
 
 
 def config_in_force(named: str | None) -> Config:
-    """Return the configuration to edit, which must be sound.
+    """Return the configuration to edit, which must be sound. Warns if the carpool that runs has another one.
 
     The effect of an edit on a broken one is unknown.
     """
     where = find_config_file(environment(), named)
+    if named is None and (text := not_in_force(where.path, runtime_place().directory)):
+        click.echo(f"carpool: {display.printable(text)}", err=True)
     if not os.path.lexists(where.path):  # it is made
         return _sound(_EMPTY, where.path)
     loaded = load_config(where)
@@ -258,13 +302,16 @@ def _sound(text: str, file: str, *, project: bool = False) -> Config:
     return loaded.config
 
 
-def edit_file(file: str, edit: Callable[[str], str], *, project: bool = False) -> bool:
+def edit_file(
+    file: str, edit: Callable[[str], str], *, project: bool = False, keeps_broken: bool = False
+) -> bool:
     """Edit a file in place, following a link. False if nothing is to be changed.
 
-    `project`: the file is a project's. Ends the verb if the file cannot be edited.
+    `project`: the file is a project's. `keeps_broken`: a file that was broken may stay so. Ends the verb if
+    the file cannot be edited.
     """
     with _alone_in(os.path.dirname(os.path.realpath(file))):
-        return _changed(file, edit, project=project)
+        return _changed(file, edit, project=project, keeps_broken=keeps_broken)
 
 
 @contextlib.contextmanager
@@ -278,14 +325,15 @@ def _alone_in(directory: str) -> Iterator[None]:
         yield
 
 
-def _changed(file: str, edit: Callable[[str], str], *, project: bool) -> bool:
+def _changed(file: str, edit: Callable[[str], str], *, project: bool, keeps_broken: bool) -> bool:
     try:
         path = Path(os.path.realpath(file))
         text = path.read_bytes().decode() if path.exists() else _EMPTY  # with the ends of lines that it has
         after = edit(text)
         if after == text:
             return False
-        _sound(after, file, project=project)
+        if not keeps_broken or read_config(text, file, project=project).config is not None:
+            _sound(after, file, project=project)
         if path.exists() and not (path.stat().st_mode & _WRITABLE and os.access(path, os.W_OK)):
             raise CannotEditError("it is read-only")  # noqa: TRY301 - said below, as all that stands in the way
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

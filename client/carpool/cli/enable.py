@@ -150,9 +150,10 @@ def _save(names: list[str], *, on: bool, file: str | None, as_json: bool) -> Non
 
 
 def _saved(server: ServerConfig, *, on: bool) -> Facts:
-    path = tuple(step for step in server.under if isinstance(step, str))
     changed = edit_file(
-        server.file, lambda text: set_enabled(text, server.file, path, on=on), project=server.project
+        server.file,
+        lambda text: set_enabled(text, server.file, server.under, on=on, name=server.name),
+        project=server.project,
     )
     running = _drop_override(server.name)
     return {
@@ -169,17 +170,11 @@ def _saved(server: ServerConfig, *, on: bool) -> Facts:
 
 
 def _written(found: CheckedLayers, name: str) -> ServerConfig:
-    """Return the server in force here with this name.
-
-    Ends the verb if there is none, or if an edit cannot switch it.
-    """
+    """Return the server in force here with this name. Ends the verb if there is none."""
     assert found.config is not None
     server = found.config.servers.get(ServerName(name))
     if server is None:
         fail(_why_not(found, found.config, name))
-    if not all(isinstance(step, str) for step in server.under):
-        key = "`disabled`, or `enabled`,"
-        fail(f"{server.file} holds its servers in a list: set {key} of {name} there by hand")
     return server
 
 

@@ -1,4 +1,4 @@
-"""What verbs say while no server is configured: how to get one, and in which file servers are.
+"""Tells how to get a first server, or what is wrong with the file in which servers would be.
 
 Owns these sentences, also for a node of a cluster, whose agents use the servers of other nodes. Refuses to
 know if a daemon runs.
@@ -21,7 +21,11 @@ _CLUSTER_EMPTY = (
 
 
 def nothing_configured(environ: Mapping[str, str]) -> str:
-    """Return how to get a first server."""
+    """Return how to get a first server, or what is wrong with the file that may name some."""
+    from carpool.check.file_faults import broken_file  # late: what is found reads no configuration
+
+    if broken := broken_file(environ):
+        return broken
     file = display.printable(find_config_file(environ).path)
     return (
         "no server is configured: `carpool setup` moves those of your programs here,\n"

@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 import msgspec
 
-from carpool import launcher_lock
-from carpool.control.control_client import ATTACH_S, AnsweredError, ControlClient, ControlClientError
+from carpool import launcher_lock, named_places
+from carpool.control.control_client import (
+    ATTACH_S,
+    AnsweredError,
+    ControlClient,
+    ControlClientError,
+    text_for_people,
+)
 from carpool.control.place import runtime_place
 from carpool.launcher.runtime_place import RuntimePlace
 from carpool.terminal import display, screen
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_NO_BROKER, EXIT_USAGE, fail
-from carpool_protocol.bootstrap import trusted_places
+from carpool_protocol.bootstrap import paths, trusted_places
 from carpool_protocol.bootstrap.release import RELEASE
 
 if TYPE_CHECKING:
@@ -217,15 +223,20 @@ def _refuse_untrusted_places(arguments: list[str]) -> None:
     # A file that somebody has typed is his word; one that the environment names may be a project's.
     typed = arguments[: arguments.index("--")] if "--" in arguments else arguments
     is_typed = any(each == "--config" or each.startswith("--config=") for each in typed)
-    refuse_places(trusted_places.VARIABLES[1:] if is_typed else trusted_places.VARIABLES)
+    # `down` reads no configuration: what runs is found by the runtime directory.
+    needs_none = is_typed or verb == "down"
+    refuse_places(trusted_places.VARIABLES[1:] if needs_none else trusted_places.VARIABLES)
 
 
 def refuse_places(variables: Sequence[str] = trusted_places.VARIABLES) -> None:
     """End the verb if one of these variables names a place in a project that is not trusted."""
     try:
-        trusted_places.refuse_untrusted(os.environ, variables)
+        named_places.refuse_untrusted(os.environ, variables)
     except trusted_places.UntrustedPlaceError as error:
         fail(str(error), EXIT_USAGE)
+    # Nothing that this verb starts later goes through a link that may lead elsewhere by then.
+    if paths.CONFIG_VARIABLE in variables and (file := named_places.file_in_force(os.environ)):
+        os.environ[paths.CONFIG_VARIABLE] = file
 
 
 # --- what verbs share -----------------------------------------------------------------------------------
@@ -338,28 +349,17 @@ def broker_request(
     return result
 
 
-def refused(error: AnsweredError, more: str = "", *, name: str = "") -> NoReturn:
+def refused(error: AnsweredError, more: str = "", *, name: str = "", workspace: str = "") -> NoReturn:
     """End the verb with the broker's refusal, and a line of `more`. `name`: the name that was asked for."""
-    text = text_for_people(error, name) or _without_protocol(str(error))
-    fail(f"{text}\n{more}".rstrip("\n"))
+    said = with_file_faults(text_for_people(error, name) or _without_protocol(str(error)), error, workspace)
+    fail(f"{said}\n{more}".rstrip("\n"))
 
 
-def text_for_people(error: AnsweredError, name: str) -> str:
-    """Return the sentence about a tool or a prompt that is not there; empty for other errors.
+def with_file_faults(text: str, error: AnsweredError, workspace: str = "") -> str:
+    """Return the text, with what is wrong with the files that may name what was not found."""
+    from carpool.check.file_faults import faults_behind  # late: what is found reads no configuration
 
-    What an agent is told, to list the tools again, is nothing that a person does.
-    """
-    what = {"unknown_tool": "tool", "unknown_prompt": "prompt"}.get(error.slug())
-    if what is None:
-        return ""
-    from carpool_protocol.faults.kinds import KINDS
-
-    kind = KINDS[error.slug()]
-    detail = str(error).removeprefix(kind.what).removesuffix(kind.advice).strip()
-    if detail and not detail.startswith("Did you mean"):
-        return f"{name!r}: {detail}"
-    meant = f"{detail[:1].lower()}{detail[1:]} " if detail else ""
-    return f"there is no {what} {name!r} here; {meant}`carpool {what}s` lists them"
+    return "\n".join(filter(None, (text, faults_behind(error, workspace))))
 
 
 def _without_protocol(text: str) -> str:

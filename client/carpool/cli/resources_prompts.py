@@ -22,12 +22,18 @@ from carpool.cli.main import (
     json_option,
     open_session,
     profile_option,
-    text_for_people,
+    with_file_faults,
     workspace_option,
 )
-from carpool.control.control_client import AnsweredError, ControlClient, ControlClientError
+from carpool.control.control_client import (
+    AnsweredError,
+    ControlClient,
+    ControlClientError,
+    text_for_people,
+)
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
+from carpool_protocol.wire.json_scan import read_despite_half_pairs
 
 READ_S = 1900.0
 """The same as for `carpool call`: the daemon's own answer says more."""
@@ -55,8 +61,7 @@ def resources(profile: str, workspace: str, as_json: bool) -> None:
         if isinstance(it, dict)
     ]
     table = display.columns(["URI", "SERVER", "NAME", "TYPE", "DESCRIPTION"], rows)
-    none = "no resources: no server offers any, or none has told; see `carpool status`"
-    click.echo(table or display.wrapped(none))
+    click.echo(table or _none("resources", workspace))
 
 
 @click.command()
@@ -87,8 +92,7 @@ def prompts(profile: str, workspace: str, as_json: bool) -> None:
         return
     rows = [[it.get("name"), ", ".join(_arguments(it)) or "-", _line(it)] for it in found]
     table = display.columns(["NAME", "ARGUMENTS", "DESCRIPTION"], rows)
-    none = "no prompts: no server offers any, or none has told; see `carpool status`"
-    click.echo(table or display.wrapped(none))
+    click.echo(table or _none("prompts", workspace))
 
 
 @click.command()
@@ -159,7 +163,8 @@ def _asked(method: str, params: Facts, profile: str, workspace: str, *, as_json:
                 click.echo(f'{{"error": {display.ascii_json(bytes(error.error))}}}')
                 raise click.exceptions.Exit(EXIT_FAILED) from None
             name = str(params.get("name") or "")
-            fail(text_for_people(error, name) or str(error) or "it was answered with an error")
+            said = text_for_people(error, name) or str(error) or "it was answered with an error"
+            fail(with_file_faults(said, error, workspace))
         except ControlClientError as error:
             fail_at(error)
     if as_json:
@@ -170,7 +175,7 @@ def _asked(method: str, params: Facts, profile: str, workspace: str, *, as_json:
 
 def _decoded(raw: msgspec.Raw) -> Facts:
     try:
-        found = msgspec.json.decode(raw)
+        found = read_despite_half_pairs(msgspec.json.decode, bytes(raw))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         fail("the answer cannot be read here; --json gives it as it is")
     return found if isinstance(found, dict) else {}
@@ -201,6 +206,16 @@ def _show_contents(contents: Facts) -> None:
         click.echo(display.printable(f"[{kind}, {display.size(len(data))}; write it into a file to have it]"))
     else:
         sys.stdout.buffer.write(data)
+
+
+def _none(what: str, workspace: str) -> str:
+    """Return why a list is empty. `what`: what it would hold."""
+    from carpool.check.file_faults import (
+        file_faults_here,  # late: a list that is found reads no configuration
+    )
+
+    why = file_faults_here(workspace) or "no server offers any, or none has told; see `carpool status`"
+    return display.wrapped(f"no {what}: {why}")
 
 
 def _encodable(text: str) -> str:

@@ -1,7 +1,7 @@
 """The verb `setup`: move the servers of other programs into carpool, and back.
 
-Owns the order of steps: look, show, ask, record, change; and the words around it. It asks separately about
-the user's own files, the project's files, and trust. Works without a daemon; a running one reads
+Owns the order of steps: look, show, ask, try, record, change; and the words around it. It asks separately
+about the user's own files, the project's files, and trust. Works without a daemon; a running one reads
 carpool.json by itself. Knows nothing of: which server goes where (`setup.plan`), what undoing does to a file
 (`setup.undo`).
 """
@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import click
@@ -19,23 +19,27 @@ from msgspec import Struct, structs
 from carpool import launcher_lock
 from carpool.check import names
 from carpool.check.trust_facts import page
-from carpool.cli.check import read_checked
-from carpool.cli.main import broker_request_or_fail, json_option, open_session, reach_broker
-from carpool.cli.start_report import STARTING, ServerStart, print_starts, start_every_server
+from carpool.cli.main import json_option, reach_broker
+from carpool.cli.setup_trial import Trial, try_servers
 from carpool.control.control_client import AnsweredError, ControlClientError
 from carpool.control.place import runtime_place
 from carpool.setup import carpool_files, diff, file_io, run_record
+from carpool.setup.carpool_files import PROJECT_FILE
 from carpool.setup.client_files import CLIENTS
 from carpool.setup.inventory import SetupInventory, inventory
 from carpool.setup.model import FileChange, KeptInPlace, SetupPlan
 from carpool.setup.permission_rules import PermissionRule
 from carpool.setup.plan import LENGTH
+from carpool.setup.trial import TrialResult, server_key, trial_entries
 from carpool.setup.undo_run import undo_all
 from carpool.terminal import display
 from carpool.terminal.verb_output import EXIT_FAILED, EXIT_USAGE, fail, print_json
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import find_config_file, home_of, load_config
+from carpool_protocol.config.text.jsonc import parse
 from carpool_protocol.runtime.node_join import node_pid
+
+TRYING = "Starting each server once. One that does not work stays where it is; Ctrl-C changes nothing."
 
 
 @click.command()
@@ -66,7 +70,7 @@ from carpool_protocol.runtime.node_join import node_pid
     "--try/--no-try",
     "tries",
     default=None,
-    help="Then start each server once in carpool, and say which work. Default: asked; with --yes not done.",
+    help="Start each server once before it moves; one that does not work stays in its file. Default: --try.",
 )
 @click.option("--trust", is_flag=True, help="With --yes: trust the project's servers as well.")
 @click.option("--undo", is_flag=True, help="Put everything back as it was.")
@@ -101,7 +105,9 @@ def setup(
             if undo:
                 undo_all(store, named=named, dry_run=dry_run, force=force, as_json=as_json)
             else:
-                asks = SetupDialog(yes=yes, dry_run=dry_run, as_json=as_json, trust=trust, tries=tries)
+                asks = SetupDialog(
+                    yes=yes, dry_run=dry_run, as_json=as_json, trust=trust, tries=tries is not False
+                )
                 _setup(store, named, asks, wants_project=wants_project, separate=separate)
     except paths.NotPrivateError as error:
         fail(str(error), EXIT_USAGE)
@@ -116,8 +122,8 @@ class SetupDialog(Struct, frozen=True, kw_only=True):
     dry_run: bool
     as_json: bool
     trust: bool
-    tries: bool | None = None
-    """True if the servers shall be started once; None if the user shall be asked."""
+    tries: bool = True
+    """True if each server is started once before it is moved."""
 
     def show(self, text: str) -> None:
         """Print a text for people."""
@@ -157,46 +163,76 @@ def _setup(
         _unchanged()
     before = _trusted(found.project, plan, asks)
     after = {each.role: each.after for each in plan.changes}
-    told = _told(found, whole, lost, changed="project" in after)
+    told = {**_told(found, whole, lost, changed="project" in after), "started": []}
     if asks.dry_run:
         _print_result(plan, stays, [], told, as_json=asks.as_json, done=False)
         return
+    needs: list[str] = []
+    if asks.tries and plan.changes:
+        trial = _tried(found, plan, asks, is_trusted=before is not None)
+        tried_plan = found.plan(project=plan is whole, separate=separate, tried=trial.results)
+        kept = tuple(each for each in tried_plan.left if each not in plan.left)
+        asks.show("\n".join(filter(None, [diff.kept_lines(kept), diff.summary(tried_plan) if kept else ""])))
+        plan, stays = tried_plan, (*stays, *kept)
+        after = {each.role: each.after for each in plan.changes}
+        told |= _told(found, whole, found.rules_of(plan), changed="project" in after)
+        told["started"] = [structs.asdict(each) for each in trial.starts]
+        needs = [
+            f"{each.name} {note}"
+            for each in plan.moved
+            if (note := trial.results.get(server_key(each), TrialResult()).note)
+        ]
     failures = _apply(store, plan, before)
-    if before is not None and not failures:
+    if before is not None and "project" in after and not failures:
         said = carpool_files.trust_now(found.project, after["project"], before)
         failures += [said] if said else []
     untrusted = found.project if "project" in after and (before is None or failures) else ""
-    if asks.as_json:
-        told["started"] = [structs.asdict(each) for each in _tried(plan, failures, asks)]
-    _print_result(plan, stays, failures, told, as_json=asks.as_json, done=True, untrusted=untrusted)
+    _print_result(
+        plan,
+        stays,
+        failures,
+        told,
+        as_json=asks.as_json,
+        done=True,
+        untrusted=untrusted,
+        needs=dict.fromkeys(needs),
+    )
     if failures:
         raise click.exceptions.Exit(EXIT_FAILED)
-    if not asks.as_json:
-        print_starts(_tried(plan, failures, asks))
 
 
 def _told(
-    found: SetupInventory, whole: SetupPlan, lost: Sequence[PermissionRule], *, changed: bool
+    found: SetupInventory,
+    whole: SetupPlan,
+    lost: Sequence[PermissionRule],
+    *,
+    changed: bool,
 ) -> dict[str, Any]:
     """Return the facts for programs that are not part of the plan. `changed`: the project's file is, too."""
     return {
         "project": diff.project_facts(found.project, whole, found.known, changed=changed),
         "rules": diff.rule_facts(lost),
         "not_looked_into": diff.other_facts(found.others),
-        "started": [],
     }
 
 
-def _tried(plan: SetupPlan, failures: Sequence[str], asks: SetupDialog) -> list[ServerStart]:
-    """Start each server once if the user wants it. A server that does not work is no failure of setup."""
-    if failures or not plan.changes or asks.tries is False or (asks.tries is None and not asks.is_person()):
-        return []
-    if asks.tries is None and not asks.ask("Start each server once now, to see which work?", default=True):
-        return []
-    asks.show(f"\n{STARTING}")
-    with open_session(control=True, start=True) as client:
-        broker_request_or_fail(client, "carpool/reload", {})
-        return start_every_server(client, read_checked(None))
+def _tried(found: SetupInventory, plan: SetupPlan, asks: SetupDialog, *, is_trusted: bool) -> Trial:
+    """Start each server of the plan once. `is_trusted`: the project's servers may run."""
+    own, secrets = carpool_files.own_files(found.home)
+    entries = trial_entries(
+        plan, lambda moved: is_trusted or moved.to != os.path.join(found.project, PROJECT_FILE), found.project
+    )
+    changed = {each.role: each.after.decode() for each in plan.changes}
+    value = parse(own.text or "{}", own.path).value
+    if entries:
+        asks.show(f"\n{TRYING}")
+    return try_servers(
+        entries,
+        {*plan.hidden, *secrets.values.values()},
+        value if isinstance(value, dict) else {},
+        changed.get("secrets", secrets.text or ""),
+        quiet=asks.as_json,
+    )
 
 
 def _chosen(
@@ -382,11 +418,12 @@ def _print_result(
     as_json: bool,
     done: bool,
     untrusted: str = "",
+    needs: Iterable[str] = (),
 ) -> None:
     done = done and bool(plan.changes)
     said = next_steps(plan, untrusted) if done else ["carpool setup"]
     project = told["project"]
-    more = []
+    more = list(needs)
     if count := sum(each["protects"] for each in told["rules"]):
         more.append(f"Rules that keep nothing back until you change them: {count} (see above)")
     if project is not None and not project["changed"]:
@@ -406,7 +443,9 @@ def _print_result(
 
 def next_steps(plan: SetupPlan, untrusted: str) -> list[str]:
     """Return the next steps for a person, at most six lines."""
-    titles = list(dict.fromkeys(each.client for each in plan.moved))
+    changed = {each.client for each in plan.changes}
+    named = (each.title for each in CLIENTS if each.id in changed)
+    titles = list(dict.fromkeys((*(each.client for each in plan.moved), *named)))
     said = [f"Done. Restart {', '.join(titles)}; carpool starts by itself." if titles else "Done."]
     if untrusted:
         said.append(f"carpool trust {untrusted}     lets the project's servers run")

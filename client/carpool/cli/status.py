@@ -34,6 +34,8 @@ from carpool.control.control_client import ControlClientError
 from carpool.control.place import runtime_place
 from carpool.control.verdict import is_well, with_verdict
 from carpool.launcher.http_door import HttpDoorStatus, read_door_status
+from carpool.launcher.other_carpools import other_carpool_text, other_carpools
+from carpool.readings.config_here import config_lines, with_config_here
 from carpool.readings.health_line import MANY_DENIALS, health_line, hook_fault
 from carpool.terminal import display
 from carpool.terminal.table import Colour
@@ -67,6 +69,7 @@ NOTHING: Facts = {
     "counters": None,
     "trace": None,
     "path": None,
+    "descriptors": None,
     "door": None,
     "cluster": None,
 }
@@ -102,7 +105,7 @@ def status(
     with door:
         directory = runtime_place().directory
         status = broker_request_or_fail(door, "carpool/status", {"within_s": SUPERVISOR_S}, BROKER_S)
-        facts = with_door(status, read_door_status(directory))
+        facts = with_config_here(with_door(status, read_door_status(directory)), os.environ, directory)
         facts["cluster"] = _cluster(directory)
     if unknown := unknown_name(facts, wanted):
         fail(unknown)
@@ -113,9 +116,14 @@ def status(
 
 
 def _with_first_steps(problem: str) -> str:
-    """Return the problem, and the first steps if nothing is configured."""
+    """Return the problem, a carpool that runs elsewhere with the same configuration, and the first steps if
+    nothing is configured.
+    """
     from carpool.cli.first_run import has_servers, nothing_configured  # late: few users have no server
 
+    own, directory = paths.config_file(os.environ), runtime_place().directory
+    elsewhere = other_carpools(os.environ, directory, own)
+    problem = "\n".join([problem, *(display.printable(other_carpool_text(each)) for each in elsewhere)])
     return problem if has_servers(os.environ) else f"{problem}\n{nothing_configured(os.environ)}"
 
 
@@ -141,7 +149,7 @@ def ps(
         fail(unknown)
     rows = filtered_processes(processes(facts), facts, wanted)
     if as_json:
-        print_json(rows)
+        print_json({"processes": rows})
         return
     click.echo(ps_page(filtered(facts, wanted), rows))
 
@@ -204,12 +212,12 @@ def _trace_notes(trace: Mapping[str, Any]) -> list[str]:
 def _of_workspaces(workspaces: list[Facts]) -> Iterator[str]:
     """Yield sentences about projects for their authors and users."""
     for each in workspaces:
-        file, root = display.printable(each["file"]), display.printable(each["root"])
-        servers = ", ".join(map(display.printable, each["servers"]))
         if each["trust"] in ("untrusted", "changed"):
-            why = "has changed since it was trusted" if each["trust"] == "changed" else "is not trusted"
-            wait = "waits" if len(each["servers"]) == 1 else "wait"
-            yield f"{file} {why}: {servers} {wait} for `carpool trust {root}`"
+            from carpool_protocol.config.reading.trust import waits_for_trust  # late: few have a project
+
+            yield display.printable(
+                waits_for_trust(each["file"], each["root"], each["trust"], each["servers"])
+            )
         # "nothing": no earlier reading is in force either.
         lost = LOST if each["trust"] == "nothing" else ""
         yield from (lost + display.one_line(text, 200) for text in each["problems"])
@@ -310,6 +318,7 @@ def status_page(facts: Facts, wanted: StatusFilter = EVERYTHING) -> str:
     if version not in {RELEASE, "?"}:
         newer = f"carpool {RELEASE} is installed; `carpool restart --all` takes agents over to it"
         parts.append(display.wrapped(newer))
+    parts += map(display.wrapped, config_lines(facts, os.environ, runtime_place().directory))
     if deaths := broker.get("restarts", 0):
         died = f"the broker has died {_count(deaths, 'time')} (`carpool logs --daemon` tells how)"
         parts.append(display.wrapped(died))
@@ -351,7 +360,7 @@ def _has_trouble(facts: Facts) -> bool:
     """
     servers: Facts = facts.get("servers") or {}
     failed = [each for each in servers.values() if each.get("last_error")]
-    if not is_well(facts):
+    if not is_well(facts) or any(each.get("left_out") for each in servers.values()):
         return True
     if not failed:
         return False
@@ -362,8 +371,11 @@ def _has_trouble(facts: Facts) -> bool:
 
 def _no_server(facts: Facts) -> str:
     """Return what stands in place of the table of servers; empty: those of other nodes are being read."""
-    if (facts.get("config") or {}).get("problem"):
+    config = facts.get("config") or {}
+    if config.get("problem"):
         return "no server is configured"
+    if config.get("here"):
+        return f"no server is configured in {display.printable(config['file'])}"
     from carpool.cli.first_run import no_servers, nothing_configured  # late: few users have no server
 
     if facts.get("cluster") is None:
@@ -448,7 +460,8 @@ def _door_line(door: Facts | None) -> str:
     if not door:
         return ""
     if door["url"]:
-        return f"MCP over HTTP: {display.printable(door['url'])}"
+        kept = f" (`carpool token show`; kept in {door['token_file']})" if door.get("token_file") else ""
+        return display.printable(f"MCP over HTTP: {door['url']}{kept and f', with the token{kept}'}")
     again = (
         "it is tried again by itself" if door["retried"] else "it is tried again when the file has changed"
     )

@@ -14,7 +14,7 @@ Facts = dict[str, Any]
 
 STATES: Final = (
     *("cold", "starting", "serving", "backing_off", "breaker_open", "half_open", "given_up", "stopped"),
-    *("draining", "disabled", "misconfigured", "unset", "untrusted", "away"),
+    *("draining", "disabled", "misconfigured", "unset", "untrusted", "away", "offline"),
 )
 """The states of a server (docs/json.md)."""
 INSTANCE_STATES: Final = (

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import click
 
-from carpool.cli.first_run import no_servers
 from carpool.cli.main import (
     broker_request,
     broker_request_or_fail,
@@ -108,11 +107,12 @@ def tools(
         try:
             answer = broker_request(door, "carpool/tools", {"name": name} if name else {}, timeout_s=60)
         except AnsweredError as error:
-            refused(error, _not_listed(door, tag, server) if plain else "", name=name or "")
+            missing = _not_listed(door, tag, server) if plain else ""
+            refused(error, missing, name=name or "", workspace=workspace)
         missing = _not_listed(door, tag, server) if plain and not name else ""
         if server:
             _refuse_unknown(door, server)
-        none = "" if answer.get("tools") or not plain else _no_tools(door, profile)
+        none = "" if answer.get("tools") or not plain else _no_tools(door, profile, workspace)
     found = _chosen(answer, tag, server)
     problem = answer.get("error") or (
         f"no tool is called {name!r}; `carpool tools` lists all" if name else ""
@@ -124,7 +124,9 @@ def tools(
     elif found:
         click.echo(_page(found, tokens=tokens, explained=bool(name)))
     if not found and (name or answer.get("error")):
-        fail(_sentence(problem))
+        from carpool.check.file_faults import file_faults_here  # late: a list that is found reads no file
+
+        fail("\n".join(filter(None, (_sentence(problem), file_faults_here(workspace)))))
     if not found and plain:
         click.echo(display.wrapped(_why_none(tag, server) or none))
     if missing:
@@ -165,14 +167,17 @@ def _why_none(tag: str, server: str) -> str:
     return ""
 
 
-def _no_tools(client: ControlClient, profile: str) -> str:
+def _no_tools(client: ControlClient, profile: str, workspace: str) -> str:
     """Return why there is no tool at all, and what to do."""
+    from carpool.check.file_faults import file_faults_here  # late: few users have no tool
+    from carpool.cli.first_run import no_servers
+
+    if faults := file_faults_here(workspace):
+        return f"no tools: {faults}"
     servers: list[Facts] = broker_request_or_fail(client, "carpool/servers", {}).get("servers") or []
     if not servers and not profile:
         said = no_servers(environment(), runtime_place().directory)
         return f"no tools: {said or 'servers of other nodes are being read; try again in a moment'}"
-    if servers and all(each["state"] == "untrusted" for each in servers):
-        return "no tools: `carpool trust` lets the servers of this project run"
     more = ", or the profile permits none" if profile else ""
     return f"no tools: no server has told any{more}; `carpool status` says more"
 

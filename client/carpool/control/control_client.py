@@ -58,6 +58,26 @@ class AnsweredError(Exception):
             return ""
 
 
+def text_for_people(error: AnsweredError, name: str) -> str:
+    """Return the sentence about a tool or a prompt that is not there; empty for other errors.
+
+    What an agent is told, to list the tools again or what its user must do, is nothing for a person.
+    """
+    what = {"unknown_tool": "tool", "unknown_prompt": "prompt"}.get(error.slug())
+    if what is None:
+        return ""
+    from carpool_protocol.faults.kinds import KINDS, USER_FILE_UNREAD
+
+    kind = KINDS[error.slug()]
+    detail = (
+        str(error).removeprefix(kind.what).removesuffix(kind.advice).partition(USER_FILE_UNREAD)[0].strip()
+    )
+    if detail and not detail.startswith("Did you mean"):
+        return f"{name!r}: {detail}"
+    meant = f"{detail[:1].lower()}{detail[1:]} " if detail else ""
+    return f"there is no {what} {name!r} here; {meant}`carpool {what}s` lists them"
+
+
 class _Line(Struct):
     id: Any = None
     method: str = ""

@@ -23,7 +23,13 @@ def with_verdict(facts: Facts) -> dict[str, Any]:
 
 def is_well(facts: Facts) -> bool:
     """True if all is well. A carpool that serves although something fails is healthy, and not well."""
-    return with_verdict(facts).get("reason") == "ok" and not is_cluster_away(facts)
+    well = with_verdict(facts).get("reason") == "ok"
+    return well and not is_cluster_away(facts) and not broken_projects(facts)
+
+
+def broken_projects(facts: Facts) -> list[str]:
+    """Return the problems of project files that cannot be read. Everything else is served."""
+    return [text for each in facts.get("workspaces") or () for text in each.get("problems") or ()]
 
 
 def is_cluster_away(facts: Facts) -> bool:

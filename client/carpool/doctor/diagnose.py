@@ -14,9 +14,21 @@ from carpool.check.programs import MissingProgram
 from carpool.cluster.node_facts import NodeFacts
 from carpool.doctor.cluster_problems import MissingFile, cluster_problems, server_at_node
 from carpool.doctor.kinds import KINDS, RESTART_COSTS
-from carpool.doctor.symptoms import is_lasting, stdout_noise, symptom
+from carpool.doctor.symptoms import (
+    HEADERS,
+    SILENT_CAUSES,
+    expects_headers,
+    is_lasting,
+    is_silent_greeting,
+    stdout_noise,
+    symptom,
+)
+from carpool.launcher.other_carpools import OtherCarpool, other_carpool_text
+from carpool.readings.config_here import agents_elsewhere
 from carpool.readings.health_line import MANY_DENIALS
+from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.node_servers import PLACED_NOWHERE
+from carpool_protocol.wire.capabilities import OFFERS_NOTHING
 
 FREE_BYTES: Final = 50 * 1024 * 1024
 """Less free space than this is a problem."""
@@ -84,6 +96,10 @@ class Facts(Struct, frozen=True, kw_only=True):
     places: tuple[WrittenDirectory, ...] = ()
     status: Mapping[str, Any] | None = None
     """The answer to `carpool/status`; None if carpool does not run, or does not answer."""
+    config_named: bool = False
+    """True if somebody has named a configuration file, for the carpool that runs or here."""
+    config_way: str = ""
+    """The commands that make carpool run with the configuration of this environment."""
     last_warnings: Mapping[str, str] = {}
     """By server whose calls fail: the last warning in its log."""
     held: bool = False
@@ -174,6 +190,30 @@ def _of_configuration(facts: Facts) -> Iterator[Problem]:
         yield _problem("configuration-warning", text, "See `carpool check`.")
 
 
+def _of_descriptors(descriptors: Mapping[str, Any]) -> Iterator[Problem]:
+    if descriptors.get("used_up"):
+        text = (
+            f"All {descriptors['limit']} descriptors of the broker are in use, but those for operators: new "
+            f"agents are refused ({descriptors['refused']} so far)."
+        )
+        repair = (
+            "End some agents (`carpool status`, `carpool disconnect SESSION`), or raise the limit of open "
+            f"files (`ulimit -n`) and run `carpool restart --all`. {RESTART_COSTS}"
+        )
+        yield _problem("descriptors-used-up", text, repair)
+
+
+def _of_shortage(servers: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
+    short = {name: server["shortage"] for name, server in servers.items() if server.get("shortage")}
+    if short:
+        text = f"Calls wait for a process of {', '.join(short)}. {next(iter(short.values()))}"
+        repair = (
+            "End what is not needed (`carpool status`, `carpool stop SERVER`), or raise the limits of open "
+            f"files and processes (`ulimit -n`, `ulimit -u`) and run `carpool restart --all`. {RESTART_COSTS}"
+        )
+        yield _problem("no-room-to-start", text, repair)
+
+
 def _of_daemon(facts: Facts) -> Iterator[Problem]:
     status = facts.status
     if status is None:
@@ -201,11 +241,14 @@ def _of_daemon(facts: Facts) -> Iterator[Problem]:
         )
         repair = f"See `carpool logs --daemon`; if it stays so, run `carpool restart --all`. {RESTART_COSTS}"
         yield _problem("supervisor-silent", text, repair)
+    yield from _of_other_configurations(facts, status)
+    yield from _of_descriptors(status.get("descriptors") or {})
     running = str((status.get("broker") or {}).get("version", ""))
     if running and running != facts.installed:
         text = f"carpool {running} is running, and {facts.installed} is installed."
         yield _problem("old-daemon", text, f"Run `carpool restart --all`. {RESTART_COSTS}", fix="restart")
     servers: Mapping[str, Mapping[str, Any]] = status.get("servers") or {}
+    yield from _of_shortage(servers)
     told = {*facts.absent, *facts.misconfigured}
     for name, server in servers.items():
         if name not in told:
@@ -218,6 +261,34 @@ def _of_daemon(facts: Facts) -> Iterator[Problem]:
                 text += f" The last warning in its log: {warning}"
             repair = f"See `carpool stats --by tool` and `carpool logs {name}`."
             yield _problem("calls-failing", text, repair, name)
+
+
+def _of_other_configurations(facts: Facts, status: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what differs between the carpool that runs and what this terminal and agents expect."""
+    config = status.get("config") or {}
+    file = config.get("file") or ""
+    if here := config.get("here"):
+        text = f"carpool runs with the configuration {file}; that of this terminal is {here}."
+        repair = f"Run {facts.config_way}, if this one is meant. {_SAY_PLACES}"
+        found = _problem("other-configuration", text, repair)
+        yield structs.replace(found, may_be_meant=facts.config_named)
+    for text in agents_elsewhere(status):
+        found = _problem("other-configuration", f"{text}; carpool runs with {file}.", _SAY_PLACES)
+        yield structs.replace(found, may_be_meant=facts.config_named)
+    for each in config.get("elsewhere") or ():
+        other = OtherCarpool(**each)
+        text = other_carpool_text(other)
+        repair = (
+            f"`{paths.RUNTIME_VARIABLE}={other.directory} carpool down` ends that one. Write "
+            f"`{paths.RUNTIME_VARIABLE}` into the `env` of every program's entry, or set it nowhere."
+        )
+        yield _problem("second-carpool", f"{text[:1].upper()}{text[1:]}.", repair)
+
+
+_SAY_PLACES: Final = (
+    "Write the variable that leads to the right file (`XDG_CONFIG_HOME` or `CARPOOL_CONFIG`) into the `env` "
+    "of each program's entry: programs do not all pass it on."
+)
 
 
 def _of_hooks(hooks: Iterable[Mapping[str, Any]]) -> Iterator[Problem]:
@@ -250,7 +321,9 @@ _DENIAL_REPAIR: Final = (
 
 def _is_told(server: Mapping[str, Any] | None) -> bool:
     """True if a server has a problem of its own, which is why its calls fail."""
-    return server is not None and (not server.get("well", True) or _lacks_node(server))
+    return server is not None and (
+        not server.get("well", True) or _lacks_node(server) or is_silent_greeting(server)
+    )
 
 
 def _lacks_node(server: Mapping[str, Any]) -> bool:
@@ -277,13 +350,22 @@ _SERVER_REPAIRS: Final = {
     "version-wrong": "Install that version, or give the server an `env` with a `PATH` in which it is first. "
     "Then run `carpool start {0}`.",
     "package-not-found": "Correct the name of the package in `args`. Then run `carpool start {0}`.",
+    "offers-nothing": "Correct the server: its answer to `initialize` must declare `tools`. "
+    "Then run `carpool restart {0}`.",
+    "lists-shortened": "Tell the author of the server. `carpool tools NAME --json` shows what agents get.",
     "server-failing": "See `carpool logs {0}`, then run `carpool start {0}`.",
 }
 
 
 def _of_server(name: str, server: Mapping[str, Any], node: NodeFacts | None) -> Iterator[Problem]:
     """Yield the problem of a server that fails, or that writes to stdout what is no message."""
-    error, state = str(server.get("last_error") or ""), server.get("state", "")
+    left_out, error = str(server.get("left_out") or ""), str(server.get("last_error") or "")
+    if left_out:
+        text = f"{name} works, and agents do not get all of its lists: {left_out}."
+        yield _problem("lists-shortened", text, _SERVER_REPAIRS["lists-shortened"].format(name), name)
+        error = error.removesuffix(left_out).removesuffix("; ")
+        server = {**server, "last_error": error}
+    state = server.get("state", "")
     if state == "misconfigured" and PLACED_NOWHERE in error:
         yield _problem("server-nowhere", f"{name}: {error}.", _NOWHERE_REPAIR, name)
         return
@@ -291,10 +373,13 @@ def _of_server(name: str, server: Mapping[str, Any], node: NodeFacts | None) -> 
         if _lacks_node(server):
             yield _problem("server-at-node", *server_at_node(name, server["node"], error, node), name)
         return
-    if server.get("well", True):
+    if server.get("well", True) and not is_silent_greeting(server):
         if not is_lasting(server):
             return
-        if why := stdout_noise(error):
+        if error == OFFERS_NOTHING:
+            text = f"{name} runs, and agents see nothing of it: it {error}."
+            yield _problem("offers-nothing", text, _SERVER_REPAIRS["offers-nothing"].format(name), name)
+        elif why := stdout_noise(error):
             text = f"{name} works, and has written to stdout: {why}."
             yield _problem("stdout-noise", text, _SERVER_REPAIRS["stdout-noise"].format(name), name)
         else:
@@ -307,6 +392,10 @@ def _of_server(name: str, server: Mapping[str, Any], node: NodeFacts | None) -> 
     text = f"{name} is {state}: {error or 'it has not answered yet'}"
     if known is not None:
         text += "" if known.line in error else f" ({known.line})"
+    if is_silent_greeting(server):
+        text += SILENT_CAUSES if "has answered nothing" in error else ""
+    elif expects_headers(error, server.get("stderr") or ()):
+        text += HEADERS
     kind = "server-failing" if known is None else known.kind
     yield _problem(kind, text, _SERVER_REPAIRS[kind].format(name), name)
 

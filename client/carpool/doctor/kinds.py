@@ -53,7 +53,29 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "The command of a server is not in the PATH that servers get, its file does not exist or "
             "is not executable, or a server over a URL or a Python module needs packages that are not"
             " installed. `uvx` comes with uv, `npx` with Node.js, `docker` with Docker. Servers get "
-            "the PATH of your login shell, then that of carpool's start; `carpool status` shows it.",
+            "the PATH of your login shell, then that of carpool's start; `carpool status` shows it. A "
+            "directory in a project, and so in a git clone, is there only if your login shell names it: "
+            'with `"login_shell": false`, or with a shell that does not answer, run `carpool trust '
+            "--place DIRECTORY`.",
+        ),
+        ProblemKind(
+            "other-configuration",
+            "configuration",
+            "carpool runs with another configuration than is expected",
+            "One carpool serves all your programs. It reads the configuration file that the program or "
+            "terminal names that starts it. A program that does not pass on `XDG_CONFIG_HOME` or "
+            "`CARPOOL_CONFIG` finds another file than your terminal, or none. Servers of the file that is "
+            "not read are missing. Nothing is wrong if you have named the file yourself, for instance with "
+            "`carpool up --config`: then the exit code of `carpool doctor` is 0.",
+        ),
+        ProblemKind(
+            "second-carpool",
+            "configuration",
+            "Two carpools run with one configuration",
+            "A program that does not pass on `CARPOOL_RUNTIME_DIR` uses the usual runtime directory, and "
+            "starts a carpool there. Each server then runs twice, and commands reach only the carpool of "
+            "their own environment. Carpools are found in the usual runtime directory, and where the state "
+            "directory has its usual place.",
         ),
         ProblemKind(
             "variable-unset",
@@ -76,6 +98,23 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "The process of the server ends, does not answer `initialize`, or writes lines to stdout "
             "that are not MCP. Its last error is in the message; `carpool logs SERVER` has what it "
             "wrote and what carpool did. A token that is missing or out of date often shows up there.",
+        ),
+        ProblemKind(
+            "offers-nothing",
+            "server",
+            "A server runs and offers nothing",
+            "The answer of the server to `initialize` declares no capability, and the server does not list "
+            "tools when it is asked all the same. Agents see nothing of it.",
+        ),
+        ProblemKind(
+            "lists-shortened",
+            "server",
+            "A part of what a server lists is left out",
+            "Agents drop a whole list for one entry that they cannot read, and the list that they get has "
+            "the tools of all servers. So carpool leaves out what is not valid: an `outputSchema` that "
+            "agents cannot compile, a member of a wrong type, entries over 256 KiB, what is over the bound "
+            "of all lists. The tools that are listed can be called. The log of the server has the same "
+            "sentence.",
         ),
         ProblemKind(
             "stdout-noise",
@@ -146,6 +185,25 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "A file stands where the socket of carpool should be, and nothing listens on it. The next "
             "start takes its place by itself, so this only explains what you see. `--fix` removes a "
             "socket, and no other file.",
+        ),
+        ProblemKind(
+            "descriptors-used-up",
+            "machine",
+            "No descriptor is left for another agent",
+            "Each connection of an agent needs a descriptor of carpool's broker, and their number is "
+            "limited (`ulimit -n`, `LimitNOFILE` of a systemd unit). The agents that are connected go on, "
+            "and verbs of operators work: the last descriptors are kept for them. A new agent is refused "
+            "and told so. `carpool status` shows who is connected, `carpool disconnect SESSION` ends one.",
+        ),
+        ProblemKind(
+            "no-room-to-start",
+            "machine",
+            "The machine lets carpool start no further process",
+            "A process of a server could not be started because the machine has no descriptor, process or "
+            "memory left for it. It is no failure of the server: calls wait, idle processes of other servers "
+            "are ended to make room, and carpool tries again by itself. A call that waits longer than "
+            "`wait_s` is refused with that reason. `carpool status` shows what runs, and `carpool stop "
+            "SERVER` ends one.",
         ),
         ProblemKind(
             "broker-silent",

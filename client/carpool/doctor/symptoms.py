@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from carpool_protocol.wire.capabilities import OFFERS_NOTHING
 from carpool_protocol.wire.jsonrpc import NOT_A_MESSAGE
 
 
@@ -41,6 +42,29 @@ def stdout_noise(last_error: str) -> str:
     return "" if not is_there or "Content-Length" in why else why
 
 
+HEADERS: Final = (
+    ". It may read messages after a Content-Length header, as language servers do; MCP over stdio has one "
+    "message per line and no header"
+)
+"""The hint for a server that never answers and speaks of such headers itself."""
+SILENT_CAUSES: Final = (
+    ". A first start may install packages for minutes. A server that reads messages after a Content-Length "
+    "header, as language servers do, is silent too: MCP over stdio has one message per line and no header"
+)
+"""The possible causes for a server that has answered nothing to its greeting yet."""
+
+
+def is_silent_greeting(server: Mapping[str, Any]) -> bool:
+    """True if a server that is starting has answered nothing to its greeting for a while."""
+    whys = {each.get("why") for each in server.get("instances") or ()}
+    return server.get("state") == "starting" and bool(error := server.get("last_error")) and error in whys
+
+
+def expects_headers(last_error: str, stderr: Sequence[str]) -> bool:
+    """True if a server did not greet, and its own words speak of `Content-Length` headers."""
+    return "did not greet" in last_error and any("content-length" in line.lower() for line in stderr)
+
+
 def is_lasting(server: Mapping[str, Any]) -> bool:
     """True if the last error of a server that counts as well is still a problem.
 
@@ -49,6 +73,8 @@ def is_lasting(server: Mapping[str, Any]) -> bool:
     error, state = str(server.get("last_error") or ""), server.get("state")
     if server.get("node"):
         return bool(error) and state not in {"serving", "cold"}
+    if error == OFFERS_NOTHING or is_silent_greeting(server):
+        return True
     return bool(stdout_noise(error)) or (bool(error) and state == "cold")
 
 

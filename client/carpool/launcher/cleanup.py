@@ -22,6 +22,8 @@ from carpool_protocol.bootstrap import paths
 
 CLEAR_S = 10.0
 """The longest wait for what a dead supervisor left, before the sweep ends it."""
+KILLED_S = 2.0
+"""The longest wait until killed processes have ended."""
 _SWEEP_S = 30.0
 
 
@@ -35,14 +37,21 @@ class Leftovers:
         self._runtime = paths.runtime_id(directory)
 
     def end_earlier_processes(self) -> None:
-        """End the processes of a killed launcher: wait until they end by themselves, then kill them."""
-        wait_until = time.monotonic() + CLEAR_S
+        """End the processes of a killed launcher: wait until they end by themselves, then kill them and those
+        that they start meanwhile.
+        """
+        kill_at = time.monotonic() + CLEAR_S
+        told = False
         while left := [pid for pid, _ in processes.marked(self._runtime)]:
-            if time.monotonic() >= wait_until:
-                log_line(f"ending what an earlier carpool left here: {', '.join(map(str, left))}")
+            now = time.monotonic()
+            if now >= kill_at:
+                if not told:
+                    log_line(f"ending what an earlier carpool left here: {', '.join(map(str, left))}")
+                told = True
                 for pid in left:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
+            if now >= kill_at + KILLED_S:
                 return
             time.sleep(0.05)
 
@@ -55,8 +64,20 @@ class Leftovers:
             time.sleep(0.02)
         if unclean or processes.adopted(set()) or processes.marked(self._runtime):
             self.sweep_instances()
-            processes.adopted(set())
+            self._kill_adopted()
         self.remove_sockets()
+
+    def _kill_adopted(self) -> None:
+        """Kill what the sweep does not find: processes of ours that are no instance's (a hook's, say)."""
+        give_up_at = time.monotonic() + KILLED_S
+        while left := set(processes.adopted(set())).intersection(
+            pid for pid, _ in processes.marked(self._runtime)
+        ):
+            if time.monotonic() >= give_up_at:
+                return
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)  # only we reap it, so it is there
+            time.sleep(0.05)
 
     def write_down_file(self) -> None:
         """Write the file that tells carriers of a stop on purpose, because no broker can."""

@@ -33,7 +33,7 @@ class HttpDoorWatch:
     def __init__(self, listen: str, config: str, environ: dict[str, str], last_good: str = "") -> None:
         self.listen = listen
         self._last_good = last_good
-        self._path = config or default_config(environ)
+        self._path = config or paths.config_file(environ)
         self._seen: object = ""
         """The file as it was when the door was last started, or found unwanted."""
         self._said = ""
@@ -85,14 +85,6 @@ def is_word_in(path: str, text: bytes) -> bool:
         return False
 
 
-def default_config(environ: dict[str, str]) -> str:
-    """Return the user's configuration file, if no option names one."""
-    base = environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(base):
-        base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".config")
-    return os.path.join(base, "carpool", "carpool.json")
-
-
 class HttpDoorStatus(NamedTuple):
     """The HTTP door as verbs see it. Either `url` or `problem` is empty."""
 
@@ -101,6 +93,8 @@ class HttpDoorStatus(NamedTuple):
     """The reason why it is not open, and what to do."""
     retried: bool
     """True if it is started again by itself; otherwise after a change of the configuration file."""
+    token_file: str = ""
+    """The file with the token that the door has made; empty if that lets nobody in."""
 
 
 def read_door_status(directory: str) -> HttpDoorStatus | None:
@@ -111,16 +105,26 @@ def read_door_status(directory: str) -> HttpDoorStatus | None:
             problem = str(found["problem"])
             return HttpDoorStatus("", problem, found["retried"] is True) if problem.isprintable() else None
         os.kill(int(found["pid"]), 0)
-        url = str(found["url"])
+        url, token_file = str(found["url"]), str(found.get("token_file", ""))
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
-    return HttpDoorStatus(url, "", False) if url.isprintable() else None
+    return HttpDoorStatus(url, "", False, token_file) if url.isprintable() else None
 
 
 def read_door_url(directory: str) -> str:
     """Return the URL of the door that listens here; empty if there is none."""
     door = read_door_status(directory)
     return door.url if door else ""
+
+
+def read_door_tokens(directory: str) -> dict[str, str] | None:
+    """Return the hashes of the named tokens that the door which listens here admits; None if it cannot be
+    told. No tokens if no door listens.
+    """
+    if not read_door_url(directory):
+        return {}
+    found = _read(paths.door_file(directory)).get("tokens")
+    return found if isinstance(found, dict) else None
 
 
 def read_page_key(directory: str) -> str:

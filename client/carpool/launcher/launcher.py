@@ -39,6 +39,7 @@ from carpool_protocol.bootstrap import paths
 from carpool_protocol.files.log_rotation import rotate_in_use
 from carpool_protocol.ids import supervisor_name
 from carpool_protocol.machine.stop_commands import DRAIN_S, STOP, STOP_FOR_RESTART
+from carpool_protocol.runtime.pace import IDLE_S, LATE_S, until_due
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 RESTART = signal.SIGUSR1
@@ -63,6 +64,11 @@ the HTTP door in a row, requests that wait for it are refused.
 """
 _NO_START = "carpool does not start without the HTTP door that it was told to open"
 _TICK_S = 1.0
+"""The least time between two looks at files."""
+_AFTER_S = 0.2
+"""Signs of life come at the beginning of each `IDLE_S`. Where none comes the launcher wakes so much later."""
+_LONGEST_TURN_S = 5.0
+"""A turn ends after this time at the latest, by `IDLE_S` and `_AFTER_S`, if the launcher runs."""
 _LOOK_S = 0.05
 """How often to check for what cannot be waited for."""
 
@@ -219,7 +225,7 @@ class Launcher:
                 self._service_manager.alive()
                 self._check_runtime_dir()
                 rotate_in_use(self._log)
-            if now - then > _TICK_S * 5:  # we slept, or were stopped: nobody could be heard
+            if now - then > _LONGEST_TURN_S + LATE_S:  # we slept, or were stopped: nobody could be heard
                 for keep in self._all:
                     keep.restart_policy.alive_received(now)
             then = now
@@ -239,6 +245,7 @@ class Launcher:
             self._enforce_stop(now)
             self._sleep(now)
         self._leftovers.clean_up(unclean=self._unclean)
+        self._take_signals()  # one to stop counts more than the restart
         if not self._again:
             self._leftovers.remove_until_down_files()
         self._report_to_starter(f"failed {EXIT_FAILED}\ncarpool was stopped while it started")
@@ -321,7 +328,7 @@ class Launcher:
                 self._service_manager.forget(CONNECTIONS)
         elif line == "alone":
             self._since = self._life
-        elif line == "idle" and self._ends_idle and self._stop_by is None:
+        elif line == "idle" and self._ends_idle and not self._door_watch.listen and self._stop_by is None:
             # As for a restart: agents that come now, and the next one, start carpool again.
             self._stop("nobody has used carpool for `idle_exit_s`", STOP_FOR_RESTART)
         elif line.startswith("note "):
@@ -530,11 +537,11 @@ class Launcher:
                 keep.child.kill()
 
     def _sleep(self, now: float) -> None:
-        waits = [_TICK_S]
+        waits = [until_due(IDLE_S) + _AFTER_S]
         for keep in self._all:
             if keep.clear_by is not None:  # what it waits for makes no sound
                 waits.append(_LOOK_S)
-            elif keep.start_at is not None:
+            elif keep.start_at is not None and self._stop_by is None:
                 waits.append(keep.start_at - now)
         if self._broker.child.ready and not self._was_ready:
             waits.append(_LOOK_S)
@@ -543,12 +550,20 @@ class Launcher:
         fds = [self._wake.fileno(), *(keep.child.fd for keep in self._all if keep.child.fd >= 0)]
         ready, _, _ = select.select(fds, [], [], max(0.0, min(waits)))
         if self._wake.fileno() in ready:
-            for number in set(self._wake.recv(4096)):
-                if number == RESTART:
-                    self._is_restart = True
-                    self._stop("to be started again", STOP_FOR_RESTART)
-                elif number != signal.SIGCHLD:
-                    self._stop(f"got {signal.Signals(number).name}")
+            self._take_signals()
+
+    def _take_signals(self) -> None:
+        """Handle the signals that have come."""
+        try:
+            numbers = set(self._wake.recv(4096))
+        except BlockingIOError:
+            return
+        for number in numbers:
+            if number == RESTART:
+                self._is_restart = True
+                self._stop("to be started again", STOP_FOR_RESTART)
+            elif number != signal.SIGCHLD:
+                self._stop(f"got {signal.Signals(number).name}")
 
     def _catch_signals(self) -> None:
         signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)

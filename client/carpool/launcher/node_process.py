@@ -11,7 +11,7 @@ Knows nothing of: clusters, when a process is started again (`restart_policy`).
 import contextlib
 import os
 
-from carpool.launcher.http_door import default_config, is_word_in
+from carpool.launcher.http_door import is_word_in
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.text.file_stamps import Stamp, stamp
 from carpool_protocol.runtime.node_join import read_join
@@ -25,7 +25,7 @@ class NodeProcessWatch:
 
     def __init__(self, directory: str, config: str, environ: dict[str, str]) -> None:
         self._directory = directory
-        self._path = config or default_config(environ)
+        self._path = config or paths.config_file(environ)
         self._seen: object = None
         """The files as they were when the process was last started, or found unwanted."""
         self._has_left = False

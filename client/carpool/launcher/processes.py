@@ -7,8 +7,10 @@ Reads only; ends nobody.
 
 import os
 import subprocess
+from collections.abc import Callable
 
 from carpool_protocol.bootstrap import paths
+from carpool_protocol.runtime.process_search import find_processes
 
 _PR_SET_CHILD_SUBREAPER = 36
 """linux/prctl.h"""
@@ -25,18 +27,18 @@ def become_subreaper() -> None:
 
 
 def adopted(known: set[int]) -> list[int]:
-    """Return the pids of living children that are not in `known`; exited ones are reaped."""
+    """Return the pids of living children that are not in `known`; exited ones are reaped.
+
+    The children of an exited one are ours only since its end, so a look that has reaped one is repeated.
+    """
     if not _ON_LINUX:
         return []
     me = str(os.getpid())
-    found = []
-    for pid in _pids():
-        if pid in known:
-            continue
-        fields = _stat(pid)
-        if len(fields) > 1 and fields[1] == me and not _reaped(pid):
-            found.append(pid)
-    return found
+    while True:
+        ours = [pid for pid in _pids() if pid not in known and _stat(pid)[1:2] == [me]]
+        found = [pid for pid in ours if not _reaped(pid)]
+        if found == ours:
+            return found
 
 
 def _reaped(pid: int) -> bool:
@@ -50,7 +52,7 @@ def is_stopped(pid: int) -> bool:
     """True if the process was stopped (SIGSTOP, a debugger): it is silent, not dead."""
     if _ON_LINUX:
         return _stat(pid)[:1] in (["T"], ["t"])
-    return _ps("-o", "state=", "-p", str(pid)).strip().startswith("T")
+    return ps("-o", "state=", "-p", str(pid)).strip().startswith("T")
 
 
 def marked(runtime: str) -> list[tuple[int, str]]:
@@ -59,35 +61,56 @@ def marked(runtime: str) -> list[tuple[int, str]]:
     `CARPOOL_INSTANCE`.
     """
     daemon, instance = f"{paths.DAEMON_MARK}={runtime}", f"{paths.INSTANCE_MARK}={runtime}:"
-    if not _ON_LINUX:
-        return _marked_by_ps(daemon, instance)
-    found = []
-    for pid in _pids():
-        if pid == os.getpid():
-            continue
-        for entry in _read(f"/proc/{pid}/environ").split(b"\0"):
-            if entry == daemon.encode() or entry.startswith(instance.encode()):
-                command = (
-                    _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()
-                )
-                found.append((pid, command))
-                break
-    return found
+    return with_environment(
+        lambda environ: any(entry == daemon or entry.startswith(instance) for entry in environ)
+    )
 
 
-def _marked_by_ps(daemon: str, instance: str) -> list[tuple[int, str]]:
-    found = []
-    for line in _ps("-axEww", "-U", str(os.getuid()), "-o", "pid=,command=").splitlines():
-        pid, _, command = line.strip().partition(" ")
-        words = command.split()
-        if pid.isdecimal() and any(word == daemon or word.startswith(instance) for word in words):
-            found.append((int(pid), words[0]))
-    return found
+def with_environment(is_wanted: Callable[[list[str]], bool]) -> list[tuple[int, str]]:
+    """Return the other processes with such an environment: (pid, command line), without zombies. Where `ps`
+    tells, words of the command count as entries, too, and the command line is its first word.
+    """
+    return _with_environment_in_proc(is_wanted) if _ON_LINUX else _with_environment_by_ps(is_wanted)
 
 
-def _ps(*arguments: str) -> str:
+def _with_environment_in_proc(is_wanted: Callable[[list[str]], bool]) -> list[tuple[int, str]]:
+    commands: dict[int, str] = {}
+
+    def judge(pid: int) -> bool | None:
+        environ = _read(f"/proc/{pid}/environ").decode("utf-8", "replace").split("\0")
+        if is_wanted(environ):
+            command = _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode("utf-8", "replace")
+            commands[pid] = command.strip()
+            return True
+        return None if environ == [""] and _stat(pid)[:1] in ([], ["Z"], ["X"]) else False
+
+    return [(pid, commands[pid]) for pid in find_processes(_pids, judge)]
+
+
+def _with_environment_by_ps(is_wanted: Callable[[list[str]], bool]) -> list[tuple[int, str]]:
+    words: dict[int, list[str]] = {}
+
+    def list_pids() -> list[int]:
+        for line in ps("-axEww", "-U", str(os.getuid()), "-o", "pid=,command=").splitlines():
+            pid, _, command = line.strip().partition(" ")
+            if pid.isdecimal():
+                words[int(pid)] = command.split()
+        return list(words)
+
+    def judge(pid: int) -> bool | None:
+        if is_wanted(words[pid]):
+            return True
+        # In brackets is the name of a process that has ended before `ps` could read its arguments.
+        return None if words[pid] and words[pid][0].startswith("(") else False
+
+    return [(pid, words[pid][0]) for pid in find_processes(list_pids, judge)]
+
+
+def ps(*arguments: str) -> str:
+    """Return what `ps` prints; empty if it cannot be run. Without a mark of ours it does not find itself."""
+    environ = {"PATH": os.environ.get("PATH", os.defpath)}
     try:
-        done = subprocess.run(["ps", *arguments], capture_output=True, timeout=10, check=False)
+        done = subprocess.run(["ps", *arguments], env=environ, capture_output=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode("utf-8", "replace")

@@ -36,7 +36,7 @@ class RuntimeDirWatch:
         """The reason why it is gone, a clause."""
 
     def recheck(self) -> DirState:
-        """Check the directory. This is cheap while all is well: call it every second."""
+        """Check the directory. This is cheap while all is well: it is called at each look."""
         if self._is_taken:
             return "taken"
         if launcher_lock.is_in_place(self._held, self._directory) and os.path.isdir(self._logs):

@@ -7,6 +7,7 @@ Knows nothing of: how the directory is found (`paths`), the processes in it.
 """
 
 import os
+from collections.abc import Mapping
 
 from carpool_protocol.bootstrap import paths
 
@@ -14,7 +15,7 @@ from carpool_protocol.bootstrap import paths
 class RuntimePlace:
     """The place of this carpool: the runtime directory, private, and a note if it is not the wished one."""
 
-    def __init__(self) -> None:
-        self.directory, self.note = paths.find_runtime_dir(os.environ, os.getuid())
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        self.directory, self.note = paths.find_runtime_dir(environ, os.getuid())
         paths.ensure_private(self.directory)
-        self.logs = paths.log_dir(os.environ, self.directory)
+        self.logs = paths.log_dir(environ, self.directory)

@@ -1,10 +1,10 @@
-"""A private carpool for one command (`carpool demo`, `carpool check --probe`): its directory and its end.
+"""A private carpool for one command: its directory and its end.
 
-Owns the temporary directory and everything in it. Invariants: nothing here touches the user's own carpool
-(runtime, state and configuration are private); every process that is started for it carries the runtime
-directory in its environment; `close` ends them all, however far the command came, and says what it had to
-end by force and what is left.
-Knows nothing of: what is configured, who calls.
+For `carpool demo`, `carpool setup` and `carpool check --probe`. Owns the temporary directory and everything
+in it. Invariants: nothing here touches the user's own carpool (runtime, state and configuration are private);
+every process that is started for it carries the runtime directory in its environment; `close` ends them all,
+however far the command came, and says what it had to end by force and what is left. Knows nothing of: what is
+configured, who calls.
 """
 
 import contextlib
@@ -58,6 +58,16 @@ class PrivateCarpool:
     def config_file(self) -> Path:
         """The configuration file for `up`, to be written before."""
         return self.base / "carpool.json"
+
+    def write_config(self, text: str) -> None:
+        """Write the configuration file."""
+        self.write(self.config_file.name, text)
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file beside the configuration file. It may hold secrets, so it has mode 0600."""
+        file = self.base / name
+        file.touch(mode=0o600)
+        file.write_text(text)
 
     def use_logins(self, logins: str) -> None:
         """Let its servers use and renew the logins in this directory. To be called before `up`."""

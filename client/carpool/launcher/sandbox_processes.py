@@ -9,14 +9,13 @@ Ends only what carries that mark. Knows nothing of: what the processes are for.
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterable
 
+from carpool.launcher import processes
 from carpool_protocol.bootstrap import paths
 
 _ON_LINUX = os.path.exists("/proc/self/stat")
-_PS_S = 10.0
 
 
 def memory_kind() -> str:
@@ -41,18 +40,7 @@ def marked(directory: str) -> list[tuple[int, str]]:
     """Return (pid, command line) of every running process that belongs to this runtime directory, without
     this one.
     """
-    if not _ON_LINUX:
-        found: list[tuple[int, str]] = []
-        for line in _ps("-axEww", "-U", str(os.getuid()), "-o", "pid=,command=").splitlines():
-            pid, _, command = line.strip().partition(" ")
-            if pid.isdecimal() and int(pid) != os.getpid() and _is_ours(command.split(), directory):
-                found.append((int(pid), command.split()[0]))
-        return found
-    return [
-        (pid, _read(f"/proc/{pid}/cmdline").replace("\0", " ").strip())
-        for pid in _pids()
-        if pid != os.getpid() and _is_ours(_read(f"/proc/{pid}/environ").split("\0"), directory)
-    ]
+    return processes.with_environment(lambda environ: _is_ours(environ, directory))
 
 
 def kill_marked(pid: int, directory: str, number: signal.Signals = signal.SIGKILL) -> float | None:
@@ -89,7 +77,7 @@ def _table() -> dict[int, tuple[int, int]]:
     """Return for every process its parent and its RSS in bytes."""
     table: dict[int, tuple[int, int]] = {}
     if not _ON_LINUX:
-        for line in _ps("-axo", "pid=,ppid=,rss=").splitlines():
+        for line in processes.ps("-axo", "pid=,ppid=,rss=").splitlines():
             pid, parent, rss = (int(field) for field in line.split())
             table[pid] = (parent, rss * 1024)
         return table
@@ -119,11 +107,3 @@ def _read(path: str) -> str:
             return file.read()
     except OSError:  # gone, or another user's
         return ""
-
-
-def _ps(*arguments: str) -> str:
-    try:
-        done = subprocess.run(["ps", *arguments], capture_output=True, timeout=_PS_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode("utf-8", "replace")

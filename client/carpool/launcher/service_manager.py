@@ -60,7 +60,7 @@ class ServiceManager:
         self._send(b"STOPPING=1")
 
     def alive(self) -> None:
-        """Tell that the service is alive, if the unit has a watchdog. To be called every second."""
+        """Tell that the service is alive, if the unit has a watchdog. To be called at each look (`pace`)."""
         if self._has_watchdog:
             self._send(b"WATCHDOG=1")
 

@@ -14,7 +14,7 @@ import sys
 import time
 from functools import partial
 
-from carpool import import_path, launcher_lock
+from carpool import import_path, launcher_lock, named_places
 from carpool.launcher.child import messages_at_end
 from carpool.launcher.cleanup import CLEAR_S
 from carpool.launcher.http_address import split_address
@@ -22,6 +22,7 @@ from carpool.launcher.http_door import read_door_status
 from carpool.launcher.http_handover import HandoverOffer, HttpHandover, take_offer
 from carpool.launcher.http_refusal import refuse_handover
 from carpool.launcher.launcher import DOOR_S, EXIT_FAILED, EXIT_OK, EXIT_USAGE, STOP_S, Launcher, accepts
+from carpool.launcher.other_carpools import name_directory, other_carpool_text, other_carpools
 from carpool.launcher.runtime_dir import RuntimeDirWatch
 from carpool.launcher.runtime_place import RuntimePlace
 from carpool.launcher.service_manager import RESTART_STATUS, ServiceManager, keep_variables
@@ -58,7 +59,7 @@ Run carpool for this runtime directory until Ctrl-C or `carpool down`.
 --node    the name of this node there
 
 Exit codes: 0; 1 it failed, or the HTTP door cannot open now (its port is taken); 2 usage or configuration,
-also an address that is none (then nothing starts) and one that all could use without tokens.
+also an address that is none (then nothing starts) and a public one with "tokens": false.
 With --detach carpool runs without its door all the same, for agents on its socket: it opens the door as soon
 as it can, and `carpool status` tells why it is not open. Without --detach and with --http it does not start.
 """
@@ -76,7 +77,7 @@ def up(arguments: list[str]) -> int:
         if not values.keys() & _CHECKED:
             # A file that somebody has typed is his word; one that the environment names may be a project's.
             named = trusted_places.VARIABLES[1:] if "--config" in values else trusted_places.VARIABLES
-            trusted_places.refuse_untrusted(os.environ, named)
+            named_places.refuse_untrusted(os.environ, named)
         place = RuntimePlace()
     except (paths.NotPrivateError, trusted_places.UntrustedPlaceError) as error:
         _say(str(error))
@@ -109,11 +110,22 @@ def up(arguments: list[str]) -> int:
         os.execve(sys.executable, command, environ)  # noqa: S606 - no shell wanted
     # Shims and clients say `--quiet`: they bring carpool back, or up, for their agent and choose nothing.
     if "--quiet" in values:
-        code, text = bring_up(place)
-        if text:
-            _say(text)
-        return code
+        return _bring_up_quietly(place)
     return _detach(place, config, http, earlier if values.keys() & {"--cluster", "--node"} else None)
+
+
+def _bring_up_quietly(place: RuntimePlace) -> int:
+    """Bring carpool up for a carrier, and tell it of others that run with the same configuration. Returns the
+    exit code.
+    """
+    code, text = bring_up(place)
+    if text:
+        _say(text)
+    held = launcher_lock.holder(place.directory) if code == EXIT_OK else None
+    if held is not None and held.file:
+        for other in other_carpools(os.environ, place.directory, held.file):
+            _say(other_carpool_text(other))
+    return code
 
 
 def _report_node(directory: str, earlier: NodeJoin, earlier_pid: int) -> int:
@@ -349,6 +361,7 @@ def _stay(
         who = f"pid {holder.pid}" if holder and holder.pid else "another process"
         _say(f"carpool already runs in {place.directory} ({who}); `carpool down` ends it")
         return EXIT_USAGE
+    name_directory(place)
     if restart_fd >= 0:
         os.close(restart_fd)  # `carpool down` finds this launcher by its own lock now
     watch = RuntimeDirWatch(place.directory, place.logs, take, held)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Any, Literal
 
-from carpool_protocol.faults.kinds import KINDS
+from carpool_protocol.faults.kinds import KINDS, LOSSES
 from carpool_protocol.faults.outcomes import ANSWERED
 
 Line = Mapping[str, Any]
@@ -87,7 +87,8 @@ def count_of(outcome: str) -> str:
     if outcome in {"cancelled", "unclaimed"}:
         return "cancelled"
     kind = KINDS.get(outcome)
-    return "refusals" if kind is not None and kind.delivered == "no" else "errors"
+    is_refusal = kind is not None and kind.delivered == "no" and outcome not in LOSSES
+    return "refusals" if is_refusal else "errors"
 
 
 def _whole(value: object) -> int:

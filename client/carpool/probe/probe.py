@@ -132,6 +132,11 @@ def _configured(place: RuntimePlace, server: str, file: str | None) -> tuple[Con
     servers = {str(name): each for name, each in loaded.config.servers.items()}
     if server not in servers:
         fail(f"{no_such_server(server, servers)} (in {where.path})", EXIT_USAGE)
+    if servers[server].is_offline:
+        fail(
+            f"{server} is a list of tools (`tools_file`) with nothing to run: nothing can be tried",
+            EXIT_USAGE,
+        )
     return where, loaded.config, loaded.written[servers[server].name]
 
 

@@ -19,6 +19,7 @@ from carpool.launcher.sandbox import PrivateCarpool, PrivateCarpoolError
 from carpool.probe.config import ALONE, SHARED
 from carpool.probe.judge import ROUNDS, ComparedAnswer, compared_answer, shared_order
 from carpool.terminal import display
+from carpool_protocol.wire.json_scan import read_despite_half_pairs
 
 LIMIT_S = 420.0
 CALL_S = 60.0
@@ -68,6 +69,9 @@ class _Page(Struct):
     next_cursor: str | None = msgspec.field(name="nextCursor", default=None)
 
 
+_read_page = msgspec.json.Decoder(_Page).decode
+
+
 class ProbeRun:
     """One experiment. `close` it in any case; the others raise `ProbeError`."""
 
@@ -90,9 +94,7 @@ class ProbeRun:
 
     def open(self, config: str) -> list[ProbedTool]:
         """Start the private carpool with this configuration; the tools that each instance has."""
-        file = self._private.config_file
-        file.touch(mode=0o600)  # it may hold secrets, as the user's own does
-        file.write_text(config)
+        self._private.write_config(config)
         with _explained():
             self._private.up()
             for arm in (ALONE, SHARED):
@@ -169,7 +171,7 @@ class ProbeRun:
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
             params = {} if cursor is None else {"cursor": cursor}
-            page = msgspec.json.decode(agent.request("tools/list", params, self._left_s()), type=_Page)
+            page = read_despite_half_pairs(_read_page, agent.request("tools/list", params, self._left_s()))
             for raw in page.tools:
                 each = _definition(raw)
                 if each.name in own:
@@ -184,9 +186,10 @@ class ProbeRun:
         """Make one call and return the server's own answer."""
         params = {"name": self._names[server, each.tool], "arguments": each.arguments}
         try:
-            result = msgspec.json.decode(agent.request("tools/call", params, self._left_s(CALL_S)))
+            answer = agent.request("tools/call", params, self._left_s(CALL_S))
+            result = read_despite_half_pairs(msgspec.json.decode, answer)
         except AnsweredError as error:
-            refusal = msgspec.json.decode(error.error)
+            refusal = read_despite_half_pairs(msgspec.json.decode, error.error)
             data = refusal.get("data")
             if isinstance(data, dict) and "delivered" in data:
                 raise ProbeError(f"{each.tool} was not answered: {error}") from None

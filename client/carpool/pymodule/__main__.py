@@ -3,6 +3,7 @@
 The last line on stderr is the reason of a failure: agents and `carpool status` are shown it.
 """
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -23,6 +24,7 @@ def main(words: Sequence[str]) -> int:
         log_line("usage: python -m carpool.pymodule [--strict] MODULE")
         return 2
     source, sink = claim()
+    gc.disable()  # what is imported stays: collections in between find nothing, and take their time
     try:
         # Before the module's directory is searched: a file there may be called like one of its needs.
         from carpool.pymodule.server import UntypedModuleError, serve, tools_of
@@ -32,6 +34,8 @@ def main(words: Sequence[str]) -> int:
             f"{install_command('python')}"
         )
         return 1
+    gc.freeze()
+    gc.enable()
     try:
         module = load(name)
         tools = tools_of(module, strict=bool(flags), say=log_line)

@@ -19,7 +19,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 from mcp_types.jsonrpc import JSONRPCMessage, jsonrpc_message_adapter
 
-from carpool_protocol.wire.json_scan import TopLevelScanner
+from carpool_protocol.wire.json_scan import scan_ends
 
 UNREADABLE: Final = "the request cannot be read ({}): is it nested too deep, or has a number too many digits?"
 UNWRITABLE: Final = "the answer cannot be written as JSON ({})"
@@ -87,11 +87,10 @@ def line_of(message: JSONRPCMessage) -> str:
 
 def unreadable(line: str, error: BaseException) -> str:
     """The answer to a request that cannot be read; empty where it is none."""
-    scanner = TopLevelScanner()
-    scanner.feed(line.encode(errors="replace"))
-    if scanner.id is None or scanner.is_answer is not False:
+    raw_id, is_answer = scan_ends(line.encode(errors="replace"))
+    if raw_id is None or is_answer is not False:
         return ""
-    return _error(scanner.id.decode(), INVALID_PARAMS, UNREADABLE.format(type(error).__name__))
+    return _error(raw_id.decode(), INVALID_PARAMS, UNREADABLE.format(type(error).__name__))
 
 
 def _plain(value: Any) -> bytes:

@@ -6,7 +6,7 @@ Owns the words. Refuses to know: when all is well (`control.verdict`), where the
 from collections.abc import Mapping
 from typing import Any, Final
 
-from carpool.control.verdict import is_cluster_away, is_door_closed
+from carpool.control.verdict import broken_projects, is_cluster_away, is_door_closed
 from carpool.terminal import display
 
 Facts = Mapping[str, Any]
@@ -15,29 +15,38 @@ MANY_DENIALS: Final = 3
 """A hook that has denied this many calls in a row is named: it may deny everything by a fault of its own."""
 
 
+def _unwell_servers(facts: Facts) -> str:
+    servers: Facts = facts.get("servers") or {}
+    names = [
+        f"{name} (it has not greeted yet)" if server["state"] == "starting" else name
+        for name, server in servers.items()
+        if not server["well"]
+    ]
+    return display.printable(", ".join(names))
+
+
 def health_line(facts: Facts) -> str:
     """Return the sentence for the broker's `reason`."""
     match facts.get("reason"):
-        case "ok" if is_door_closed(facts):
-            return "serving agents on the socket; the HTTP door is not open"
-        case "ok" if is_cluster_away(facts):
-            return "serving; this node does not reach its cluster"
         case "ok":
-            return "all is well"
+            return _beside_the_broker(facts) or "all is well"
         case "servers_failing":
-            servers: Facts = facts.get("servers") or {}
-            names = [
-                f"{name} (it has not greeted yet)" if server["state"] == "starting" else name
-                for name, server in servers.items()
-                if not server["well"]
-            ]
-            return f"serving; not well: {display.printable(', '.join(names))}"
+            return f"serving; not well: {_unwell_servers(facts)}"
         case "hooks_failing":
             hooks = [hook for hook in facts.get("hooks") or () if hook.get("problem")]
             return f"serving; {'; '.join(map(hook_fault, hooks))}"
         case "calls_failing":
             failing = _failing_calls(facts["counters"]["recent"])
             return f"serving; most calls fail: {failing}; see `carpool stats`"
+        case "descriptors_used_up":
+            return (
+                f"serving; no new agent is let in: all {facts['descriptors']['limit']} descriptors of the "
+                "broker are in use but those for operators; see `carpool doctor`"
+            )
+        case "no_room_to_start":
+            short = {name: each["shortage"] for name, each in facts["servers"].items() if each["shortage"]}
+            names, why = display.printable(", ".join(short)), next(iter(short.values()), "")
+            return f"serving; calls wait for a process of {names}. {why}"
         case "config_broken":
             problem = (facts.get("config") or {}).get("problem", "")
             text = display.printable(problem, lines=True)
@@ -54,6 +63,17 @@ def health_line(facts: Facts) -> str:
             return "no server can be reached: the supervisor is away and is started again by itself"
         case reason:
             return f"not well: {display.printable(str(reason or '?'))}"
+
+
+def _beside_the_broker(facts: Facts) -> str:
+    """Return the sentence for what is wrong although the broker's own reason is `ok`; empty: nothing is."""
+    if is_door_closed(facts):
+        return "serving agents on the socket; the HTTP door is not open"
+    if is_cluster_away(facts):
+        return "serving; this node does not reach its cluster"
+    if broken := broken_projects(facts):
+        return f"serving; a project's file is broken: {display.one_line(broken[0], 200)}"
+    return ""
 
 
 def _away(supervisor: Facts) -> str:

@@ -33,6 +33,7 @@ from carpool_protocol.config.reading.parse import read_config
 from carpool_protocol.config.reading.project import FoundWorkspace, find_workspace, workspace_name_at
 from carpool_protocol.config.reading.trust import grant_trust, read_listed, read_trust, trust_of
 from carpool_protocol.config.reading.workspaces import roots_of
+from carpool_protocol.config.schema.model import Config
 from carpool_protocol.config.text.file_stamps import Stamp
 from carpool_protocol.ids import ServerName
 
@@ -60,13 +61,19 @@ def own_files(home: str) -> tuple[CarpoolFile, SecretsFile]:
         frozenset(name for name in config.servers if config.servers[name].file != path)
         | config.unusable.keys()
     )
-    beside = os.path.dirname(path)
+    own = CarpoolFile(path, text, taken, config.login_shell)
+    return own, secrets_file(config, layer.env, home)
+
+
+def secrets_file(config: Config, env: dict[str, str], home: str) -> SecretsFile:
+    """Return the `env_file` of a configuration, or the new one that it gets. `env`: the variables in it."""
     if config.env_file is not None:
         said = os.path.realpath(env_file_path(config, home) or "")
-        return CarpoolFile(path, text, taken), SecretsFile(said, _text(said), layer.env)
+        return SecretsFile(said, _text(said), env)
+    beside = os.path.dirname(os.path.realpath(config.file))
     names = (_SECRETS if number == 1 else f"secrets-{number}.env" for number in range(1, 100))
     name = next(each for each in names if not os.path.lexists(os.path.join(beside, each)))
-    return CarpoolFile(path, text, taken), SecretsFile(os.path.join(beside, name), None, {}, name)
+    return SecretsFile(os.path.join(beside, name), None, {}, name)
 
 
 def project_file(project: str) -> CarpoolFile:

@@ -36,6 +36,10 @@ class McpClient(Struct, frozen=True):
     """True if its servers do not run in the directory of a project."""
     puts_prefix: bool = True
     """True if it puts a prefix with the entry's name before names of tools; the whole must fit model APIs."""
+    variables_in: str = ""
+    """How an entry asks for a variable that the program would keep to itself: `env_vars`, or the value for
+    `env`, with `{0}` for the name. Empty if the program passes all of its environment on, or has no way.
+    """
 
 
 class ClientFilePath(Struct, frozen=True):
@@ -65,11 +69,21 @@ CLAUDE_DESKTOP: Final = McpClient(
     anywhere=True,
     puts_prefix=False,
 )
-CURSOR: Final = McpClient("cursor", "Cursor", "plain", ".cursor/mcp.json", desktop=True)
+CURSOR: Final = McpClient(
+    "cursor", "Cursor", "plain", ".cursor/mcp.json", desktop=True, variables_in="${{env:{0}}}"
+)
 VS_CODE: Final = McpClient("vscode", "VS Code", "vscode", ".vscode/mcp.json", desktop=True)
-WINDSURF: Final = McpClient("windsurf", "Windsurf", "plain", "mcp_config.json", desktop=True, anywhere=True)
-CODEX: Final = McpClient("codex", "Codex", "codex", "")
-GEMINI: Final = McpClient("gemini", "Gemini CLI", "plain", ".gemini/settings.json")
+WINDSURF: Final = McpClient(
+    "windsurf",
+    "Windsurf",
+    "plain",
+    "mcp_config.json",
+    desktop=True,
+    anywhere=True,
+    variables_in="${{env:{0}}}",
+)
+CODEX: Final = McpClient("codex", "Codex", "codex", "", variables_in="env_vars")
+GEMINI: Final = McpClient("gemini", "Gemini CLI", "plain", ".gemini/settings.json", variables_in="${{{0}}}")
 OPENCODE: Final = McpClient("opencode", "opencode", "opencode", "opencode.json")
 
 CLIENTS: Final = (CLAUDE_CODE, CLAUDE_DESKTOP, CURSOR, VS_CODE, WINDSURF, CODEX, GEMINI, OPENCODE)

@@ -7,19 +7,20 @@ carpool's own file. Pure. Knows nothing of: files, names that are taken already.
 """
 
 import json
+import posixpath
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec import Struct
 
-from carpool.check.secret_names import is_secret_name
 from carpool.setup.client_files import CLAUDE_CODE, McpClient
+from carpool.setup.secret_variables import CannotKeepError, variable_name
 from carpool.setup.secrets import without_secrets
 from carpool_protocol.bootstrap.extras import install_command
-from carpool_protocol.config.foreign.formats import is_own_entry
+from carpool_protocol.carrier.secret_texts import is_secret_name
+from carpool_protocol.config.foreign.formats import UNREAD_KEYS, is_own_entry
 from carpool_protocol.config.reading.parse import SERVERS, read_config
-from carpool_protocol.config.schema.expand import is_usable
 from carpool_protocol.config.text.jsonc import JsonValue
 from carpool_protocol.config.text.problems import ConfigProblem, shorten
 from carpool_protocol.ids import ServerName
@@ -37,6 +38,8 @@ _PLACE = re.compile(r"^[^:]*:[0-9]+: (?:(?:mcpServers|servers|mcp)\.[^ ]+: )?")
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]+")
 _RELATIVE = re.compile(r"(?:\.{1,2}|\.{1,2}/.*|[\w.-]+/[\w./-]*\.(?:py|js|mjs|cjs|ts|sh|rb|jar))")
 """Matches a path that has a meaning only in the directory of a project."""
+
+_RELATIVE_DIRECTORY = re.compile(r"(?![/~]|\$\{).+", re.DOTALL)
 
 _VALUE_OF_FLAG = re.compile(r"(?P<flag>--?[A-Za-z][\w.-]*=)?\$\{CARPOOL_\w+\}")
 _PASSWORD = re.compile(r"(?:--?[A-Za-z][\w.-]*=)?[a-z][a-z0-9+.-]*://[^$/?#]*:\$\{CARPOOL_\w+\}@[^$]*")
@@ -58,10 +61,6 @@ class NotConverted(Struct, frozen=True):
     """The reason why a server is left in the program's file."""
 
     why: str
-
-
-class _CannotKeepError(Exception):
-    """Raised for a secret that no `env_file` can hold."""
 
 
 def convert_server(
@@ -93,14 +92,15 @@ def convert_server(
     server, notes = read
     if ours != name:
         notes.insert(0, f"was called {shorten(name)}")
-    if client.form == "codex" and entry.get(_APPROVAL, "auto") != "auto":
-        notes.append(f"its `{_APPROVAL}` does not come along: say it for the entry of carpool")
+    notes += _notes_on_left_behind(client, entry)
     if "url" in server and not remote:
         return NotConverted(f"it has a URL, which needs more than is installed: {install_command('remote')}")
     written = server
     try:
-        server = without_secrets(written, _checked(ours, variable))
-    except _CannotKeepError:
+        server = without_secrets(
+            written, lambda purpose, value: variable(variable_name(ours, purpose, value), value)
+        )
+    except CannotKeepError:
         return NotConverted(
             "it has a secret of several lines, which fits into no env_file; put it into a file of its own"
         )
@@ -109,13 +109,60 @@ def convert_server(
             "what looks like a secret is part of what it runs, and that is to be seen before it is trusted; "
             "put it into `env`"
         )
-    if not project and not client.anywhere and "cwd" not in server and _is_relative(server):
-        server["cwd"] = "${workspace}"
-        notes.append("runs in each project's directory, because of a relative path")
+    if not project:
+        found = _directory_of_project(client, server)
+        if isinstance(found, NotConverted):
+            return found
+        notes += found
     strict = read_config(json.dumps({SERVERS: {ours: server}}), "carpool.json")
     if strict.config is None:
         return NotConverted(_problem_text(strict.problems[0]))
     return Converted(ours, {key: server[key] for key in sorted(server, key=_place)}, tuple(notes))
+
+
+def _directory_of_project(client: McpClient, server: dict[str, JsonValue]) -> list[str] | NotConverted:
+    """Give a server of the user's a `cwd` if it needs the directory of a project. Returns a note on that."""
+    cwd = server.get("cwd")
+    if isinstance(cwd, str) and _RELATIVE_DIRECTORY.fullmatch(cwd):
+        if client.anywhere:
+            return NotConverted(f"its `cwd` is relative, and only {client.title} knows from where")
+        below = posixpath.normpath(cwd)
+        server["cwd"] = "${workspace}" if below == "." else f"${{workspace}}/{below}"
+        return ["runs in each project's directory, because of a relative `cwd`"]
+    if client.anywhere or cwd is not None or not _is_relative(server):
+        return []
+    server["cwd"] = "${workspace}"
+    return ["runs in each project's directory, because of a relative path"]
+
+
+def _notes_on_left_behind(client: McpClient, entry: Mapping[str, JsonValue]) -> list[str]:
+    """Return a note on the keys of an entry that carpool does not take over, and on variables that may be
+    missing.
+    """
+    keys = UNREAD_KEYS | _UNREAD_CODEX if client.form == "codex" else UNREAD_KEYS
+    left = [f"`{key}`" for key, value in entry.items() if key in keys and value not in _USUAL.get(key, _NONE)]
+    notes = []
+    if left:
+        does, its = ("does", "it") if len(left) == 1 else ("do", "them")
+        listed = ", ".join(left[:-1]) + " and " * (len(left) > 1) + left[-1]
+        notes.append(
+            f"its {listed} {does} not come along: say {its} for the entry of carpool if you need {its}"
+        )
+    if client.form == "codex" and (passed := _passed_names(entry.get("env_vars"))):
+        many = "is" if len(passed) == 1 else "are"
+        notes.append(f"{', '.join(passed)} {many} empty for it where {client.title} has no such variable")
+    return notes
+
+
+def _passed_names(value: JsonValue) -> list[str]:
+    """Return the names in `env_vars` of Codex: texts, or objects with a name; empty for any other form."""
+    if not isinstance(value, list):
+        return []
+    names = [
+        each.get("name") if isinstance(each, dict) and each.get("source", "local") == "local" else each
+        for each in value
+    ]
+    return [each for each in names if isinstance(each, str)] if all(isinstance(n, str) for n in names) else []
 
 
 def _is_seen(written: Mapping[str, JsonValue], server: Mapping[str, JsonValue]) -> bool:
@@ -173,23 +220,6 @@ def _place(key: str) -> int:
     return _FIRST.index(key) if key in _FIRST else len(_FIRST)
 
 
-def _checked(server: str, variable: Callable[[str, str], str]) -> Callable[[str, str], str]:
-    """Return a function that names the variable of a secret, such as `CARPOOL_GITHUB_TOKEN`.
-
-    The prefix keeps the name free: no agent has a variable of this name, which would count before carpool's.
-    """
-    stem = _ILLEGAL.sub("_", server).replace("-", "_").strip("_").upper()
-
-    def name(purpose: str, value: str) -> str:
-        if not is_usable(value) or "\n" in value:
-            raise _CannotKeepError
-        plain = re.sub(r"\W+", "_", purpose).strip("_").upper() or "SECRET"
-        whole = plain if plain == stem or plain.startswith(f"{stem}_") else f"{stem}_{plain}"
-        return variable(f"CARPOOL_{re.sub(r'[^A-Z0-9_]', '_', whole)}", value)
-
-    return name
-
-
 def _is_relative(server: Mapping[str, JsonValue]) -> bool:
     command, args = server.get("command"), server.get("args")
     words = [command] if isinstance(command, str) else []
@@ -215,6 +245,9 @@ _CODEX: Final = {
     "cwd": "cwd",
 }
 _UNREAD_CODEX: Final = frozenset({"required", "description", "supports_parallel_tool_calls", _APPROVAL})
+_NONE: Final[tuple[JsonValue, ...]] = (None, False, "", [], {})
+_USUAL: Final[dict[str, tuple[JsonValue, ...]]] = {_APPROVAL: ("auto",)}
+"""Values that say nothing: `_NONE`, and those of single keys."""
 
 
 def _of_codex(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -233,8 +266,8 @@ def _of_codex(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
         match key, value:
             case "env", dict():
                 env |= {name: _literal(inner) for name, inner in value.items()}
-            case "env_vars", list() if all(isinstance(each, str) for each in value):
-                env |= {str(each): f"${{{each}:-}}" for each in value}
+            case "env_vars", list() if len(names := _passed_names(value)) == len(value):
+                env |= {each: f"${{{each}:-}}" for each in names}  # Codex leaves out what is not set
             case "http_headers", dict():
                 headers |= {name: _literal(inner) for name, inner in value.items()}
             case "env_http_headers", dict():

@@ -13,13 +13,12 @@ from typing import Any
 
 from msgspec import structs
 
-from carpool.check.secret_names import is_secret_name
 from carpool.setup.model import FileChange, GitStatus, KeptInPlace, MovedServer, ProgramProfile, SetupPlan
 from carpool.setup.other_programs import OtherProgramFound
 from carpool.setup.permission_rules import ORDER, PermissionRule
-from carpool.setup.secrets import looks_secret
 from carpool.terminal import display
 from carpool.terminal.table import Colour
+from carpool_protocol.carrier.secret_texts import is_secret_name, looks_secret
 
 _LITERAL = re.compile(
     r"(?P<before>(?:\"(?P<key>[^\"\\\n]{1,200})\"|(?P<word>[A-Za-z_][\w-]{0,200}))\s{0,9}[:=]\s{0,9})?"
@@ -31,6 +30,10 @@ _LEAST = 4
 
 A shorter one is part of too many others, so it is masked only if it is a whole value.
 """
+_SHOWN_MEMBERS = frozenset({"command", "cwd", "type", "transport", "name", "description"})
+"""Members of a server that are no values of an environment or a header, also where the text is equal."""
+_KEY = re.compile(r"\s*(?::|=(?!=)|\.|\])")
+"""Matches what follows a key of JSON or TOML."""
 _AROUND = 2
 _MOST_LINES = 400
 
@@ -38,9 +41,10 @@ _MOST_LINES = 400
 def masked(text: str, hidden: Collection[str], values: Collection[str] = ()) -> str:
     """Mask the secrets of a text of JSON or TOML, so that anybody may see it.
 
-    `hidden`: texts that are masked everywhere; `values`: texts that are masked where they are a whole value.
+    `hidden`: texts that are masked everywhere; `values`: texts that are masked where they are a whole value,
+    but neither a key (the name of a server) nor an argument nor one of a server's plain members.
     """
-    whole = frozenset(hidden) | frozenset(values)
+    whole, plain = frozenset(hidden), frozenset(values)
     parts = sorted(
         {line for each in hidden for line in each.splitlines() if len(line.strip()) >= _LEAST},
         key=len,
@@ -51,6 +55,7 @@ def masked(text: str, hidden: Collection[str], values: Collection[str] = ()) -> 
         said = _decoded(found["text"])
         key = found["key"] or found["word"] or ""
         told = said in whole or any(each in said for each in parts) or looks_secret(said)
+        told = told or (said in plain and not _is_elsewhere(found, key))
         refers = "${" in said or "{env:" in said
         if told or (key and is_secret_name(key) and not refers):
             return (found["before"] or "") + _MASK
@@ -60,6 +65,14 @@ def masked(text: str, hidden: Collection[str], values: Collection[str] = ()) -> 
     for each in parts:
         text = text.replace(each, "…")
     return text
+
+
+def _is_elsewhere(found: re.Match[str], key: str) -> bool:
+    """True if a literal is no value of an environment or a header: a key, an argument, a plain member."""
+    if key:
+        return key in _SHOWN_MEMBERS
+    before = found.string[: found.start("text")].rstrip()
+    return before.endswith(("[", ",")) or _KEY.match(found.string, found.end("text")) is not None
 
 
 def _decoded(literal: str) -> str:

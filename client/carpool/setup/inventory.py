@@ -7,17 +7,20 @@ told.
 
 import importlib.util
 import os
-import shutil
 import sys
+from collections.abc import Mapping
 
 from msgspec import Struct
 
+from carpool.check.server_path import is_found
 from carpool.setup import carpool_files, file_io, git
 from carpool.setup.client_files import candidates
+from carpool.setup.entry_environment import non_default_places
 from carpool.setup.model import ClientFile, GitStatus, KeptInPlace, SetupPlan
 from carpool.setup.other_programs import OtherProgramFound, check_other_program, others
 from carpool.setup.permission_rules import PermissionFile, PermissionRule, rule_files, rules
 from carpool.setup.plan import make_plan
+from carpool.setup.trial import ServerKey, TrialResult
 from carpool.terminal.verb_output import EXIT_USAGE, fail
 from carpool_protocol.config.edit.edit import CannotEditError
 
@@ -41,8 +44,10 @@ class SetupInventory(Struct, frozen=True):
         """Return the rules that name tools which get another name by a plan."""
         return [each for file, text in self.rules for each in rules(file, text, plan.moved)]
 
-    def plan(self, *, project: bool, separate: bool) -> SetupPlan:
-        """Make a plan. `project`: the project's files are included."""
+    def plan(
+        self, *, project: bool, separate: bool, tried: Mapping[ServerKey, TrialResult] = {}
+    ) -> SetupPlan:
+        """Make a plan. `project`: the project's files are included; `tried`: the results of a trial."""
         own, secrets = carpool_files.own_files(self.home)
         try:
             return make_plan(
@@ -53,11 +58,13 @@ class SetupInventory(Struct, frozen=True):
                 carpool_files.command,
                 home=self.home,
                 alive=os.path.isdir,
-                starts=lambda program: shutil.which(program) is not None,
+                starts=lambda program: is_found(program, os.environ, login_shell=own.login_shell),
                 named=self.named,
                 remote=importlib.util.find_spec("mcp") is not None,
                 separate=separate,
                 shared=self.known.tracked,
+                tried=tried,
+                places=non_default_places(os.environ, os.getuid()),
             )
         except CannotEditError as error:
             fail(f"nothing is changed: {error}", EXIT_USAGE)

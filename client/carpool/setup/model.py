@@ -42,6 +42,8 @@ class CarpoolFile(Struct, frozen=True):
     """The content of the file; None if it is to be made."""
     taken: frozenset[ServerName] = frozenset()
     """Names of servers in the files that it includes."""
+    login_shell: bool = True
+    """The setting of this name, which counts for all servers."""
 
     def __repr__(self) -> str:
         return f"Own({self.path!r})"
@@ -97,6 +99,11 @@ class MovedServer(Struct, frozen=True):
     """The name of the server in the program's file."""
     login: bool = False
     """True if the server has a URL and no headers: it may need a login."""
+    server: dict[str, JsonValue] = {}
+    """The server in carpool's keys, with references in place of its secrets."""
+
+    def __repr__(self) -> str:
+        return f"Moved({self.name!r}, {self.path!r})"
 
 
 class KeptInPlace(Struct, frozen=True):

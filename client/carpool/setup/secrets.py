@@ -1,34 +1,21 @@
 """Finds the secrets of a server, and puts references in their place.
 
-Owns the judgement which text is a secret. It errs on the safe side: a text wrongly taken for a secret still
-works, it is only kept in another file. A secret is known by its name (`…TOKEN`, `--api-key`), by a known
-prefix (`ghp_`), or by random characters; in a URL the password and parameters with such names are secrets.
-Pure. Knows nothing of: files, programs.
+Owns where a secret can stand in a server's entry. In a URL the password and parameters with such names are
+secrets. It errs on the safe side: a text wrongly taken for a secret still works, it is only kept in another
+file. Which name or text is one is told by `secret_texts`. Pure. Knows nothing of: files, programs.
 """
 
-import math
 import re
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from carpool.check.secret_names import is_secret_name
+from carpool_protocol.carrier.secret_texts import KNOWN_KEY, is_secret_name, looks_random, looks_secret
 from carpool_protocol.config.schema.expand import BadTemplate, VariableReference, read_template
 from carpool_protocol.config.text.jsonc import JsonValue
 
 Named = Callable[[str, str], str]
 """Returns the variable that holds a value from now on, from the purpose of the value and the value."""
 
-_KNOWN = re.compile(
-    r"(?<![A-Za-z0-9])(?:gh[pousr]_|github_pat_|glpat-|gldt-|sk-|sk_|pk_|rk_|xox[abeprs]-|xapp-|AKIA|ASIA|AIza|ya29\."
-    r"|hf_|npm_|pypi-|dop_v1_|lin_api_|ntn_|secret_|fc-|tvly-|SG\.|shp(?:at|ss)_|figd_|pplx-|gsk_|r8_|eyJ|atlasv1\."
-    r"|dckr_pat_|sntry[su]_|nvapi-|key-|pat-|pat_)[A-Za-z0-9_.=+/-]{8,}"
-)
-_PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
-_WORDS = re.compile(r"[A-Za-z]{1,16}|[0-9]{1,8}|v?[0-9]+(?:\.[0-9]+)*")
-_RANDOM = re.compile(r"[A-Za-z0-9+/_=.~-]{20,}")
-_BITS: Final = 3.3
-"""Bits of entropy per character from which a text of letters and digits looks random."""
 _PLAIN: Final = frozenset({"true", "false", "null", "none", "yes", "no", "on", "off"})
 
 _USER_INFO = re.compile(r"(?<=://)(?P<user>[^/@:\s?#]*)(?P<colon>:?)(?P<password>[^/@\s?#]*)(?=@)")
@@ -50,27 +37,6 @@ _ONLY_FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _LOGIN: Final = frozenset({"-u", "--user"})
 _NAME_AND_PASSWORD = re.compile(r"(?P<before>[^:\s]+:)(?P<value>\S*[^\d\s]\S*)")
 _SCHEME = re.compile(r"(?:Bearer|Basic|Token|ApiKey|Api-Key|Digest)\s+", re.IGNORECASE)
-
-
-def looks_secret(text: str) -> bool:
-    """True if the text itself looks like a secret."""
-    known = _KNOWN.search(text)
-    if known is not None and any(each.isdigit() for each in known.group()):
-        return True
-    return _PEM.search(text) is not None or _looks_random(text)
-
-
-def _looks_random(text: str) -> bool:
-    if _RANDOM.fullmatch(text) is None or text.startswith(("/", "./", "../", "~/")) or "//" in text:
-        return False
-    if not any(each.isdigit() for each in text) or not any(each.isalpha() for each in text):
-        return False
-    if all(
-        _WORDS.fullmatch(each) for each in re.split(r"[_/=+-]", text) if each
-    ):  # a model, a path, a version
-        return False
-    counted = Counter(text)
-    return -sum(n / len(text) * math.log2(n / len(text)) for n in counted.values()) >= _BITS
 
 
 def without_secrets(server: dict[str, JsonValue], named: Named) -> dict[str, JsonValue]:
@@ -213,14 +179,14 @@ def _within(text: str, purpose: str, named: Named) -> str:
 
     def step(found: re.Match[str]) -> str:
         value = found.group()
-        return _reference(value, purpose, named) if "${" not in value and _looks_random(value) else value
+        return _reference(value, purpose, named) if "${" not in value and looks_random(value) else value
 
     text = _USER_INFO.sub(user_info, text)
     text = _STEP.sub(step, text) if "://" in text else text
     text = _INNER.sub(pair, _QUERY.sub(pair, text))
     text = _SHELL.sub(said, text) if " " in text else text
     parts = re.split(r"(\$\{[^}]*\})", text)  # what is a reference by now stays one
-    return "".join(part if part.startswith("${") else _KNOWN.sub(known, part) for part in parts)
+    return "".join(part if part.startswith("${") else KNOWN_KEY.sub(known, part) for part in parts)
 
 
 def _reference(value: str, purpose: str, named: Named) -> str:

@@ -16,7 +16,15 @@ from typing import Final
 _PART: Final = r"(\.part-[0-9]+)?"
 """The end of a file's name while it is written."""
 
-STATE_FILES: Final = ("trust.json", "places.json", "pool-keys", "verdicts.json", "eras.json")
+STATE_FILES: Final = (
+    "trust.json",
+    "places.json",
+    "pool-keys",
+    "verdicts.json",
+    "eras.json",
+    "runtime-directory",
+    "http-token",
+)
 """The files directly in the state directory."""
 
 _NAME_PATTERNS: Final[dict[str, str]] = {

@@ -141,11 +141,26 @@ def _trade(
     theirs = [name for name in edited if not is_own_entry(toml.plain(now[name]))]
     if not force and len(edited) > len(theirs):
         raise _EditedError
+    updated = [
+        name
+        for name in after
+        if name in before and name in now and before[name] not in (after[name], now[name])
+    ]
+    if not force and any(
+        now[name] != after[name] and is_own_entry(toml.plain(now[name])) for name in updated
+    ):
+        raise _EditedError
+    updated = [name for name in updated if now[name] == after[name] or is_own_entry(toml.plain(now[name]))]
     moved = [name for name in before if name not in after]
     again = [name for name in moved if name in now and now[name] != before[name]]
     gone = [name for name in ours if name not in theirs]
     return _ServerExchange(
-        MemberSwap(gone, {name: before[name] for name in moved if name not in now}), [*theirs, *again]
+        MemberSwap(
+            [*gone, *updated],
+            {name: before[name] for name in moved if name not in now}
+            | {name: before[name] for name in updated},
+        ),
+        [*theirs, *again],
     )
 
 

@@ -22,6 +22,8 @@ OURS = b'{"jsonrpc":"2.0","method":"carpool/'
 """The beginning of every line that is from the broker itself and not for the agent."""
 SETTLED = OURS + b'settled"'
 ENDED = OURS + b'ended"'
+FINISHED = ENDED + b',"params":{"text":""'
+"""The end of a session whose agent has closed its input: everything that it asked is answered."""
 MOVED = OURS + b'moved"'
 WANTED = OURS + b'wanted"'
 

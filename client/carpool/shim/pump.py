@@ -6,6 +6,8 @@ Owns the two directions and what is under way in each. Invariants:
 - a direction reads only when it holds nothing unwritten, so memory is bounded by one read and one line;
 - the agent's slowness in one direction never stops the other;
 - a descriptor that nothing is wanted of is not registered: `poll` would report its hang-up for ever;
+- the end of the agent's input ends nothing: the broker is told by half closing the socket, once it has
+  greeted, and the answers to what the agent has sent still come. A last line without a line end gets one;
 - everything that passes is noted in `KeptLines`, before it is written.
 
 Of the broker's lines only those are looked at that are from itself (`carpool/attached`, `carpool/refused`,
@@ -17,6 +19,7 @@ import os
 from select import POLLERR, POLLHUP, POLLIN, POLLOUT, poll
 
 from carpool.shim.kept_lines import ENDED as _ENDED
+from carpool.shim.kept_lines import FINISHED as _FINISHED
 from carpool.shim.kept_lines import MOVED as _MOVED
 from carpool.shim.kept_lines import OURS as _OURS
 from carpool.shim.kept_lines import SETTLED as _SETTLED
@@ -33,12 +36,15 @@ if TYPE_CHECKING:  # the shim has the C half of it only
     import _socket
 
 AGENT_GONE, BROKER_GONE, REFUSED = "agent gone", "broker gone", "refused"
+FINISHED = "finished"
+"""The agent has closed its input and has all its answers."""
 
 _READ_BYTES = 65536
 _LINE_END = 10
 _ATTACHED = b'{"jsonrpc":"2.0","method":"carpool/attached"'
 _REFUSED = b'{"jsonrpc":"2.0","method":"carpool/refused"'
 _NO_ENVIRONMENT = b'"env":[]'
+_NO_NOTE = b'"note":""'
 _ENVIRONMENT = b'"env":['
 quote = encode_basestring_ascii
 """A string as JSON, by the C half of `json`."""
@@ -89,7 +95,9 @@ class ShimPump:
         """Of such lines, in all: they are not the agent's."""
         self._at_line_start = hello.endswith(b"\n")
         """Everything read from the agent ends with a line end: something of ours may follow."""
-        self._agent_ended = False
+        self.agent_ended = False
+        """The agent's input has come to its end."""
+        self._is_half_closed = False
         self._broker_deaf = False
         self._broker_ended = False
         self._outcome = ""
@@ -97,7 +105,9 @@ class ShimPump:
         self._wanted: dict[int, int] = {}
 
     def run(self) -> str:
-        """Pump until the end; says which: `AGENT_GONE`, `BROKER_GONE`, or `REFUSED` (see `refusal`)."""
+        """Pump until the end; says which: `FINISHED`, `AGENT_GONE`, `BROKER_GONE`, or `REFUSED` (see
+        `refusal`).
+        """
         os.set_blocking(self._fd, False)
         was_blocking = self._unblock_stdout()
         try:
@@ -194,9 +204,10 @@ class ShimPump:
     def _update_polling(self) -> None:
         """Register exactly what can move now; end when nothing is left to move."""
         if self._broker_ended and not self._to_agent:
-            self._outcome = self._outcome or (AGENT_GONE if self._agent_ended else BROKER_GONE)
+            is_finished = self.agent_ended and self.farewell.startswith(_FINISHED)
+            self._outcome = self._outcome or (FINISHED if is_finished else BROKER_GONE)
             return
-        reads = not self._agent_ended and not self._broker_deaf and not self._to_broker
+        reads = not self.agent_ended and not self._broker_deaf and not self._to_broker
         self._set(self._stdin, POLLIN if reads else 0)
         broker = 0
         if not self._broker_ended:
@@ -220,9 +231,11 @@ class ShimPump:
     def _agent_data_received(self, data: bytes) -> None:
         """Pass data of the agent on to the broker, with the shim's own lines between the agent's lines."""
         if not data:
-            self._agent_ended = True
-            self._half_close()
-            return
+            self.agent_ended = True
+            if self._at_line_start:
+                self._half_close()
+                return
+            data = b"\n"
         self._kept.agent_lines_sent(data)
         if not self._at_line_start and (cut := data.find(b"\n") + 1):
             data = data[:cut] + self._environment + data[cut:]
@@ -243,12 +256,14 @@ class ShimPump:
             self._to_broker = b""
             return
         self._to_broker = b"" if sent == len(self._to_broker) else memoryview(self._to_broker)[sent:]
-        if self._agent_ended:
+        if self.agent_ended:
             self._half_close()
 
     def _half_close(self) -> None:
-        if self._to_broker or self._broker_deaf:
+        """Tell the broker that nothing more comes, once it needs nothing more of this shim either."""
+        if self._to_broker or self._broker_deaf or not self._greeted:
             return
+        self._is_half_closed = True
         try:
             self._socket.shutdown(1)
         except OSError:
@@ -318,6 +333,11 @@ class ShimPump:
             self._kept.broker_attached(first)
             if _NO_ENVIRONMENT not in first:
                 self._tell_environment(first)
+            if _NO_NOTE not in first:
+                _print_note(first)
+        if self.agent_ended:
+            self._half_close()
+        if first.startswith(_ATTACHED):
             return whole[cut:]
         if first.startswith(_REFUSED):
             import json
@@ -330,8 +350,8 @@ class ShimPump:
     def _tell_environment(self, wanted: bytes) -> None:
         """Answer the broker's line that asks for variables."""
         _, asked, after = wanted.partition(_ENVIRONMENT)
-        if not asked or (self._agent_ended and not self._to_broker):
-            return  # where nothing comes any more the broker knows that
+        if not asked or self._is_half_closed:
+            return  # the broker knows that nothing comes any more
         # Names of variables are letters, digits and `_`: taking them apart by hand spares `json`, as costly
         # to import as all of the shim.
         names = after.partition(b"]")[0].decode().replace('"', "").split(",")
@@ -358,3 +378,12 @@ class ShimPump:
             self._outcome = AGENT_GONE
             return
         self._to_agent = b"" if sent == len(self._to_agent) else memoryview(self._to_agent)[sent:]
+
+
+def _print_note(attached: bytes) -> None:
+    """Print the broker's sentence for people, if it has one. (A broker of an earlier version has none.)"""
+    import json
+    import sys
+
+    if note := json.loads(attached)["params"].get("note"):
+        sys.stderr.write(f"carpool: {note}\n")

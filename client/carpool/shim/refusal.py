@@ -60,6 +60,8 @@ def refuse(text: str, fault: tuple[str, int], said: bytes = b"", stdin: int = 0,
             half.clear()
         data = _read_some(stdin)
         if not data:
+            if half and size <= LINE_BYTES:  # a last line without a line end
+                _write(stdout, _answers(b"".join(half), error))
             return
 
 

@@ -136,6 +136,12 @@ def resume(kept_lines: KeptLines, hello: bytes, *, again: bool, untaken_bytes: i
     return b"\n".join([first[:-1], *said, *rest])
 
 
+def awaits_answers(kept_lines: KeptLines) -> bool:
+    """Return True if the next broker gets a line that may need an answer. Asked after `resume`."""
+    lines = [*kept_lines.open.values(), *bytes(kept_lines.fresh).split(b"\n")]
+    return any(_asks(line) for line in lines if _message(line) is not None)
+
+
 def _enter(line: bytes, unanswered: OpenRequests, given: set[str]) -> list[tuple[int, bytes]]:
     """Return the parts of a line of the agent to send: those of a batch each with its number if it is a
     request, else with 0. Answers to asks are entered in `given`.
@@ -279,14 +285,21 @@ class BrokerSearch:
 
 
 def connect_to_next_broker(
-    directory: str, start: "Callable[[], tuple[int, str]]", *, again: bool, stdin: int = 0, stdout: int = 1
+    directory: str,
+    start: "Callable[[], tuple[int, str]]",
+    *,
+    again: bool,
+    waits: bool = False,
+    stdin: int = 0,
+    stdout: int = 1,
 ) -> "tuple[socket | None, int, str]":
     """Return a connection to the next broker; or the exit code (0: the agent has gone) and the reason.
-    `start` starts carpool if no other process is about to; `again`: one is.
+    `start` starts carpool if no other process is about to; `again`: one is. `waits`: the agent waits for
+    answers, so the end of its input does not mean that it has gone.
     """
     path = paths.agents_socket(directory)
     watch = poll()
-    for fd in (stdin, stdout):
+    for fd in (stdout,) if waits else (stdin, stdout):
         watch.register(fd, 0)  # a hang-up only: what the agent says stays where it is
     search = BrokerSearch(time.monotonic(), again=again)
     while True:

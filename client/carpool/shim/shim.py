@@ -8,6 +8,7 @@ carpool when none runs), says who attaches, then pumps. Invariants:
   that takes is imported only then;
 - when the installed files have been replaced meanwhile, the process first becomes a shim of the version that
   is there now (docs/decisions/0041): nothing of ours is imported from the files of another version;
+- an agent that closes its input gets the answers to all that it has sent; then the process ends;
 - neither direction waits for the other, and none is polled while it cannot move;
 - the agent's lines are never decoded, and of the broker's only the first is looked at;
 - an agent that cannot be attached hears the reason as the answer to each of its requests (`refusal`,
@@ -24,7 +25,7 @@ import sys
 
 from carpool import import_path
 from carpool.shim.kept_lines import KeptLines
-from carpool.shim.pump import AGENT_GONE, REFUSED, ShimPump, quote
+from carpool.shim.pump import AGENT_GONE, FINISHED, REFUSED, ShimPump, quote
 from carpool_protocol.bootstrap import paths, peer_credentials, trusted_places
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION, NAMING_VERSION
 
@@ -60,7 +61,9 @@ class _EndedError(Exception):
 
 
 def main(verb: str, arguments: list[str]) -> int:
-    """Be the shim. `verb` is `connect` or `run`. The exit code: 0, 2 usage or config, 69 no broker."""
+    """Be the shim. `verb` is `connect` or `run`. The exit code: 0, 2 usage or config, 69 no broker; 1: the
+    agent has closed its input, and not all that it asked is answered.
+    """
     kept, code = KeptLines(), 0
     try:
         _catch_signals()
@@ -88,7 +91,7 @@ def _main(verb: str, arguments: list[str], kept_lines: KeptLines) -> tuple[int, 
             f"programs start `carpool {verb}` and speak MCP with it; Ctrl-C ends it, `carpool help` says more"
         )
     try:
-        trusted_places.refuse_untrusted(os.environ)
+        _refuse_untrusted_places()
         paths.ensure_private(directory)
         session = _take_over(kept_lines)
         returns = session.mark != ""
@@ -97,6 +100,16 @@ def _main(verb: str, arguments: list[str], kept_lines: KeptLines) -> tuple[int, 
     except (trusted_places.UntrustedPlaceError, paths.NotPrivateError, ValueError) as error:
         return EXIT_USAGE, str(error)
     return _serve(directory, session, _reconnect(directory, session) if returns else _reach(directory))
+
+
+def _refuse_untrusted_places() -> None:
+    """Raise `UntrustedPlaceError` if the environment names a place that is not followed."""
+    try:
+        trusted_places.refuse_untrusted(os.environ)
+    except trusted_places.UntrustedPlaceError:
+        from carpool import named_places  # late: few environments name a place in a project
+
+        named_places.refuse_untrusted(os.environ)
 
 
 class _Session:
@@ -115,9 +128,19 @@ class _Session:
         """As the pump of the last broker counted them."""
         self.farewell = b""
         """The last broker's word that it ends."""
+        self.agent_ended = False
+        """The agent has closed its input."""
 
 
 def _serve(directory: str, session: _Session, reached: "tuple[socket | None, int, str]") -> tuple[int, str]:
+    """Serve until the agent or all brokers are gone. The exit code, and the reason where it is not 0."""
+    code, text = _pump(directory, session, reached)
+    if code == EXIT_NO_BROKER and session.agent_ended and session.kept_lines.attached:
+        return EXIT_FAILED, f"{text}\nwhat has no answer yet is not answered any more"
+    return code, text
+
+
+def _pump(directory: str, session: _Session, reached: "tuple[socket | None, int, str]") -> tuple[int, str]:
     """Pump over one broker after the other. The exit code, and the reason where it is not 0."""
     kept_lines = session.kept_lines
     sock, code, text = reached
@@ -125,7 +148,8 @@ def _serve(directory: str, session: _Session, reached: "tuple[socket | None, int
         pump = ShimPump(sock, session.first or session.hello, kept_lines, mark=session.mark)
         outcome = pump.run()
         sock.close()
-        if outcome == AGENT_GONE:
+        session.agent_ended = pump.agent_ended
+        if outcome in {AGENT_GONE, FINISHED}:
             return 0, ""
         if outcome == REFUSED:  # a broker is there: what it was told is wrong, or of another version
             return EXIT_USAGE, pump.refusal
@@ -160,7 +184,10 @@ def _reconnect(directory: str, session: _Session) -> "tuple[socket | None, int, 
     session.first = resume.resume(
         session.kept_lines, session.hello, again=again, untaken_bytes=session.untaken_bytes
     )
-    return resume.connect_to_next_broker(directory, _start, again=again)
+    waits = resume.awaits_answers(session.kept_lines)
+    if session.agent_ended and not waits:
+        return None, 0, ""
+    return resume.connect_to_next_broker(directory, _start, again=again, waits=waits)
 
 
 def _hand_over(session: _Session) -> None:
@@ -279,10 +306,13 @@ def _attach_line(verb: str, options: dict[str, str], command: list[str], mark: s
     version, workspace = ATTACH_VERSION, ""
     if options.get("workspace"):
         version, workspace = NAMING_VERSION, f',"workspace":{quote(_workspace(options["workspace"]))}'
+    config = "" if verb == "run" else paths.expected_config_file(os.environ)
+    config = config and os.path.realpath(config)
+    config = f',"config":{quote(config)}' if config and _is_text(config) else ""
     length = f',"tool_name_length":{int(options[LENGTH[2:]])}' if LENGTH[2:] in options else ""
     return (
         f'{{"jsonrpc":"2.0","method":"carpool/attach","params":{{"version":{version},'
-        f'"carrier":"{carrier}","pid":{os.getpid()},"cwd":{quote(cwd)},"agent":"","profile":{profile},"control":false,"keeps":true,"tells":true,"mark":"{mark}"{workspace}{length}{run}}}}}\n'
+        f'"carrier":"{carrier}","pid":{os.getpid()},"cwd":{quote(cwd)},"agent":"","profile":{profile},"control":false,"keeps":true,"tells":true,"mark":"{mark}"{workspace}{config}{length}{run}}}}}\n'
     ).encode()
 
 

@@ -7,50 +7,58 @@ window or reverse the reading direction: every control character is shown as an 
 """
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from carpool.terminal import screen, table
 from carpool.terminal.table import Cell, Colour
 
-_DIRECTION = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C}
-"""Marks that change the reading direction: they can make a line read as another one."""
-_LINE_ENDS = {0x2028, 0x2029}
-_UNSEEN = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+_UNSEEN_KINDS: Final = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Controls, marks of direction and format (also those without width), halves of characters, line ends."""
+_FILLERS: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
+    "\U000e0000-\U000e0fff]"
 )
-"""The characters that Python takes for printable and no terminal shows."""
+"""Further characters that no terminal shows; Python takes most for printable."""
+_SYMBOL: Final = (
+    "\xa9\xae\u203c\u2049\u2122\u2139\u2190-\u27ff\u2900-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff"
+)
+_IN_EMOJI: Final = re.compile(
+    f"(?<=[{_SYMBOL}])\ufe0f|(?<=[0-9#*])\ufe0f(?=\u20e3)|(?<=[{_SYMBOL}\ufe0f])\u200d(?=[{_SYMBOL}])"
+)
+"""The two unseen characters that change the look of an emoji, where they do."""
 _BEYOND_ASCII = re.compile(r"[^\x20-\x7e]")
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """`text` with every control character spelled out. `lines`: line ends may stay (not bare `\\r`)."""
-    if text.isprintable():  # the common case, at C speed; it knows nothing of surrogates we must not print
+    """`text` with all spelled out that no terminal shows or that it obeys. `lines`: line ends may stay (not
+    bare `\\r`). Tabs, blanks of all kinds and emoji stay as they are.
+    """
+    if text.isprintable() and (text.isascii() or not _FILLERS.search(text)):  # mostly, and at C speed
         return text
-    return "".join(_shown(char, lines) for char in text)
+    stay = {found.start() for found in _IN_EMOJI.finditer(text)}
+    return "".join(char if at in stay else _shown(char, lines) for at, char in enumerate(text))
 
 
 def _shown(char: str, lines: bool) -> str:
-    code = ord(char)
     if char == "\n":
         return "\n" if lines else "\\n"
-    if char == "\t":
-        return "\t"
-    if code < 0x20 or 0x7F <= code < 0xA0:
-        return f"\\x{code:02x}"
-    if code in _DIRECTION or code in _LINE_ENDS or 0xD800 <= code <= 0xDFFF:
-        return f"\\u{code:04x}"
-    return char
+    return _code(ord(char)) if is_unseen(char) and char != "\t" else char
+
+
+def is_unseen(char: str) -> bool:
+    """True for a character that no terminal shows, or that it obeys."""
+    return unicodedata.category(char) in _UNSEEN_KINDS or _FILLERS.match(char) is not None
 
 
 def spelled(text: str) -> str:
-    """`text` on one line with all spelled out that would not be seen, for what a person decides by: also
-    characters without width, tags, and blanks that are none.
+    """`text` on one line with all spelled out that could mislead, for what a person decides by: also emoji of
+    several characters, blanks that are none, and characters that Python does not know.
     """
     if text.isascii() and text.isprintable():
         return text
-    shown = "".join(char if char.isprintable() else _code(ord(char)) for char in text)
-    return _UNSEEN.sub(lambda found: _code(ord(found[0])), shown)
+    return "".join(_code(ord(char)) if is_unseen(char) or not char.isprintable() else char for char in text)
 
 
 def _code(code: int) -> str:
@@ -133,7 +141,7 @@ _STATES: Final[dict[str, Colour]] = {
     **dict.fromkeys(("starting", "backing_off", "half_open", "draining", "unset", "untrusted"), "yellow"),
     **dict.fromkeys(("paused", "waiting", "asking", "away"), "yellow"),
     **dict.fromkeys(("breaker_open", "given_up", "misconfigured"), "red"),
-    **dict.fromkeys(("cold", "stopped", "disabled"), "dim"),
+    **dict.fromkeys(("cold", "stopped", "disabled", "offline"), "dim"),
 }
 
 

@@ -18,6 +18,18 @@ def interrupt() -> None:
     _all(_raise)
 
 
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Run the block, in which the first of these signals raises `KeyboardInterrupt`; then act as before."""
+    before = {number: signal.getsignal(number) for number in _END_SIGNALS}
+    interrupt()
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+
+
 def hold_off() -> None:
     """Ignore these signals from now on: the command ends in order, within a bound."""
     _all(signal.SIG_IGN)

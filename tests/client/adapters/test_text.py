@@ -12,6 +12,7 @@ from mcp.types import CallToolResult, ImageContent, TextContent
 
 from carpool.adapters import as_success, flatten
 from carpool.adapters.text import MAX_LABEL_CHARS, SILENT_FAILURE, bytes_in
+from carpool.api.results import Result
 from tests.behaviours import behaviour
 
 Json = dict[str, Any]
@@ -24,6 +25,15 @@ def text(said: str) -> Json:
 
 def result(*blocks: Any, **more: Any) -> Json:
     return {"content": list(blocks), **more}
+
+
+@behaviour("adapters:flat")
+def test_a_result_of_the_python_client_is_read_like_the_result_in_it() -> None:
+    raw = {"content": [], "structuredContent": {"n": 1}, "_meta": {"a": 1}}
+    assert flatten(Result(raw)) == flatten(raw) == '{"n": 1}'
+    assert as_success(Result(raw)) == {"success": True, "output": '{"n": 1}'}
+    failed = {"content": [text("no")], "isError": True}
+    assert as_success(Result(failed)) == as_success(failed) == {"success": False, "output": "no"}
 
 
 @behaviour("adapters:flat")

@@ -363,6 +363,8 @@ def test_a_name_or_arguments_of_another_type_are_told_in_words(backend: str, wro
         async with carpool(directory) as agent:
             with pytest.raises(TypeError, match=r"a tool is named by|arguments are a mapping"):
                 await agent.call(*wrong)
+            with pytest.raises(TypeError, match="a pair needs no resolving"):
+                await agent.resolve(("s", "t"))  # type: ignore[arg-type]
 
     play(backend, client, script)
 

@@ -13,7 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from carpool.bridge.http_client import MAX_BODY_BYTES, BridgeHttpClient
+from carpool.bridge.event_bounds import MAX_BODY_BYTES, MAX_BODY_PARTS
+from carpool.bridge.http_client import BridgeHttpClient
 from carpool_protocol.carrier.remote import UNFIT_CODE, Remote
 from carpool_protocol.ids import RawJson
 from tests.behaviours import behaviour
@@ -145,6 +146,14 @@ async def test_a_body_is_read_up_to_a_limit_also_when_it_is_packed(packed: bool)
     async with net(giving(httpx2.Response(200, headers=headers, content=parts()))) as one:
         assert await the_fault(await one.post()) == ("answer_too_large", "maybe")
     assert read <= MAX_BODY_BYTES
+
+
+@behaviour("remote:failures")
+async def test_a_small_packed_body_of_very_many_parts_is_refused_before_anything_reads_it() -> None:
+    whole = b'{"jsonrpc":"2.0","id":1,"result":{"x":[' + b"[]," * MAX_BODY_PARTS + b"0]}}"
+    said = httpx2.Response(200, headers={**JSON, "content-encoding": "gzip"}, content=gzip.compress(whole))
+    async with net(giving(said)) as one:
+        assert await the_fault(await one.post()) == ("answer_too_large", "maybe")
 
 
 @behaviour("remote:redirects")

@@ -1,5 +1,6 @@
 """What goes with each message through the bridge, and which answers of the SDK become faults."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -7,6 +8,8 @@ import pytest
 from mcp_types.jsonrpc import JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
 
 from carpool.bridge.session import BridgeSession
+from carpool_protocol.ids import RawJson
+from carpool_protocol.wire.result_repair import slug_in
 from tests.behaviours import behaviour
 from tests.kit.line_agent import Json, fault_of
 
@@ -171,6 +174,9 @@ def test_only_the_bridge_says_in_carpools_name_what_became_of_a_call(talk: Bridg
     assert said == {"own": 1, "carpool/of_server": MARK}
     said = answered(error={"code": 5400, "message": "m", "data": MARK})["error"]
     assert said == {"code": 5400, "message": "m", "data": {"carpool/of_server": MARK}}
+    elsewhere = {"code": "state_lost", "x": {"delivered": "no"}}
+    said = answered(error={"code": -32000, "message": "m", "data": elsewhere})["error"]
+    assert slug_in(RawJson(json.dumps(said).encode()), is_error=True) == ""
     talk.expect_own_answer(1)
     assert answered(result=marked())["result"] == marked()
     assert answered(result=marked())["result"] != marked(), "that was said of one answer"

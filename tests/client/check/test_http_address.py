@@ -13,6 +13,7 @@ from tests.behaviours import behaviour
 from tests.kit.private_daemon import PrivateDaemon
 
 HASH = f"sha256:{'0' * 64}"
+OPEN = {"tokens": False}
 
 
 def read(http: Any) -> Any:
@@ -40,10 +41,11 @@ def taken(host: str, port: int) -> str:
         ({"port": 1}, "", "http://127.0.0.1:2/mcp", "", "127.0.0.1:1 is taken"),
         (None, "127.0.0.1:1", "http://127.0.0.1:1/mcp", "", ""),
         (None, "nonsense", "", "CARPOOL_HTTP: --http and CARPOOL_HTTP want HOST:PORT", ""),
-        (None, "0.0.0.0:1", "", "CARPOOL_HTTP: the HTTP door does not listen on 0.0.0.0 without tokens", ""),
-        ({"host": "0.0.0.0"}, "", "", "f:3: http.host: the HTTP door does not listen on 0.0.0.0", ""),
-        ({"host": "::"}, "", "", "f:3: http.host: the HTTP door does not listen on :: without", ""),
-        ({"host": "0.0.0.0"}, "127.0.0.1:1", "", "", "127.0.0.1:1 is taken"),
+        (OPEN, "0.0.0.0:1", "", "CARPOOL_HTTP: the HTTP door does not listen on 0.0.0.0 without tokens", ""),
+        ({"host": "0.0.0.0", **OPEN}, "", "", "f:3: http.host: the HTTP door does not listen on 0.0.0.0", ""),
+        ({"host": "0.0.0.0"}, "", "", "", "0.0.0.0:8808 is taken"),
+        ({"host": "::", **OPEN}, "", "", "f:3: http.host: the HTTP door does not listen on :: without", ""),
+        ({"host": "0.0.0.0", **OPEN}, "127.0.0.1:1", "", "", "127.0.0.1:1 is taken"),
         ({"host": "0.0.0.0", "tokens": {"a": HASH}}, "", "", "", "0.0.0.0:8808 is taken"),
         ({"tokens": {"a": HASH}}, "0.0.0.0:1", "", "", "0.0.0.0:1 is taken"),
     ],
@@ -78,7 +80,7 @@ def test_check_tells_faults_of_the_door(house: PrivateDaemon) -> None:
         assert "end the program that listens there" in done.stderr
         told = json.loads(house.run("check", "--config", str(file), "--json").stdout)
         assert (told["ok"], "end the program" in told["door"]) == (False, True)
-    file.write_text('{"http": {"host": "0.0.0.0"}}')
+    file.write_text('{"http": {"host": "0.0.0.0", "tokens": false}}')
     done = house.run("check", "--config", str(file))
     assert (done.returncode, "without tokens" in done.stderr) == (2, True)
     house.environ["CARPOOL_HTTP"] = "nonsense"

@@ -171,6 +171,32 @@ def test_a_url_is_added_with_headers_that_are_not_filled_in(house: PrivateDaemon
     }
 
 
+@behaviour("config:edited", "remote:secrets")
+@pytest.mark.parametrize("header", [f"Authorization{mark}Bearer docs-9f8a7b6c" for mark in ("=", ": ")])
+def test_secrets_of_an_added_server_are_kept_in_the_env_file(house: PrivateDaemon, header: str) -> None:
+    done = house.run("add", "a", "--url", "https://h.example", "--header", header, "--header", "X-Mode: fast")
+    assert done.returncode == 0, done.stderr
+    file, secrets = house.base / FILE, (house.base / FILE).parent / "secrets.env"
+    assert json.loads(file.read_text()) == {
+        "mcpServers": {
+            "a": {
+                "url": "https://h.example",
+                "headers": {"Authorization": "Bearer ${CARPOOL_A_AUTHORIZATION}", "X-Mode": "fast"},
+            }
+        },
+        "env_file": "secrets.env",
+    }
+    assert secrets.read_text() == 'CARPOOL_A_AUTHORIZATION="docs-9f8a7b6c"\n'
+    assert secrets.stat().st_mode & 0o777 == 0o600
+    assert "docs-9f8a7b6c" not in done.stdout + done.stderr
+    assert str(secrets) in done.stderr
+    token = ("--env", "MY_TOKEN=ghp_0123456789abcdef0123456789abcdef", "--", "cmd")
+    done = house.run("add", "b", *token)
+    assert (done.returncode, "are kept in" in done.stderr, "written out" in done.stderr) == (0, True, False)
+    assert json.loads(file.read_text())["mcpServers"]["b"]["env"] == {"MY_TOKEN": "${CARPOOL_B_MY_TOKEN}"}
+    assert secrets.read_text().count("\n") == 2
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -180,7 +206,7 @@ def test_a_url_is_added_with_headers_that_are_not_filled_in(house: PrivateDaemon
             "headers: goes with `url` only, and this server is a command",
         ),
         (["--url", "https://h", "--cwd", "/w"], "cwd: has no meaning for a server over a URL"),
-        (["--url", "https://h", "--header", "hunter2"], "--header is NAME=VALUE"),
+        (["--url", "https://h", "--header", "hunter2"], "--header is NAME=VALUE or 'NAME: VALUE'"),
     ],
 )
 def test_a_url_is_added_only_with_what_goes_with_it(

@@ -112,7 +112,6 @@ def test_a_trusted_projects_file_is_written_with_its_mode_and_trust_is_to_be_giv
         (FILE, ["disable", "a", "--config", "x"], 2, "--save"),
         (FILE, ["disable", "aa", "--save"], 1, "did you mean 'a'?"),
         ("{", ["disable", "a", "--save"], 2, "is not closed"),
-        ('{"servers": [{"name": "a", "command": "x"}]}', ["disable", "a", "--save"], 1, "by hand"),
         (
             '{"mcpServers": {"a": {"command": "x", "disabled": "${OFF:-false}"}}}',
             ["disable", "a", "--save"],

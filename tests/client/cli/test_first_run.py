@@ -17,6 +17,7 @@ from carpool.cluster.core.offers import NodeOffer
 from carpool.cluster.node_facts import NodeFacts, write_facts
 from tests.behaviours import behaviour
 from tests.kit.private_daemon import PrivateDaemon
+from tests.kit.waits import END_LIMIT_S
 
 STEPS = ("`carpool setup`", "`carpool add NAME COMMAND`")
 
@@ -43,6 +44,19 @@ def test_a_verb_names_the_first_steps_and_the_file_where_nothing_is_configured(
     said = done.stdout + done.stderr
     assert [step for step in (*STEPS, str(config_of(empty))) if step not in said] == []
     assert not empty.launcher
+
+
+@behaviour("config:broken-is-named")
+@pytest.mark.parametrize("arguments", [("tools", "a__b"), ("call", "a__b", "--dry-run")], ids=" ".join)
+def test_a_verb_that_finds_no_tool_names_the_file_that_cannot_be_read(
+    empty: PrivateDaemon, arguments: tuple[str, ...]
+) -> None:
+    file = config_of(empty)
+    file.parent.mkdir(parents=True)
+    file.write_text('{\n"mcpServers": {"a": {"command": "x", "timout_s": 3}}}')
+    done = empty.run(*arguments)
+    assert f"{file}:2: mcpServers.a.timout_s" in done.stdout + done.stderr
+    assert f"{file}:2: mcpServers.a.timout_s" in no_servers(empty.environ, str(empty.directory))
 
 
 @behaviour("start:first-run")
@@ -137,7 +151,7 @@ def test_connect_on_a_terminal_says_that_programs_start_it(house: PrivateDaemon)
         said = agent.stderr.readline()
     finally:
         agent.kill()
-        agent.communicate(timeout=60)
+        agent.communicate(timeout=END_LIMIT_S)
         os.close(ours)
         os.close(its)
     assert said.startswith("carpool: programs start `carpool connect` and speak MCP with it; Ctrl-C ends it")

@@ -10,6 +10,7 @@ import pytest
 from carpool_protocol.files.log_format import log_line
 from tests.behaviours import behaviour
 from tests.kit.private_daemon import PrivateDaemon, until
+from tests.kit.waits import END_LIMIT_S
 
 ONE, TWO, THREE = (f"2026-11-21T22:00:0{second}.123Z" for second in (1, 2, 3))
 
@@ -109,4 +110,4 @@ def test_following_shows_what_is_added(house: PrivateDaemon, logs: Path) -> None
         assert process.stdout.readline() == b"git | more\n"
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=END_LIMIT_S)

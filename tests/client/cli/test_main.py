@@ -15,13 +15,14 @@ from carpool import launcher_lock
 from carpool.cli import call, main
 from carpool.cli.main import with_server_name
 from carpool.cli.status import NOTHING, ps_page, status_page
-from carpool.control.control_client import AnsweredError, ControlClientError
+from carpool.control.control_client import AnsweredError, ControlClientError, text_for_people
 from carpool.launcher.runtime_place import RuntimePlace
 from carpool_protocol.bootstrap.release import RELEASE
 from carpool_protocol.faults.kinds import KINDS
 from tests.behaviours import behaviour
 from tests.kit.fake_broker import POOLS, STATUS, TOOLS, FakeBroker, Json
 from tests.kit.private_daemon import PrivateDaemon, until
+from tests.kit.waits import END_LIMIT_S
 
 
 @pytest.fixture
@@ -104,7 +105,8 @@ def test_tools_and_call_start_carpool_where_it_does_not_run(
 def test_status_json_is_what_the_broker_said(house: PrivateDaemon, broker: FakeBroker) -> None:
     done = house.run("status", "--json")
     assert done.returncode == 0
-    assert json.loads(done.stdout) == {**STATUS, "door": None, "cluster": None}
+    config = {**STATUS["config"], "here": "", "elsewhere": []}
+    assert json.loads(done.stdout) == {**STATUS, "config": config, "door": None, "cluster": None}
     attach = broker.heard[0]["params"]
     assert (attach["carrier"], attach["control"]) == ("cli", True)
 
@@ -124,7 +126,7 @@ def test_status_for_people_tells_servers_errors_and_sessions_and_obeys_no_contro
 def test_ps_json_has_a_row_with_the_same_keys_for_every_process(
     house: PrivateDaemon, broker: FakeBroker
 ) -> None:
-    rows = json.loads(house.run("ps", "--json").stdout)
+    rows = json.loads(house.run("ps", "--json").stdout)["processes"]
     assert [(row["role"], row["pid"]) for row in rows] == [
         ("broker", 11),
         ("supervisor", 12),
@@ -473,7 +475,7 @@ def test_a_reader_that_leaves_early_is_no_error(house: PrivateDaemon, broker: Fa
     assert shim.stdout
     shim.stdout.close()
     shim.stdout = None
-    _, err = shim.communicate(timeout=20)
+    _, err = shim.communicate(timeout=END_LIMIT_S)
     assert err == b""
 
 
@@ -543,7 +545,7 @@ def test_a_person_is_not_told_to_list_the_tools_again(slug: str, detail: str, se
     kind = KINDS[slug]
     text = " ".join(part for part in (kind.what, detail, kind.advice) if part)
     error = AnsweredError(msgspec.Raw(json.dumps({"data": {"code": slug}}).encode()), text)
-    assert main.text_for_people(error, "gti") == sentence
+    assert text_for_people(error, "gti") == sentence
 
 
 @behaviour("doctor:faults")

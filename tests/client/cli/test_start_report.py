@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from carpool.check.layers import CheckedLayers, read_layers
-from carpool.cli.start_report import late_servers, server_starts, start_table
+from carpool.cli.start_report import server_starts, start_table
 from carpool_protocol.wire.jsonrpc import NOT_A_MESSAGE
 from tests.behaviours import behaviour
 
@@ -38,10 +38,3 @@ def test_a_server_that_works_has_no_repair(tmp_path: Path) -> None:
     )
     assert (start.ok, start.text, start.problem, start.repair) == (True, "done", "", "")
     assert start_table([start]).splitlines()[1].split() == ["git", "yes"]
-
-
-@behaviour("doctor:repair")
-def test_only_servers_that_are_still_starting_are_waited_for() -> None:
-    said = [{"server": name, "ok": name == "git"} for name in ("git", "npx", "bad", "gone")]
-    rows = {"git": {"state": "starting"}, "npx": {"state": "starting"}, "bad": {"state": "breaker_open"}}
-    assert late_servers(said, {"servers": rows}) == ["npx"]

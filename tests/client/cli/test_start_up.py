@@ -59,3 +59,17 @@ def test_a_verb_that_looks_imports_little_beyond_click_and_msgspec(
     assert not (loaded - libraries) & heavy
     assert "carpool.cli.tools" not in loaded
     assert len(loaded - libraries) <= 60
+
+
+@behaviour("cli:start-up")
+@pytest.mark.parametrize(
+    ("verb", "unneeded"),
+    [
+        ("call", "carpool_protocol.config.reading.load"),
+        ("edit", "carpool.setup.secrets"),
+    ],
+)
+def test_a_verb_imports_what_few_runs_of_it_need_only_there(
+    house: PrivateDaemon, verb: str, unneeded: str
+) -> None:
+    assert unneeded not in _modules(house, f"import carpool.cli.{verb}")

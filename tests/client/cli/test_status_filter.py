@@ -105,7 +105,7 @@ def test_sessions_over_http_tell_their_token() -> None:
 def test_the_verbs_filter(house: PrivateDaemon, broker: FakeBroker) -> None:
     facts = json.loads(house.run("status", "--server", "git", "--json").stdout)
     assert (list(facts["servers"]), facts["sessions"]) == (["git"], [])
-    rows = json.loads(house.run("ps", "--server", "time", "--json").stdout)
+    rows = json.loads(house.run("ps", "--server", "time", "--json").stdout)["processes"]
     assert [row["pid"] for row in rows] == [21]
     assert "none of these runs" in house.run("ps", "--server", "git").stdout
     done = house.run("status", "--server", "gti")

@@ -21,7 +21,7 @@ def moved(house: PrivateDaemon) -> Path:
     file = house.base / ".cursor" / "mcp.json"
     file.parent.mkdir()
     file.write_text(json.dumps({"mcpServers": {"a": {"command": "/bin/cat"}}}))
-    assert house.run("setup", "--yes").returncode == 0
+    assert house.run("setup", "--yes", "--no-try").returncode == 0
     assert "connect" in file.read_text()
     return file
 

@@ -26,6 +26,7 @@ from carpool.demo.sandbox import DemoCarpool, DemoError
 from carpool.demo.show import ProgressDisplay
 from carpool.launcher import sandbox_processes as processes
 from tests.kit.private_daemon import until
+from tests.kit.waits import END_LIMIT_S
 
 COMMITS = [f"{n:040x}" for n in range(0xABC8, 0xABC0, -1)]
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -354,7 +355,7 @@ def test_memory_counts_descendants_once() -> None:
     finally:
         for child in children:
             os.kill(child, 9)
-        shell.communicate(timeout=10)
+        shell.communicate(timeout=END_LIMIT_S)
 
 
 # --- agents ---------------------------------------------------------------------------------------------

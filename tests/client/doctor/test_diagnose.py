@@ -27,6 +27,7 @@ from carpool.doctor.kinds import KINDS
 from carpool_protocol.bootstrap.release import RELEASE
 from carpool_protocol.config.reading.node_servers import PLACED_NOWHERE
 from carpool_protocol.machine.stop_commands import DRAIN_S
+from carpool_protocol.wire.capabilities import OFFERS_NOTHING
 from carpool_protocol.wire.jsonrpc import NOT_A_MESSAGE
 from tests.behaviours import behaviour
 from tests.kit.fake_broker import STATUS
@@ -82,9 +83,29 @@ def test_a_machine_in_order_has_no_problem() -> None:
         ({"config_problems": ("carpool.json:4: expected ,",)}, "config-broken", "carpool check"),
         ({"misconfigured": {"git": "git: wrong"}}, "server-misconfigured", "carpool check"),
         ({"absent": {"git": NO_UVX}}, "program-missing", "Install uv. Then run `carpool start git`."),
+        (
+            {"status": {**WELL, "config": {"file": "/a.json", "here": "/b.json"}}, "config_way": "`x`"},
+            "other-configuration",
+            "Run `x`, if this one is meant.",
+        ),
+        (
+            {"status": {**WELL, "sessions": [{"id": "s1", "agent": "codex", "other_config": "/b.json"}]}},
+            "other-configuration",
+            "each program's entry",
+        ),
+        (
+            {"status": {**WELL, "config": {"elsewhere": [{"directory": "/run/other", "pid": 7}]}}},
+            "second-carpool",
+            "`CARPOOL_RUNTIME_DIR=/run/other carpool down`",
+        ),
         ({"unset": ("TOKEN",)}, "variable-unset", "env_file"),
         ({"shadowed": ("a takes the place of your server",)}, "shadowed", "rename one"),
         ({"open_files": (OpenFile("/f", ("A_TOKEN",), True),)}, "secrets-readable", "chmod 600 /f"),
+        (
+            {"status": {**WELL, "servers": {"git": {"state": "serving", "left_out": "1 entry is left out"}}}},
+            "lists-shortened",
+            "author of the server",
+        ),
         (
             failing(f"{NOT_A_MESSAGE}: the line is not JSON", state="starting"),
             "stdout-noise",
@@ -101,6 +122,16 @@ def test_a_machine_in_order_has_no_problem() -> None:
         ({"names_cut": ("a__b is cut",)}, "names-cut", "tools_prefix"),
         ({"warnings": ("x has no effect",)}, "configuration-warning", "carpool check"),
         ({"installed": "1.1"}, "old-daemon", "carpool restart --all"),
+        (
+            {"status": {**WELL, "descriptors": {"limit": 1024, "used_up": True, "refused": 7}}},
+            "descriptors-used-up",
+            "carpool disconnect SESSION",
+        ),
+        (
+            {"status": {**WELL, "servers": {"git": {"well": True, "shortage": "Carpool can run 3."}}}},
+            "no-room-to-start",
+            "carpool stop SERVER",
+        ),
         ({"status": None}, "broker-silent", "carpool logs --daemon"),
         ({"status": None, "held": False}, "socket-stale", "next start"),
         ({"status": {**WELL, "reason": "supervisor_away"}}, "supervisor-silent", "carpool restart --all"),
@@ -142,6 +173,7 @@ def test_a_machine_in_order_has_no_problem() -> None:
         ({"node": replace(NODE, nodes=[other(release="0.9")])}, "node-version", "one version"),
         ({"node": replace(NODE, nodes=[other(ahead_s=60.0)])}, "clocks-differ", "NTP"),
         (failing(f"x {PLACED_NOWHERE}", state="misconfigured"), "server-nowhere", "cluster.labels"),
+        (failing(OFFERS_NOTHING, state="serving", well=True), "offers-nothing", "carpool restart git"),
         (
             failing("got no session", state="backing_off", well=True, node="*"),
             "server-at-node",
@@ -199,11 +231,51 @@ def test_only_what_is_safe_to_repair_has_a_fix_and_a_path_only_where_the_fix_nee
     assert only(facts(status=None, held=False, socket="other")).fix == ""
 
 
+def test_a_server_of_which_agents_see_nothing_is_told() -> None:
+    problem = only(facts(**failing(OFFERS_NOTHING, state="serving", well=True)))
+    assert problem.id == "offers-nothing"
+    assert "git runs" in problem.text
+
+
+@behaviour("doctor:lists")
+@pytest.mark.parametrize("state", ["serving", "cold"])
+def test_a_server_whose_lists_are_shortened_works_and_is_told(state: str) -> None:
+    why = "the output schema of a is left out: agents cannot compile it"
+    server = {"state": state, "well": True, "last_error": why, "left_out": why}
+    assert only(facts(status={**WELL, "servers": {"git": server}})).id == "lists-shortened"
+    both = {**server, "last_error": f"{NOT_A_MESSAGE}: the line is not JSON; {why}"}
+    found = diagnose(facts(status={**WELL, "servers": {"git": both}}))
+    assert [each.id for each in found] == ["lists-shortened", "stdout-noise"]
+    assert [why in each.text for each in found] == [True, False]
+
+
 def test_a_server_that_works_and_prints_to_stdout_is_told() -> None:
     problem = only(facts(**failing(f"{NOT_A_MESSAGE}: the line is not JSON", state="serving", well=True)))
     assert problem.id == "stdout-noise"
     assert "works" in problem.text
     assert diagnose(facts(**failing("said something else", state="serving", well=True))) == []
+
+
+@behaviour("silence:greeting-told")
+def test_a_server_that_answers_nothing_to_its_greeting_is_told_before_it_counts_as_failing() -> None:
+    silence = "has answered nothing to initialize for 12 s"
+    said: dict[str, Any] = failing(silence, state="starting", well=True)["status"]
+    said["servers"]["git"]["instances"] = [{"why": silence}]
+    problem = only(facts(status=said))
+    assert (problem.id, problem.server) == ("server-failing", "git")
+    assert problem.text.startswith(f"git is starting: {silence}. A first start may install packages")
+    assert "Content-Length" in problem.text
+    again = facts(status={**said, "counters": MOSTLY_FAILED})
+    assert only(again) == problem, "its failed calls are not told besides"
+
+
+@behaviour("silence:greeting-told")
+@pytest.mark.parametrize(("words", "hinted"), [("waiting for Content-Length", True), ("waiting", False)])
+def test_only_a_server_whose_own_words_speak_of_headers_is_said_to_read_them(
+    words: str, hinted: bool
+) -> None:
+    said = failing("did not greet within 5 s", words, state="breaker_open")
+    assert ("MCP over stdio has one message per line" in only(facts(**said)).text) is hinted
 
 
 def test_failing_calls_of_a_server_that_is_down_are_not_told_besides() -> None:

@@ -10,7 +10,7 @@ from carpool import launcher_lock
 from carpool.cli.status import status_page, with_door
 from carpool.control.verdict import with_verdict
 from carpool.http.core.access import AccessRules
-from carpool.http.server import write_url
+from carpool.http.server import DoorFile, write_url
 from carpool.launcher.http_address import split_address
 from carpool.launcher.http_door import (
     EXIT_CONFIG,
@@ -19,6 +19,7 @@ from carpool.launcher.http_door import (
     HttpDoorStatus,
     HttpDoorWatch,
     read_door_status,
+    read_door_tokens,
     read_door_url,
     remove_door_file,
     write_door_problem,
@@ -68,6 +69,17 @@ def test_an_address_on_the_command_line_wants_a_door_without_a_file(tmp_path: Pa
     watch = HttpDoorWatch("127.0.0.1:0", "", {"XDG_CONFIG_HOME": str(tmp_path)})
     assert watch.is_start_due()
     assert not watch.is_start_due()
+
+
+def test_a_configuration_directory_in_a_project_is_ignored(tmp_path: Path) -> None:
+    home, project = tmp_path / "home", tmp_path / "project"
+    for directory in (home / ".config/carpool", project / ".git", project / "carpool"):
+        directory.mkdir(parents=True)
+    write(project / "carpool/carpool.json", '{"http": {}}', 1)
+    watch = HttpDoorWatch("", "", {"HOME": str(home), "XDG_CONFIG_HOME": str(project)})
+    assert not watch.is_start_due()
+    write(home / ".config/carpool/carpool.json", '{"http": {}}', 1)
+    assert watch.is_start_due()
 
 
 @pytest.mark.parametrize(
@@ -158,8 +170,12 @@ def test_why_a_door_is_not_open_is_told_until_it_listens(
         write_door_problem(directory, status, words, retried=retried)
         assert read_door_status(directory) == HttpDoorStatus("", problem, retried)
     assert read_door_url(directory) == ""
-    write_url(directory, "http://x/mcp", "key")
-    assert read_door_status(directory) == HttpDoorStatus("http://x/mcp", "", False)
+    assert read_door_tokens(directory) == {}, "no door admits anybody"
+    write_url(
+        directory, DoorFile("http://x/mcp", os.getpid(), "key", {"ann": "sha256:0"}, "/state/http-token")
+    )
+    assert read_door_status(directory) == HttpDoorStatus("http://x/mcp", "", False, "/state/http-token")
+    assert read_door_tokens(directory) == {"ann": "sha256:0"}
     remove_door_file(directory)
     assert read_door_status(directory) is None
 
@@ -214,7 +230,8 @@ def test_a_door_that_is_not_open_is_not_well(reason: str) -> None:
     closed = with_verdict(
         with_door({"healthy": healthy, "reason": reason}, HttpDoorStatus("", "the port is taken", True))
     )
-    assert closed["door"] == {"url": "", "problem": "the port is taken", "retried": True}
+    told = {"url": "", "problem": "the port is taken", "retried": True, "token_file": ""}
+    assert closed["door"] == told
     assert (closed["healthy"], closed["reason"]) == (False, "door_closed" if healthy else reason)
     for door in (None, HttpDoorStatus("http://x", "", False)):
         told = with_verdict(with_door({"healthy": healthy, "reason": reason}, door))

@@ -1,4 +1,7 @@
-"""The launcher as a process, over a broker and a supervisor that are fakes."""
+"""The launcher as a process, over a broker and a supervisor that are fakes.
+
+Also how `carpool.launcher.cleanup` clears away what these leave.
+"""
 
 import json
 import os
@@ -17,6 +20,7 @@ from carpool.launcher import processes
 from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
 from tests.kit.private_daemon import PrivateDaemon, until
+from tests.kit.waits import END_LIMIT_S
 
 
 def accepts(house: PrivateDaemon) -> bool:
@@ -93,7 +97,7 @@ def test_shims_that_race_start_one_daemon_and_all_get_in(house: PrivateDaemon) -
             shim.stdin.flush()
         answers = list(pool.map(lambda shim: shim.stdout.readline() if shim.stdout else b"", shims))
     for shim in shims:
-        shim.communicate(timeout=20)
+        shim.communicate(timeout=END_LIMIT_S)
     assert all(b'"method":"ping"' in answer for answer in answers)
     assert len(house.lives("broker")) == 1
 
@@ -278,7 +282,7 @@ def test_who_brings_carpool_back_for_an_agent_starts_it_as_the_killed_launcher_w
     with subprocess.Popen(  # the shim's way
         [sys.executable, "-m", "carpool.launcher", "--detach", "--quiet"], env=house.environ
     ) as starter:
-        assert starter.wait(timeout=60) == 0
+        assert starter.wait(timeout=END_LIMIT_S) == 0
     assert given(house) == was
     kill_launcher(house)
     house.run("tools")  # a verb's way
@@ -337,7 +341,7 @@ def test_ctrl_c_ends_a_foreground_launcher_in_order(house: PrivateDaemon) -> Non
     launcher = house.start("up")
     until(lambda: accepts(house), "it is up")
     launcher.send_signal(signal.SIGINT)
-    _, err = launcher.communicate(timeout=20)
+    _, err = launcher.communicate(timeout=END_LIMIT_S)
     assert launcher.returncode == 0
     assert b"Traceback" not in err
     assert house.text("heard-broker") == "stop\n"
@@ -438,7 +442,7 @@ def test_a_carpool_that_an_agent_started_ends_when_it_is_idle_and_starts_with_th
 ) -> None:
     house.behave("broker", "idle")
     for _ in range(2):
-        house.start("connect").communicate(timeout=20)
+        house.start("connect").communicate(timeout=END_LIMIT_S)
         until(lambda: not house.launcher, "the launcher has ended")
         assert not house.left()
         assert not (house.directory / "down").exists(), "nobody ended it on purpose"

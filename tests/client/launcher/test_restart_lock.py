@@ -1,5 +1,6 @@
 """Restarts of carpool that meet each other, and `carpool down` that meets a restart."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from carpool.launcher.restart_lock import RestartLock, write_down_file
 from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
 from tests.kit.private_daemon import PrivateDaemon, until
+from tests.kit.waits import END_LIMIT_S
 
 
 def log_of(house: PrivateDaemon) -> str:
@@ -27,7 +29,7 @@ def holds_restart_lock(house: PrivateDaemon) -> bool:
 
 
 def said(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=END_LIMIT_S)
     return process.returncode, out.decode(), err.decode()
 
 
@@ -179,3 +181,27 @@ def test_restarts_at_the_same_time_all_succeed_and_cut_no_call(house: PrivateDae
     assert [said(each) for each in restarts] == [(0, "carpool: restarted\n", "")] * 3
     assert set(house.text("heard-broker").split("\n")) == {"stop again", ""}
     assert house.launcher
+
+
+@behaviour("restart:one-at-a-time")
+def test_a_restart_begins_only_when_the_one_before_it_has_ended(house: PrivateDaemon) -> None:
+    house.run("up", "--detach")
+    first = house.launcher
+    file = paths.restart_file(str(house.directory))
+    with RestartLock(str(house.directory)) as lock:
+        assert lock.take()
+        restart = house.start("restart", "--all")
+        until(lambda: file in descriptors_of(restart.pid), "it asks for the lock")
+        with pytest.raises(AssertionError):
+            until(lambda: "draining: " in log_of(house), "too early", limit_s=1.0)
+    assert said(restart) == (0, "carpool: restarted\n", "")
+    assert house.launcher not in {0, first}
+
+
+def descriptors_of(pid: int) -> list[str]:
+    """Return the files that a process has open."""
+    found = []
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(entry.path))
+    return found

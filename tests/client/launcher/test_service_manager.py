@@ -19,6 +19,7 @@ from tests.behaviours import behaviour
 from tests.client.launcher.test_http_handover import accepts
 from tests.kit.ports import free_port
 from tests.kit.private_daemon import PrivateDaemon, until
+from tests.kit.waits import END_LIMIT_S
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_a_service_is_ready_once_sessions_are_taken_alive_while_it_runs_and_says
         assert SOCKET not in house.text(f"lives-{name}")
     os.kill(held.pid, signal.SIGTERM)
     assert states(manager, b"STOPPING=1")
-    service.communicate(timeout=30)
+    service.communicate(timeout=END_LIMIT_S)
     assert service.returncode == 0
 
 
@@ -66,17 +67,17 @@ def test_a_service_that_is_restarted_asks_its_manager_to_start_it(
     service = house.start("up")
     assert states(manager, b"READY=1")
     restart = house.start("restart", "--all")
-    service.communicate(timeout=30)
+    service.communicate(timeout=END_LIMIT_S)
     assert service.returncode == RESTART_STATUS
     again = house.start("up")  # as the manager does
     assert states(manager, b"READY=1")
-    restart.communicate(timeout=30)
+    restart.communicate(timeout=END_LIMIT_S)
     assert restart.returncode == 0
     held = launcher_lock.holder(str(house.directory))
     assert held is not None
     assert (held.pid, held.is_service) == (again.pid, True), "restart has started no other one"
     assert house.run("down").returncode == 0
-    again.communicate(timeout=30)
+    again.communicate(timeout=END_LIMIT_S)
     assert again.returncode == 0
 
 
@@ -87,7 +88,7 @@ def test_down_ends_what_the_manager_starts_for_a_restart_whose_verb_was_killed(
     service = house.start("up")
     assert states(manager, b"READY=1")
     os.kill(house.launcher, signal.SIGUSR1)  # as a verb that is killed right after this
-    service.communicate(timeout=30)
+    service.communicate(timeout=END_LIMIT_S)
     assert service.returncode == RESTART_STATUS
     early = house.run("down", "--timeout", "0.1")
     assert (early.returncode, early.stdout) == (1, "")
@@ -96,8 +97,8 @@ def test_down_ends_what_the_manager_starts_for_a_restart_whose_verb_was_killed(
     Path(paths.lock_file(str(house.directory))).write_text(launcher_lock.awaited_text(), encoding="utf-8")
     down = house.start("down")
     again = house.start("up")  # as the manager does
-    assert down.communicate(timeout=30)[0] == f"carpool is down in {house.directory}\n".encode()
-    again.communicate(timeout=30)
+    assert down.communicate(timeout=END_LIMIT_S)[0] == f"carpool is down in {house.directory}\n".encode()
+    again.communicate(timeout=END_LIMIT_S)
     assert not house.launcher
 
 
@@ -108,7 +109,7 @@ def test_down_waits_no_longer_for_a_launcher_that_the_manager_does_not_start(
     service = house.start("up")
     assert states(manager, b"READY=1")
     os.kill(house.launcher, signal.SIGUSR1)
-    service.communicate(timeout=30)
+    service.communicate(timeout=END_LIMIT_S)
     Path(paths.lock_file(str(house.directory))).write_text(launcher_lock.awaited_text(60), encoding="utf-8")
     down = house.run("down", "--timeout", "0.1")
     assert (down.returncode, down.stdout) == (0, f"carpool was not running in {house.directory}\n")
@@ -225,13 +226,13 @@ def test_a_service_manager_keeps_the_address_over_a_restart_and_closes_it_in_the
         client.sendall(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n")  # in its middle for now
         restart = house.start("restart", "--all")
         client.sendall(b"\r\n")
-        service.communicate(timeout=30)
+        service.communicate(timeout=END_LIMIT_S)
         assert service.returncode == RESTART_STATUS
         assert set(keeping.store) == {"http", "http-connections"}
         assert accepts(port), "the kernel takes connections"
         again = keeping.start("--http", f"127.0.0.1:{port}")
         keeping.ready(2)
-        restart.communicate(timeout=30)
+        restart.communicate(timeout=END_LIMIT_S)
         assert restart.returncode == 0
         client.settimeout(30)
         assert client.recv(4096).startswith(b"HTTP/1.1 ")
@@ -239,7 +240,7 @@ def test_a_service_manager_keeps_the_address_over_a_restart_and_closes_it_in_the
     for process in house.left():
         assert LISTEN[1] not in house.text(f"/proc/{process[0]}/environ")
     assert house.run("down").returncode == 0
-    again.communicate(timeout=30)
+    again.communicate(timeout=END_LIMIT_S)
     until(lambda: not keeping.store, "nothing is kept")
     assert not accepts(port)
 
@@ -254,10 +255,10 @@ def test_a_socket_that_the_service_manager_has_opened_is_used_if_it_has_the_addr
         keeping.ready(1)
         assert read_door_url(str(house.directory)) == f"http://127.0.0.1:{port}/mcp"
         assert house.run("down").returncode == 0
-        service.communicate(timeout=30)
+        service.communicate(timeout=END_LIMIT_S)
         other = free_port()
         service = keeping.start("--http", f"127.0.0.1:{other}", given=[fd])
         keeping.ready(2)
         assert read_door_url(str(house.directory)) == f"http://127.0.0.1:{other}/mcp"
         assert house.run("down").returncode == 0
-        service.communicate(timeout=30)
+        service.communicate(timeout=END_LIMIT_S)

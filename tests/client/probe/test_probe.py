@@ -213,7 +213,7 @@ def test_a_misspelt_tool_is_guessed() -> None:
 
 
 def test_a_probe_that_cannot_begin_says_why_without_a_lesson_in_usage(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], default_signals: None
 ) -> None:
     class NothingSafe(FakeProbeRun):
         def __init__(self, logins: str, say: object) -> None:

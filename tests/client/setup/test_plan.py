@@ -422,9 +422,83 @@ def test_a_mode_of_approval_that_codex_keeps_with_a_server_is_told_to_be_lost() 
     text = '[mcp_servers.{0}]\ncommand = "{0}"\ndefault_tools_approval_mode = "{1}"\n'
     plan = planned(source(CODEX, text.format("a", "prompt") + text.format("b", "auto")))
     assert [each.notes for each in plan.moved] == [
-        ("its `default_tools_approval_mode` does not come along: say it for the entry of carpool",),
+        (
+            "its `default_tools_approval_mode` does not come along: say it for the entry of carpool if you "
+            "need it",
+        ),
         (),
     ]
+
+
+@behaviour("setup:left_behind")
+@pytest.mark.parametrize(
+    ("client", "held", "note"),
+    [
+        (
+            GEMINI,
+            {"mcpServers": {"a": {"command": "a", "trust": True, "description": "d"}}},
+            "its `trust` and `description` do not come along: say them for the entry of carpool if you need "
+            "them",
+        ),
+        (GEMINI, {"mcpServers": {"a": {"command": "a", "trust": False}}}, ""),
+        (
+            CODEX,
+            '[mcp_servers.a]\ncommand = "a"\nrequired = true\n',
+            "its `required` does not come along: say it for the entry of carpool if you need it",
+        ),
+        (CODEX, '[mcp_servers.a]\ncommand = "a"\nrequired = false\n', ""),
+        (
+            CLAUDE_CODE,
+            {"mcpServers": {"a": {"command": "a", "alwaysLoad": True}}},
+            "its `alwaysLoad` does not come along: say it for the entry of carpool if you need it",
+        ),
+    ],
+)
+def test_a_key_of_the_program_s_own_is_named_where_it_is_left_behind(
+    client: McpClient, held: Any, note: str
+) -> None:
+    (moved,) = planned(source(client, held)).moved
+    assert moved.notes == ((note,) if note else ())
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [(".", "${workspace}"), ("./", "${workspace}"), ("sub/dir", "${workspace}/sub/dir")],
+)
+def test_a_relative_directory_of_a_server_is_the_project_s_and_not_the_home_directory(
+    written: str, expected: str
+) -> None:
+    plan = planned(source(CODEX, f'[mcp_servers.a]\ncommand = "a"\ncwd = "{written}"\n'))
+    assert servers(plan)["a"]["cwd"] == expected
+    assert plan.moved[0].notes == ("runs in each project's directory, because of a relative `cwd`",)
+
+
+def test_a_relative_directory_stays_with_a_program_that_runs_servers_in_no_project() -> None:
+    plan = planned(source(CLAUDE_DESKTOP, {"mcpServers": {"a": {"command": "a", "cwd": "x"}}}))
+    assert [each.why for each in plan.left] == [
+        "its `cwd` is relative, and only Claude Desktop knows from where"
+    ]
+
+
+@pytest.mark.parametrize("cwd", ["/w", "~/w", "${HOME}/w"])
+def test_a_directory_that_is_not_relative_stays_as_it_is(cwd: str) -> None:
+    plan = planned(source(CLAUDE_CODE, {"mcpServers": {"a": {"command": "a", "cwd": cwd}}}))
+    assert servers(plan)["a"]["cwd"] == cwd
+
+
+@behaviour("setup:secrets")
+@pytest.mark.parametrize("name", ["A_NAME", "A_TOKEN"])
+def test_the_name_of_a_server_is_shown_also_where_a_value_is_equal(name: str) -> None:
+    entry = {"command": "oddly", "args": ["-y", "oddly"], "env": {name: "oddly"}}
+    shown = page(planned(source(CURSOR, {"mcpServers": {"oddly": entry}})))
+    assert '-    "oddly": {' in shown
+    assert '-      "command": "oddly",' in shown
+    assert f'"{name}": "…"' in shown
+    assert f'"{name}": "oddly"' not in shown
+    text = f'[mcp_servers."oddly"]\ncommand = "x"\nargs = ["oddly"]\nenv = {{ {name} = "oddly" }}\n'
+    shown = page(planned(source(CODEX, text)))
+    assert '-[mcp_servers."oddly"]' in shown
+    assert f'-env = {{ {name} = "…" }}' in shown
 
 
 @behaviour("setup:secrets")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from carpool.check.secret_names import is_secret_name
-from carpool.setup.secrets import looks_secret, secrets_of, without_secrets
+from carpool.setup.secrets import secrets_of, without_secrets
+from carpool_protocol.carrier.secret_texts import is_secret_name, looks_secret
 
 
 def hidden(server: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -38,6 +38,7 @@ class SetupMachine(RuleBasedStateMachine):
         self.tokens = dict.fromkeys(PLACES, "t0")
         self.own: set[str] = set()
         self.number = 0
+        self.places: dict[str, str] = {}
 
     @initialize()
     def begin(self) -> None:
@@ -86,9 +87,18 @@ class SetupMachine(RuleBasedStateMachine):
     @rule(clients=st.sets(CLIENTS), share=st.booleans())
     def setup(self, clients: set[str], share: bool) -> None:
         named = [word for client in sorted(clients) for word in ("--client", client)]
-        code, said = self._run("setup", "--yes", *(["--share-all"] if share else []), *named)
+        code, said = self._run("setup", "--yes", "--no-try", *(["--share-all"] if share else []), *named)
         assert code == 0, said
-        assert not any(self.had[client] & self._table(client).keys() for client in clients or PLACES)
+        for client in clients or PLACES:
+            table = self._table(client)
+            assert not self.had[client] & table.keys()
+            for entry in filter(is_own_entry, table.values()):
+                assert entry["env"].items() >= self.places.items()
+
+    @rule(number=st.integers(0, 2))
+    def move_state(self, number: int) -> None:
+        """The user's shell sets another place, or none; the next setup writes it into the entries."""
+        self.places = {"XDG_STATE_HOME": f"{self.house.base}/state{number}"} if number else {}
 
     @rule(client=CLIENTS | st.none(), force=st.booleans())
     def undo(self, client: str | None, force: bool) -> None:
@@ -141,7 +151,8 @@ class SetupMachine(RuleBasedStateMachine):
     # --- files -----------------------------------------------------------------------------------------
 
     def _run(self, *arguments: str) -> tuple[int, str]:
-        with contextlib.chdir(self.house.base), mock.patch.dict(os.environ, self.house.environ, clear=True):
+        environ = {**self.house.environ, **self.places}
+        with contextlib.chdir(self.house.base), mock.patch.dict(os.environ, environ, clear=True):
             result = CliRunner().invoke(verbs, arguments, prog_name="carpool")
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result.exit_code, result.output

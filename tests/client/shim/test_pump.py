@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from carpool.shim.kept_lines import KeptLines
-from carpool.shim.pump import AGENT_GONE, ShimPump
-from carpool_protocol.carrier.attach_line import Settled, attached_line, settled_line, wanted_line
+from carpool.shim.pump import FINISHED, ShimPump
+from carpool_protocol.carrier.attach_line import Settled, attached_line, ended_line, settled_line, wanted_line
 from carpool_protocol.ids import Epoch
 from tests.kit.private_daemon import until
 
@@ -51,8 +51,9 @@ def test_what_an_agent_says_follows_a_line_of_ours_that_did_not_pass_at_once(
         assert lines.readline() == b"the agent's\n"
         os.close(agent)
         assert lines.readline() == b""
+        broker.sendall(ended_line(""))
         broker.shutdown(socket.SHUT_RDWR)
         thread.join(20)
     for fd in (stdin, heard, stdout):
         os.close(fd)
-    assert pump._outcome == AGENT_GONE
+    assert pump._outcome == FINISHED

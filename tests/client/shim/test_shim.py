@@ -178,11 +178,62 @@ def test_an_agents_end_of_file_ends_the_session_after_what_is_still_to_come(desk
     say(shim, b"last\n")
     hang_up(shim)
     assert lines.readline() == b"last\n"
+    sock.sendall(attached_line("s1", []))
     assert lines.readline() == b""
-    sock.sendall(attached_line("s1", []) + b"answer\n")
+    sock.sendall(b"answer\n")
     assert heard(shim) == b"answer\n"
+    sock.sendall(ended_line(""))
     sock.shutdown(socket.SHUT_RDWR)
     assert end(shim) == (0, b"", b"")
+
+
+def test_a_last_line_without_a_line_end_gets_one_and_the_variables_follow_it(desk: ShimRig) -> None:
+    desk.house.environ["CP_A"] = "1"
+    shim, sock, lines = desk.attach()
+    attach = parse_attach(lines.readline())
+    assert isinstance(attach, Attach)
+    say(shim, call(1) + call(2)[:-1])
+    hang_up(shim)
+    assert [lines.readline(), lines.readline()] == [call(1), call(2)]
+    sock.sendall(attached_line("s1", ["CP_A"]))
+    assert parse_environment(lines.readline(), attach.mark) == {"CP_A": "1"}
+    assert lines.readline() == b""
+    sock.sendall(ended_line(""))
+    sock.shutdown(socket.SHUT_RDWR)
+    assert end(shim) == (0, b"", b"")
+
+
+@behaviour("piped:answered")
+def test_an_agent_that_has_closed_its_input_waits_for_the_next_broker(desk: ShimRig) -> None:
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    sock.sendall(attached_line("s1", [], "0.secret", "e1"))
+    say(shim, call(1))
+    hang_up(shim)
+    assert lines.read() == call(1)
+    sock.shutdown(socket.SHUT_RDWR)
+    attach, sock, lines = comes_back(desk)
+    assert attach.resume is not None
+    assert attach.resume.open == 1
+    sock.sendall(attached_line("s1", [], "1.secret", "e1"))
+    assert lines.read() == call(1)
+    sock.sendall(result_line(RawJson(b"1"), RawJson(b"{}")) + ended_line(""))
+    sock.shutdown(socket.SHUT_RDWR)
+    assert end(shim) == (0, result_line(RawJson(b"1"), RawJson(b"{}")), b"")
+
+
+def test_an_agent_whose_answers_are_dropped_after_its_input_is_told_and_fails(desk: ShimRig) -> None:
+    shim, sock, lines = desk.attach()
+    lines.readline()
+    sock.sendall(attached_line("s1", [], "0.secret", "e1"))
+    say(shim, call(1))
+    hang_up(shim)
+    assert lines.read() == call(1)
+    sock.sendall(ended_line("carpool was stopped"))
+    sock.shutdown(socket.SHUT_RDWR)
+    code, out, err = end(shim)
+    assert (code, out) == (1, b"")
+    assert b"carpool was stopped" in err
 
 
 def test_a_broker_that_dies_within_a_line_leaves_no_half_line_with_the_agent(desk: ShimRig) -> None:
@@ -387,6 +438,7 @@ def test_who_is_refused_has_one_answer_to_each_request(piece_bytes: int, blockin
     wanted = [
         b'{"jsonrpc":"2.0","id":%b,"error":%b}\n' % (name, error) for _, names in REFUSED for name in names
     ]
+    wanted.append(b'{"jsonrpc":"2.0","id":4,"error":%b}\n' % error)  # the line without a line end
     assert answers == wanted
 
 
@@ -584,7 +636,9 @@ def test_a_shim_imports_no_more_modules_and_opens_no_more_files_than_before_the_
         sock.shutdown(socket.SHUT_RDWR)
         _, sock, lines = comes_back(desk)
     hang_up(shim)
+    sock.sendall(attached_line("s1", []))
     assert lines.read() == b""
+    sock.sendall(ended_line(""))
     sock.shutdown(socket.SHUT_RDWR)
     _, _, said = end(shim)
     names, _, files = said.decode().splitlines()[-1].partition(" | ")

@@ -7,12 +7,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carpool.terminal import display
+from tests.behaviours import behaviour
 
 
 def test_control_sequences_are_shown_not_obeyed() -> None:
     assert display.printable("a\x1b[31mb\x07\x9b\u202ec\r") == "a\\x1b[31mb\\x07\\x9b\\u202ec\\x0d"
     assert display.printable("a\nb") == "a\\nb"
     assert display.printable("a\nb\tc", lines=True) == "a\nb\tc"
+
+
+UNSEEN = (
+    *"\u200b\u200c\u200d\u200e\u2060\u2063\ufeff\xad\u061c\u180e\u034f\u115f\u2028\u202e\u2066\ufe0f",
+    *"\ufff9\u3164\U000e0041\U000e0100",
+)
+EMOJI = "\u26a0\ufe0f 1\ufe0f\u20e3 \u2764\ufe0f\u200d\U0001f525 \U0001f469\u200d\U0001f4bb"
+SIGN = "\u26a0\ufe0f"
+
+
+@behaviour("catalogs:terminal")
+@pytest.mark.parametrize("unseen", UNSEEN)
+def test_every_text_and_what_a_person_decides_by_spell_out_the_same_unseen_characters(unseen: str) -> None:
+    assert display.is_unseen(unseen)
+    code = display.spelled(unseen)
+    assert code.isascii()
+    assert display.printable(f"a{unseen}b") == display.spelled(f"a{unseen}b") == f"a{code}b"
+    assert display.printable(f"{SIGN}{unseen}a") == f"{SIGN}{code}a", "one belongs to the emoji"
+
+
+@pytest.mark.parametrize("text", [EMOJI, "a\xa0b\u3000c\u2003d", "na\u00efve \u65e5\u672c"])
+def test_emoji_and_blanks_that_take_room_stay_in_texts(text: str) -> None:
+    assert display.printable(text) == text
 
 
 def test_what_a_person_decides_by_hides_nothing() -> None:
@@ -27,6 +51,7 @@ def test_what_a_person_decides_by_hides_nothing() -> None:
 def test_nothing_printable_ever_holds_a_control_character_or_cannot_be_written(text: str) -> None:
     shown = display.printable(text)
     assert all(char == "\t" or (char >= " " and not "\x7f" <= char <= "\x9f") for char in shown)
+    assert not any(map(display.is_unseen, display._IN_EMOJI.sub("", shown).replace("\t", "")))
     shown.encode()
 
 

@@ -1,9 +1,9 @@
 """`python -m bench.cluster_delay`: calls through a cluster over links with delay and with little bandwidth.
 
-Two nodes on this machine, the second one behind a proxy that delays each byte (`bench.cut_proxy`). Prints the
-median of a lone call, and calls per second with 64 in flight, of one agent and of 64 agents, for each kind of
-network. With a delay of D each way no more than 64 / 2D calls per second are possible. Bounded; ends what it
-started.
+Two nodes on this machine, the second one behind a proxy that delays each byte (`bench.cable_proxy`). Prints
+the median of a lone call, and calls per second with 64 in flight, of one agent and of 64 agents, for each
+kind of network. With a delay of D each way no more than 64 / 2D calls per second are possible. Bounded; ends
+what it started.
 
 Knows nothing of: how nodes reach each other.
 """
@@ -14,11 +14,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 import trio
 
+from bench.cable_proxy import CableProxy
 from bench.cluster import MeasuredNode
-from bench.cut_proxy import CutProxy
 from carpool.bench.arms import ECHO_ARGV
 from carpool.cluster.embedded_nats import EmbeddedNats
 
@@ -35,7 +36,9 @@ class ProxyThread:
     """A proxy in a thread of its own."""
 
     def __init__(self, target_port: int) -> None:
-        self.proxy = CutProxy(target_port)
+        self.proxy = CableProxy()
+        self.port = 0
+        self._target_port = target_port
         self._token: trio.lowlevel.TrioToken | None = None
         self._scope = trio.CancelScope()
         self._ready = threading.Event()
@@ -47,8 +50,13 @@ class ProxyThread:
         self._token = trio.lowlevel.current_trio_token()
         with self._scope:
             async with trio.open_nursery() as nursery:
-                await nursery.start(self.proxy.run)
+                self.port = self.proxy.listen(nursery, self._target_port)
                 self._ready.set()
+
+    def slow(self, delay_s: float, bytes_per_s: float) -> None:
+        """Give its cable a delay and a bandwidth, each way."""
+        assert self._token is not None
+        self._token.run_sync_soon(partial(self.proxy.slow, delay_s=delay_s, bytes_per_s=bytes_per_s))
 
     def close(self) -> None:
         """End it."""
@@ -74,10 +82,10 @@ def main(argv: Sequence[str]) -> int:
             thread = ProxyThread(int(port))
             echo = {"command": ECHO_ARGV[0], "args": ECHO_ARGV[1:], "sharing": "concurrent"}
             nodes.append(MeasuredNode("alpha", server.url, {"echo": echo}))
-            nodes.append(MeasuredNode("beta", f"{user}:{thread.proxy.port}", {}))
+            nodes.append(MeasuredNode("beta", f"{user}:{thread.port}", {}))
             nodes[1].wait_for("echo")
             for name, (delay_s, bytes_per_s) in NETWORKS.items():
-                thread.proxy.delay_s, thread.proxy.bytes_per_s = delay_s, bytes_per_s
+                thread.slow(delay_s, bytes_per_s)
                 lone_ms = nodes[1].measure(1, 1, asked.seconds)[0]
                 one = nodes[1].measure(1, 64, asked.seconds)[1]
                 many = nodes[1].measure(64, 1, asked.seconds)[1]

@@ -22,7 +22,7 @@ from typing import Any
 
 import trio
 
-from bench.cut_proxy import CutProxy
+from bench.cable_proxy import CableProxy
 from bench.soak import SERVERS, TALLY, SoakAgent, SoakLedger
 from carpool.cluster.embedded_nats import EmbeddedNats
 from carpool.launcher.sandbox import PrivateCarpool, PrivateCarpoolError
@@ -50,7 +50,7 @@ class SoakedNode:
         self.name = name
         self.private = private
         self.written = written
-        self.proxy: CutProxy
+        self.proxy = CableProxy()
         first = SERVERS.index(name) * options.agents
         numbers = range(first, first + options.agents)
         self.agents = [SoakAgent(number, self.private, ledger, chance, options.pause) for number in numbers]
@@ -78,7 +78,8 @@ class SoakedNode:
     async def pid_of(self, role: str) -> int:
         """A process of this role; 0 if there is none."""
         try:
-            rows = json.loads(await trio.to_thread.run_sync(self.private.run_carpool, "ps", "--json"))
+            said = await trio.to_thread.run_sync(self.private.run_carpool, "ps", "--json")
+            rows = json.loads(said)["processes"]
         except (PrivateCarpoolError, ValueError):
             return 0
         pids = [row["pid"] for row in rows if row["role"] == role and row["pid"]]
@@ -122,22 +123,20 @@ class SoakedCluster:
         self.nats.launch()
         address, _, port = self.nats.url.rpartition(":")
         for node in self.nodes:
-            node.proxy = CutProxy(int(port))
-            await nursery.start(node.proxy.run)
-            node.configure(f"{address}:{node.proxy.port}")
+            node.configure(f"{address}:{node.proxy.listen(nursery, int(port))}")
 
     async def cut(self, node: SoakedNode, victim: str) -> None:
         """Cut the way of a node to NATS for a while, in one of the ways that `VICTIMS` names."""
         proxy = node.proxy
         if victim == "reset":
-            proxy.break_all()
+            proxy.cut()
             return
         if victim == "slow":
-            proxy.delay_s, proxy.bytes_per_s = 0.05, 500_000
+            proxy.slow(delay_s=0.05, bytes_per_s=500_000)
         else:
-            proxy.cut("back" if victim == "half open" else "both")
+            proxy.stall("back" if victim == "half open" else "both")
         await trio.sleep(LONG_CUT_S if victim == "long cut" else SHORT_CUT_S)
-        proxy.delay_s, proxy.bytes_per_s = 0.0, float("inf")
+        proxy.slow()
         proxy.heal()
 
     def heal(self) -> None:
@@ -172,7 +171,8 @@ class SoakedCluster:
     async def _kill_carpool(self, node: SoakedNode) -> None:
         """Kill all processes of a node at once, and start it again."""
         try:
-            rows = json.loads(await trio.to_thread.run_sync(node.private.run_carpool, "ps", "--json"))
+            said = await trio.to_thread.run_sync(node.private.run_carpool, "ps", "--json")
+            rows = json.loads(said)["processes"]
         except (PrivateCarpoolError, ValueError):
             return
         for row in rows:

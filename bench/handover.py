@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from bench.http_worker import HttpWorker, workers
 from carpool.launcher.sandbox import PrivateCarpool, PrivateCarpoolError
+from tests.kit.open_door import open_door
 
 ROOT: Final = Path(__file__).parents[1]
 OBSERVER: Final = ROOT / "tests" / "live" / "observer.py"
@@ -143,7 +144,7 @@ def configuration(order: Path) -> dict[str, Any]:
         "args": ["-S", "-E", str(OBSERVER), "--order", str(order)],
     }
     server |= {"pool": {"max": 1}, "sharing": "concurrent"}
-    return {"mcpServers": {"good": server}, "http": {"port": 0}}
+    return {"mcpServers": {"good": server}, "http": open_door()}
 
 
 def port_of(private: PrivateCarpool) -> int:

@@ -53,7 +53,16 @@ class HttpAgent(BenchAgent):
 
     __slots__ = ("_call_head", "_era", "_head", "accepted", "buffer", "session", "status")
 
-    def __init__(self, index: int, attachment: AgentDescriptors, era: Era, url_path: str, tool: str) -> None:
+    def __init__(
+        self,
+        index: int,
+        attachment: AgentDescriptors,
+        era: Era,
+        url_path: str,
+        tool: str,
+        *,
+        token: str = "",
+    ) -> None:
         super().__init__(index, attachment)
         self._era = era
         self.session = b""
@@ -62,7 +71,7 @@ class HttpAgent(BenchAgent):
         self.buffer = b""
         self._head = (
             f"POST {url_path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-            "Accept: application/json, text/event-stream\r\n"
+            f"Accept: application/json, text/event-stream\r\n{authorization(token)}"
         ).encode()
         self._call_head = self._head_for("tools/call", tool)
 
@@ -135,8 +144,16 @@ class HttpAgent(BenchAgent):
         return [each for each in messages if each][-1:]
 
 
+def authorization(token: str) -> str:
+    """The header line of a bearer token; empty without one."""
+    return f"Authorization: Bearer {token}\r\n" if token else ""
+
+
 class HttpCrowd(BenchAgents):
-    """All HTTP agents of one window. With `streams`, each holds a GET stream open beside its connection."""
+    """All HTTP agents of one window. With `streams`, each holds a GET stream open beside its connection.
+
+    `token`: the bearer token of the door; empty: it needs none.
+    """
 
     def __init__(
         self,
@@ -147,10 +164,14 @@ class HttpCrowd(BenchAgents):
         tool: str,
         *,
         streams: bool,
+        token: str = "",
     ) -> None:
         super().__init__([])
+        self._authorization = authorization(token).encode()
         self._attachments = list(attachments)
-        self._http = [HttpAgent(at, each, era, url_path, tool) for at, each in enumerate(attachments)]
+        self._http = [
+            HttpAgent(at, each, era, url_path, tool, token=token) for at, each in enumerate(attachments)
+        ]
         self._agents = list(self._http)
         for agent in self._http:
             self._selector.register(agent.read_fd, selectors.EVENT_READ, agent)
@@ -192,8 +213,8 @@ class HttpCrowd(BenchAgents):
             self._streams.append(one)
             one.sendall(
                 b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n"
-                b"MCP-Protocol-Version: %b\r\nMcp-Session-Id: %b\r\n\r\n"
-                % (self._path.encode(), _VERSION.encode(), agent.session)
+                b"MCP-Protocol-Version: %b\r\nMcp-Session-Id: %b\r\n%b\r\n"
+                % (self._path.encode(), _VERSION.encode(), agent.session, self._authorization)
             )
         for one in self._streams:
             head = one.recv(4096)

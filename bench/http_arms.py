@@ -17,6 +17,8 @@ from carpool.bench.arms import ECHO_ARGV, PrivateCarpoolArm
 from carpool.bench.attach import AgentDescriptors
 from carpool.bench.spawn import end_all, until
 from carpool.bench.work import EchoWorkload
+from carpool.http.generated_token import read_generated_token
+from carpool_protocol.bootstrap import paths
 
 RELAY = Path(__file__).with_name("http_relay.py")
 START_S = 20.0
@@ -56,11 +58,15 @@ class _OverHttp:
         self.era: Era = era
         self.port = free_port()
         self._path, self._tool = url_path, tool
+        self.token = ""
+        """The bearer token that its agents need; empty: none."""
 
     def crowd(self, agents: int, *, streams: bool) -> HttpCrowd:
         """So many agents, connected and not yet greeted."""
         attachments = [AgentDescriptors.of_socket(connected(self.port)) for _ in range(agents)]
-        return HttpCrowd(attachments, self.era, self.port, self._path, self._tool, streams=streams)
+        return HttpCrowd(
+            attachments, self.era, self.port, self._path, self._tool, streams=streams, token=self.token
+        )
 
     def work(self) -> EchoWorkload:
         """What the agents call."""
@@ -102,6 +108,7 @@ class HttpDoor(_OverHttp):
     def start(self) -> None:
         self._carpool.start()
         until(lambda: accepts(self.port), START_S, "the door's port")
+        self.token = read_generated_token(paths.generated_token_file(self._carpool.state_dir))
 
     def roles(self) -> dict[str, list[int]]:
         found = self._carpool.roles()
@@ -120,6 +127,7 @@ class _WithDoor(PrivateCarpoolArm):
     def __init__(self, port: int, profile_dir: str | None) -> None:
         super().__init__(shims=False, profile_dir=profile_dir)
         self._env["CARPOOL_HTTP"] = f"127.0.0.1:{port}"
+        self.state_dir = self._env["CARPOOL_STATE_DIR"]
 
 
 ARMS = ("relay-http-handshake", "door-handshake", "relay-http-stateless", "door-stateless")

@@ -48,12 +48,18 @@ def free_port() -> int:
 class PrometheusServer:
     """A Prometheus server that scrapes one address."""
 
-    def __init__(self, binary: str, place: Path, target: str) -> None:
+    def __init__(self, binary: str, place: Path, target: str, token: str) -> None:
         self._url = f"http://127.0.0.1:{free_port()}"
         config = {
             "global": {"scrape_interval": f"{SCRAPE_S}s"},
             "rule_files": [str(HERE / "docs" / "carpool-alerts.yml")],
-            "scrape_configs": [{"job_name": "carpool", "static_configs": [{"targets": [target]}]}],
+            "scrape_configs": [
+                {
+                    "job_name": "carpool",
+                    "authorization": {"credentials": token},
+                    "static_configs": [{"targets": [target]}],
+                }
+            ],
         }
         file = place / "prometheus.yml"
         file.write_text(json.dumps(config))  # JSON is YAML
@@ -106,7 +112,8 @@ def scraped_carpool(binary: str) -> Iterator[tuple[Tree, PrometheusServer]]:
         tree = Tree(HERE, place / "run")
         tree.carpool("up", "--detach", "--config", str(config), "--http", address)
         try:
-            server = PrometheusServer(binary, place, address)
+            token = json.loads(tree.carpool("token", "show", "--json"))["token"]
+            server = PrometheusServer(binary, place, address, token)
             try:
                 yield tree, server
             finally:

@@ -244,7 +244,7 @@ class SoakedCarpool:
             said = await trio.to_thread.run_sync(self.private.run_carpool, "ps", "--json")
         except PrivateCarpoolError:
             return []
-        return msgspec.json.decode(said, type=list[dict[str, Any]])
+        return msgspec.json.decode(said, type=dict[str, list[dict[str, Any]]])["processes"]
 
     async def storm(self, every_s: float, stop: trio.Event) -> None:
         """Kill one process after the other."""

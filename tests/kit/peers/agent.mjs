@@ -1,8 +1,9 @@
-// An agent on the official TypeScript SDK: the same list of steps, the same report as agent.py.
+// An agent on the official TypeScript SDK: the same list of steps, the same report as agent.py. A step may also have
+// `cancel_at` (cancel once this file is there) and `patience_ms` (the bound of `until`).
 //
 // `agent.mjs FILE`, with the SDK in the node_modules beside the interpreter's folder (.venv/peers).
 
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 
 const require = createRequire(process.env.CARPOOL_PEERS + "/");
@@ -52,6 +53,11 @@ client.fallbackNotificationHandler = async ({ method, params }) => {
 
 async function take(todo) {
   step = fresh();
+  if (todo.after) {
+    // The steps before are done; whoever wrote the plan makes this file when the next shall begin.
+    writeFileSync(todo.after + ".reached", "");
+    while (!existsSync(todo.after)) await new Promise((resolve) => setTimeout(resolve, 10));
+  }
   const giveUp = new AbortController();
   const options = { signal: giveUp.signal };
   if (todo.progress) {
@@ -60,6 +66,7 @@ async function take(todo) {
       if (step.progress.length >= (todo.cancel_after ?? Infinity)) giveUp.abort("enough");
     };
   }
+  const watch = todo.cancel_at && setInterval(() => existsSync(todo.cancel_at) && giveUp.abort("asked"), 10);
   const { method, params = {} } = todo;
   const methods = {
     "tools/list": () => client.listTools({}, options),
@@ -84,7 +91,8 @@ async function take(todo) {
       if (error.data !== undefined) step.error.data = error.data;
     } else step.error = { raised: String(error) };
   }
-  const until = Date.now() + PATIENCE_MS;
+  clearInterval(watch);
+  const until = Date.now() + (todo.patience_ms ?? PATIENCE_MS);
   for (const [name, count] of Object.entries(todo.until ?? {})) {
     while (step.notices.filter(([each]) => each === name).length < count && Date.now() < until) {
       await new Promise((resolve) => setTimeout(resolve, 10));

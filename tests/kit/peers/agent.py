@@ -13,6 +13,10 @@ With `mode` (2.x only; `legacy`, `auto` or a version of the stateless era) it is
 and `init` is `{version, capabilities}`.
 """
 
+import gc
+
+gc.disable()  # the SDK's thousands of objects stay: the collector would go through them again and again
+
 import json
 import sys
 
@@ -29,6 +33,8 @@ except ImportError:
 
     NEW = False
 
+gc.freeze()
+gc.enable()
 PATIENCE_S = 20.0
 plan = json.loads(open(sys.argv[1]).read())
 step = {}

@@ -8,6 +8,10 @@ what it said), `both` (samples, then elicits, once `party` calls have come to `r
 `subscribe: false` whatever is registered.
 """
 
+import gc
+
+gc.disable()  # the SDK's thousands of objects stay: the collector would go through them again and again
+
 import json
 import os
 import sys
@@ -27,6 +31,8 @@ except ImportError:
 
     NEW = False
 
+gc.freeze()
+gc.enable()
 server = Server("asking", instructions="Asks back.")
 inside = 0
 rooms = {}
@@ -129,8 +135,8 @@ async def log(level: str, text: str, ctx: Context) -> str:
 
 
 @server.tool()
-async def sleep(seconds: float, until: str = "") -> str:
-    """Answer late, or once there is a file `until`; heeds cancels."""
+async def sleep(seconds: float, until: str = "", note: str = "") -> str:
+    """Answer late, or once there is a file `until`, and write a file `note` as it does; heeds cancels."""
     global inside
     inside += 1
     try:
@@ -139,6 +145,8 @@ async def sleep(seconds: float, until: str = "") -> str:
             await anyio.sleep(0.01)
     finally:
         inside -= 1
+    if note:
+        open(note, "x").close()
     return "slept"
 
 

@@ -6,6 +6,10 @@ More tools: `who` (the process), `add` (structured), `say` (logs at a level), `r
 handshake, else a round), `home` (asks for roots). Whatever can be subscribed to is told only to who subscribed.
 """
 
+import gc
+
+gc.disable()  # the SDK's thousands of objects stay: the collector would go through them again and again
+
 import os
 import sys
 import uuid
@@ -16,6 +20,8 @@ from mcp import types
 from mcp.server.mcpserver import Context
 from mcp.shared.exceptions import UrlElicitationRequiredError
 
+gc.freeze()
+gc.enable()
 resting = set()
 rested = []
 

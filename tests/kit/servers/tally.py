@@ -5,7 +5,8 @@ Every call of `run` adds its `mark` as a line to LEDGER before anything else, so
 what was executed, how often, whatever became of this process. Then, as `how` says: `at once`; `nap` answers after
 `nap_s`; `hold` once `gate` (a file) is there; `half` writes half of its answer, and the rest (before any other
 line) once the gate is there; `ask` samples first, adds `MARK in` to LEDGER and answers with what was said. Heeds
-no cancel. The text of an answer is `MARK COUNT`, COUNT being the calls of this process so far.
+no cancel. The text of an answer is `MARK COUNT`, COUNT being the calls of this process so far, and with `bytes` so
+much more text.
 """
 
 import json
@@ -55,7 +56,7 @@ def call(name, arguments, request):
     count += 1
     mark, gate = arguments["mark"], arguments.get("gate", "")
     note(mark)
-    said = f"{mark} {count}"
+    said = f"{mark} {count}" + arguments.get("bytes", 0) * "x"
     how = arguments.get("how", "at once")
     if how == "at once":
         return text(said)

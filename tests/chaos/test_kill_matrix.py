@@ -18,6 +18,7 @@ from tests.kit.kill_matrix_victims import IMPOSSIBLE, VICTIMS, expected, outcome
 from tests.kit.line_agent import WAIT_S
 from tests.kit.live import Daemon, gone
 from tests.kit.mixed_agents import ANSWERED, ENDED, HTTP, SHIM, SOCKET, MixedAgent, mixed_agent
+from tests.kit.open_door import open_door
 from tests.kit.ports import free_port
 from tests.kit.waits import until
 
@@ -30,7 +31,7 @@ CELLS = [(victim, phase) for victim in VICTIMS for phase in PHASES if (victim, p
 def carpool() -> Iterator[Daemon]:
     """Without servers, with an HTTP door; its journals keep everything."""
     # The next door must be found where the one before was.
-    one = Daemon({}, http={"port": free_port()}, session={"return_s": RETURN_S})
+    one = Daemon({}, http=open_door(free_port()), session={"return_s": RETURN_S})
     one.environ["CARPOOL_JOURNAL"] = "1000000"
     try:
         one.up()

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from tests.conformance.results import SuiteError
 from tests.kit.live import Daemon
+from tests.kit.open_door import open_door
 from tests.kit.ports import free_port
 from tests.kit.private_daemon import until
 from tests.kit.stateless_agent import MODERN, PREFIX
@@ -99,10 +100,10 @@ def through(log: Path, *, era: str = ERAS[0], sharing: str = SHARINGS[0], suites
     port = free_port()
     lanes = LANES * suites if (era, sharing) == ("legacy", "serial") else 0
     settings = {"session": {"park_s": PARK_S}} if lanes else {}
-    daemon = Daemon({SERVER: entry(era, sharing, lanes)}, **settings)
+    daemon = Daemon({SERVER: entry(era, sharing, lanes)}, http=open_door(port), **settings)
     try:
         try:
-            done = daemon.run("up", "--detach", "--config", str(daemon.config), "--http", f"127.0.0.1:{port}")
+            done = daemon.run("up", "--detach", "--config", str(daemon.config))
             if done.returncode:
                 raise SuiteError(f"carpool did not start: {done.stderr[-2000:]}")
             deadline = time.monotonic() + START_S

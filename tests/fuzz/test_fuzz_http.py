@@ -16,6 +16,8 @@ from carpool.http.core.core import HttpCore
 from carpool.http.core.effects import (
     AskNodes,
     BeginEvents,
+    ContinueEvents,
+    ContinueLists,
     Effect,
     EndEvents,
     HoldRequest,
@@ -23,6 +25,7 @@ from carpool.http.core.effects import (
     HttpRules,
     LogsFound,
     ReadLog,
+    Refuse,
     RequestsHeld,
     Respond,
     SendToBroker,
@@ -70,7 +73,7 @@ class Doorway:
         self.ended: Counter[int] = Counter()
         self.take(self.core.broker_connected(one.now))
 
-    def take(self, effects: list[Effect] | None) -> None:
+    def take(self, effects: list[Effect] | None) -> None:  # noqa: C901 - one case for each effect
         """Perform them, and what comes of them."""
         assert effects is not None, "the broker wrote a line that is no frame"
         self.core.check()
@@ -78,6 +81,8 @@ class Doorway:
             match effect:
                 case SendToBroker(line):
                     self.line.send(line)
+                case Refuse(answer=answer):
+                    self.take([] if answer is None else [answer])
                 case Respond(x):
                     assert x not in self.streams
                     self.answers.setdefault(x, []).append(effect)
@@ -88,6 +93,10 @@ class Doorway:
                 case WriteEvents(x, data):
                     assert not self.ended[x]
                     self.streams[x] += data
+                case ContinueEvents(x):
+                    self.take(self.core.continue_events(x))
+                case ContinueLists():
+                    self.take(self.core.continue_lists())
                 case EndEvents(x):
                     self.ended[x] += 1
                 case HoldRequest() | RequestsHeld():

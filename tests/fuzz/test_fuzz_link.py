@@ -13,7 +13,7 @@ from typing import Any, Final, get_args
 import msgspec
 from msgspec import msgpack
 
-from carpool_protocol.link.codec import BadFrame, decode_frame, encode_frames
+from carpool_protocol.link.codec import BadFrame, FrameData, SplitFrame, decode_frame, encode_frames
 from carpool_protocol.link.messages import LINK_VERSION, Hello, SetPools, ToBroker, ToSupervisor
 from carpool_protocol.link.peer import BROKER, Peer, PeerUp
 from tests.behaviours import behaviour
@@ -59,8 +59,8 @@ def hello(rng: Random) -> Hello:
     return Hello(version, rng.choice(("e1", "e2", "", "b")), name, rng.choice((1, -1)), "9.9")  # type: ignore[arg-type]
 
 
-def frame(rng: Random) -> bytes:
-    """Of this reader, of another epoch, of another direction, of nobody, or none."""
+def frame(rng: Random) -> FrameData:
+    """Of this reader, of another epoch, of another direction, or none; some with a body beside it."""
     roll = rng.random()
     if roll < 0.15:
         return rng.randbytes(rng.randrange(30))
@@ -79,7 +79,7 @@ def frame(rng: Random) -> bytes:
         whole_frame = whole_frame[:at] + rng.randbytes(1) + whole_frame[at + 1 :]
     if rng.random() < 0.02:
         whole_frame = b"\x91" * rng.choice((100, 5000, 100_000))
-    return whole_frame
+    return SplitFrame(whole_frame, rng.randbytes(9)) if rng.random() < 0.1 else whole_frame
 
 
 def _utf8(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """Carpools of a test that are nodes of one cluster, over NATS or over ZeroMQ with keys."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -20,8 +20,10 @@ ServersOf = Mapping[str, Mapping[str, Json]]
 class ClusterUnderTest:
     """The nodes by name, and the NATS server, which a test may stop and `launch` again."""
 
-    def __init__(self, nats: EmbeddedNats) -> None:
-        self.nats = nats
+    def __init__(self) -> None:
+        self.base = Daemon()
+        """Only the directory of the NATS server: it never runs."""
+        self.nats = EmbeddedNats(str(self.base.base / "nats"))
         self.nodes: dict[str, Daemon] = {}
 
     def __getitem__(self, name: str) -> Daemon:
@@ -43,6 +45,16 @@ class ClusterUnderTest:
         facts = read_facts(str(self.nodes[name].directory))
         return set() if facts is None else {each.offer.node for each in facts.nodes if each.is_reached}
 
+    def is_up(self, name: str) -> bool:
+        """A node reaches the NATS server."""
+        facts = read_facts(str(self.nodes[name].directory))
+        return facts is not None and facts.is_up
+
+    def quiet(self) -> None:
+        """Fails unless the tests before left every node as `Daemon.quiet` wants it."""
+        for daemon in self.nodes.values():
+            daemon.quiet()
+
     def node_pid(self, name: str) -> int:
         """The pid of a node's process."""
         return int(self.facts(name)["pid"])
@@ -61,24 +73,43 @@ async def cluster_of(servers: ServersOf, **settings: Any) -> AsyncIterator[Clust
     """Nodes with these servers over NATS, each of which reaches all others. `settings`: of `cluster`, for all
     nodes, or for one by its name; `profiles`, `audit` and `http` are those of the file.
     """
-    base = Daemon()
-    nats = EmbeddedNats(str(base.base / "nats"))
-    cluster = ClusterUnderTest(nats)
+    cluster = ClusterUnderTest()
     try:
-        nats.launch()
-        for name, its in servers.items():
-            own = {**{key: each for key, each in settings.items() if key not in servers}}
-            own |= settings.get(name, {})
-            whole = {key: own.pop(key) for key in ("profiles", "audit", "http") if key in own}
-            cluster.nodes[name] = Daemon(its, cluster={"url": nats.url, "node": name, **own}, **whole)
-        await all_at_once(daemon.up for daemon in cluster.nodes.values())
-        await cluster.until(lambda: _all_meet(cluster), "each node reaches all others")
+        await _join(cluster, servers, settings)
         yield cluster
     finally:
         with trio.CancelScope(shield=True):
-            await all_at_once(daemon.close for daemon in cluster.nodes.values())
-        nats.stop()
-        base.close()
+            await _end(cluster)
+
+
+def shared_cluster(servers: ServersOf, **settings: Any) -> Iterator[ClusterUnderTest]:
+    """For a module's fixture `shared`: one cluster, as `cluster_of` makes it, for all of its tests."""
+    cluster = ClusterUnderTest()
+    try:
+        trio.run(_join, cluster, servers, settings)
+        yield cluster
+    finally:
+        trio.run(_end, cluster)
+
+
+async def _join(cluster: ClusterUnderTest, servers: ServersOf, settings: Mapping[str, Any]) -> None:
+    """Start the NATS server and the nodes, and wait until each reaches all others."""
+    cluster.nats.launch()
+    for name, its in servers.items():
+        own = {key: each for key, each in settings.items() if key not in servers}
+        own |= settings.get(name, {})
+        whole = {key: own.pop(key) for key in ("profiles", "audit", "http") if key in own}
+        cluster.nodes[name] = Daemon(its, cluster={"url": cluster.nats.url, "node": name, **own}, **whole)
+    await all_at_once(daemon.up for daemon in cluster.nodes.values())
+    await cluster.until(lambda: _all_meet(cluster), "each node reaches all others")
+
+
+async def _end(cluster: ClusterUnderTest) -> None:
+    try:
+        await all_at_once(daemon.close for daemon in cluster.nodes.values())
+    finally:
+        cluster.nats.stop()
+        cluster.base.close()
 
 
 async def all_at_once(acts: Iterable[Callable[[], None]]) -> None:
@@ -100,7 +131,7 @@ async def all_at_once(acts: Iterable[Callable[[], None]]) -> None:
 
 def _all_meet(cluster: ClusterUnderTest) -> bool:
     names = set(cluster.nodes)
-    return all(cluster.reached(name) == names - {name} for name in names)
+    return all(cluster.is_up(name) and cluster.reached(name) == names - {name} for name in names)
 
 
 def curve_settings(daemons: Mapping[str, Daemon]) -> dict[str, Json]:

@@ -46,6 +46,12 @@ class NoReturningSessions:
     def scan_workspace(self, attach: Attach, then: Callable[[], None]) -> None:
         then()
 
+    def input_ended(self, session: SessionId) -> None:
+        pass
+
+    def owes_answers(self, session: SessionId) -> bool:
+        return False
+
     def may_resume(self) -> bool:
         return False
 

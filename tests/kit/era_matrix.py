@@ -5,7 +5,6 @@ agent through carpool may see something else is data here, each with its reason.
 """
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -19,12 +18,11 @@ from msgspec import Struct
 
 from tests.kit.line_agent import Json, LineAgent, spoken
 from tests.kit.scripted_agents import ScriptedAgent, ScriptedHandshakeAgent, ScriptedStatelessAgent
+from tests.kit.sdk_reports import without_random
 from tests.kit.sdks import SERVERS, call, do, steps_of
 
 BOTH_ERAS: Final = str(Path(__file__).parent / "servers" / "both_eras.py")
 Era = Literal["handshake", "stateless"]
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_CLOCK = re.compile(r"\d{1,2}:\d{2}:\d{2} [AP]M")
 _LISTS: Final = ("tools", "prompts", "resources", "resourceTemplates")
 _ROUND: Final = "test_input_required_result_"
 
@@ -120,16 +118,8 @@ MATRIX: Final[dict[str, MatrixServer]] = {
 # --- what may differ -----------------------------------------------------------------------------------
 
 
-def _drawn_anew(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _drawn_anew(it) for key, it in value.items() if key != "blob"}
-    if isinstance(value, list):
-        return [_drawn_anew(it) for it in value]
-    return _CLOCK.sub("TIME", _UUID.sub("UUID", value)) if isinstance(value, str) else value
-
-
 def _anew(seen: Json) -> None:
-    seen.update(_drawn_anew(seen))
+    seen.update(without_random(seen))
 
 
 def _in_order(seen: Json) -> None:

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from carpool_protocol.carrier.attach_line import ended_line
+
 Json = dict[str, Any]
 
 STOPS = (b"stop", b"stop again", b"stop again now")
@@ -183,6 +185,7 @@ STATUS: Json = {
         },
     },
     "path": {"directories": ["/usr/bin", "/bin"], "login_shell": "asked"},
+    "descriptors": {"limit": 1024, "used_up": False, "refused": 0},
 }
 
 
@@ -272,6 +275,8 @@ class FakeBroker:
                         sock.sendall(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
                     if self._refuse:
                         return
+                with contextlib.suppress(OSError):  # all is answered at the end of the agent's input
+                    sock.sendall(ended_line(""))
             except OSError:
                 return
 
@@ -370,6 +375,16 @@ def fake_packages(folder: Path) -> str:
     return str(folder)
 
 
+def _heard(lifeline: socket.socket) -> bytes | None:
+    """Return what the launcher has sent; empty: it is gone; None: nothing yet."""
+    try:
+        return lifeline.recv(4096)
+    except TimeoutError:
+        return None
+    except OSError:  # it was killed before it had read everything
+        return b""
+
+
 def main(package: str) -> None:
     """Be a daemon process: the lifeline, and for the broker the agents' socket."""
     arguments = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
@@ -404,10 +419,10 @@ def main(package: str) -> None:
     lifeline.settimeout(0.1)
     is_draining = False
     while not (is_draining and (directory / "answered").exists()):
-        try:
-            data = lifeline.recv(4096)
-        except TimeoutError:
-            lifeline.sendall(b"idle\n" if "idle" in words else b"alive\n")
+        data = _heard(lifeline)
+        if data is None:
+            with contextlib.suppress(OSError):  # without a launcher the next read ends this process
+                lifeline.sendall(b"idle\n" if "idle" in words else b"alive\n")
             continue
         with (directory / f"heard-{name}").open("ab") as heard:
             heard.write(data)

@@ -23,6 +23,7 @@ from carpool_broker import process as broker_shell
 from carpool_broker.config.configuration import DEFAULT_SOURCE
 from carpool_broker.transport.incarnation import Incarnation
 from carpool_protocol.config.reading.load import ConfigFile
+from carpool_protocol.link.codec import FrameData
 from carpool_protocol.link.messages import AnyMessage, Hello
 from carpool_protocol.link.peer import BROKER, Peer
 from carpool_protocol.runtime.poller import ReadySet
@@ -47,7 +48,7 @@ class LinkEnd:
         self.me = me
         self.now = 0.0
         self.peer = Peer(me, SUPERVISOR if me.name == BROKER else BROKER, 0.0)
-        self.out: deque[bytes] = deque()
+        self.out: deque[FrameData] = deque()
 
     def send(self, _peer: str, message: AnyMessage) -> None:
         self.peer.send(message)

@@ -25,6 +25,7 @@ from carpool_protocol.machine.machine import Machine
 from carpool_supervisor import marks
 from carpool_supervisor.core.model import events as sv
 from carpool_supervisor.core.supervisor import SupervisorCore
+from carpool_supervisor.spawn import orphans as sweep
 from tests.kit.broker_rig import broker_core
 from tests.kit.line_agent import WAIT_S
 from tests.kit.live import Daemon, fd_count
@@ -80,7 +81,7 @@ async def nothing_new(daemon: Daemon, before: Traces) -> None:
 def orphans(daemon: Daemon) -> list[int]:
     """Processes with the mark of an instance, and of it only."""
     runtime = paths.runtime_id(str(daemon.directory))
-    theirs = marks.find(marks.INSTANCE, lambda value: value.startswith(f"{runtime}:"))
+    theirs = sweep.find(marks.INSTANCE, lambda value: value.startswith(f"{runtime}:"))
     return [pid for pid in theirs if "spawner" not in (marks.value_of(pid, marks.INSTANCE) or "spawner")]
 
 

@@ -8,24 +8,38 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from carpool import launcher_lock
 from carpool.launcher import processes
 from carpool_protocol.bootstrap import paths
 from tests.kit.fake_broker import fake_packages
+from tests.kit.waits import END_LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOTS = [str(ROOT / name) for name in ("client", "protocol", "broker", "supervisor")]
 LIMIT_S = 40.0
 
 
-def until(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
-    """Wait, bounded, until `condition` holds."""
+def until(
+    condition: Callable[[], object], what: str, limit_s: float = LIMIT_S, *, every_s: float = 0.01
+) -> None:
+    """Wait, bounded, until `condition` holds. It is looked at every `every_s` seconds."""
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
+        time.sleep(every_s)
+
+
+def kill_all(running: Callable[[], Mapping[int, str]]) -> None:
+    """After a test, failed or not: KILL what runs, until nothing does."""
+    deadline = time.monotonic() + LIMIT_S
+    while (pids := running()) and time.monotonic() < deadline:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
 
 
@@ -57,7 +71,7 @@ class PrivateDaemon:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=END_LIMIT_S,
             check=False,
         )
 
@@ -65,20 +79,21 @@ class PrivateDaemon:
         """`carpool ARGUMENTS` on a terminal where somebody types an answer."""
         ours, theirs = pty.openpty()
         try:
-            process = subprocess.Popen(
+            os.write(ours, f"{answer}\n".encode())
+            done = subprocess.run(
                 [sys.executable, "-m", "carpool", *arguments],
                 env=self.environ,
                 cwd=where,
                 stdin=theirs,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
+                timeout=END_LIMIT_S,
+                check=False,
             )
-            os.write(ours, f"{answer}\n".encode())
-            said, _ = process.communicate(timeout=30)
         finally:
             os.close(ours)
             os.close(theirs)
-        return process.returncode, said.decode()
+        return done.returncode, done.stdout.decode()
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """`carpool ARGUMENTS`, with pipes. The caller ends it."""
@@ -120,8 +135,9 @@ class PrivateDaemon:
                 os.kill(pid, signal.SIGTERM)
                 until(lambda: self.launcher != pid, "the launcher ends")
             until(lambda: not self.left(), "no process is left")
-            assert not list(self.directory.glob("*.sock")), list(self.directory.glob("*.sock"))
+            sockets = list(self.directory.glob("*.sock"))
+            logs = {each.name: each.read_text()[-2000:] for each in self.logs.glob("*.log") if sockets}
+            assert not sockets, f"{sockets} are left; {logs}"
         finally:
-            for pid, _ in self.left():
-                os.kill(pid, signal.SIGKILL)
+            kill_all(lambda: dict(self.left()))
             shutil.rmtree(self.base)

@@ -15,7 +15,7 @@ from tests.kit.line_agent import Json
 from tests.kit.sdks import AGENTS
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_CLOCK = re.compile(r"\d{1,2}:\d{2}:\d{2} [AP]M")
+_CLOCK = re.compile(r"(?<=created at )[^\n]+")  # in the form of the locale
 _LISTS: Final = ("tools", "prompts", "resources", "resourceTemplates")
 
 
@@ -64,20 +64,21 @@ def _own_files_only(report: Json) -> None:
 
 
 def _without_random(report: Json) -> None:
-    report["steps"] = _drawn_anew(steps_in(report))
+    report["steps"] = without_random(steps_in(report))
 
 
-def _drawn_anew(value: Any) -> Any:
+def without_random(value: Any) -> Any:
+    """Return the value with one word in place of each time, and of each id that is drawn anew."""
     if isinstance(value, dict):
-        return {key: _blob(it) if key == "blob" else _drawn_anew(it) for key, it in value.items()}
+        return {key: _blob(it) if key == "blob" else without_random(it) for key, it in value.items()}
     if isinstance(value, list):
-        return [_drawn_anew(it) for it in value]
+        return [without_random(it) for it in value]
     return _CLOCK.sub("TIME", _UUID.sub("UUID", value)) if isinstance(value, str) else value
 
 
 def _blob(value: str) -> str:
     plain_bytes = base64.b64decode(value)
-    return value if b"created at" not in plain_bytes else str(_drawn_anew(plain_bytes.decode()))
+    return value if b"created at" not in plain_bytes else str(without_random(plain_bytes.decode()))
 
 
 def _without_progress(report: Json) -> None:

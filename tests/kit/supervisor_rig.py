@@ -62,9 +62,11 @@ def tool_call(
     method: str = "tools/call",
     params: RawJson = EMPTY_OBJECT,
     wants_progress: bool = False,
+    principal: str = "",
 ) -> Call:
     """A call as it comes over the link."""
-    return Call(CallId(number), key, SessionId(session), method, "t", params, ABSENT, wants_progress)
+    who = SessionId(session)
+    return Call(CallId(number), key, who, method, "t", params, ABSENT, wants_progress, principal=principal)
 
 
 class SupervisorRig:

@@ -1,8 +1,12 @@
 """Waiting for a condition, bounded: the only place in the tests where polling is allowed."""
 
 from collections.abc import Callable
+from typing import Final
 
 import trio
+
+END_LIMIT_S: Final = 180.0
+"""A program that a test has started may take so long to end. It needs a second, on a busy machine more."""
 
 
 async def until(predicate: Callable[[], object], what: str, timeout_s: float = 40.0) -> None:

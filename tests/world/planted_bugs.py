@@ -1,9 +1,8 @@
 """Bugs planted into carpool on purpose: proof that the simulated world finds bugs of their kind.
 
 Owns how a bug is kept (a file of data in `tests/world/planted`: which text of which source file becomes which
-other), how it gets into a process (only there, while the module is imported: no file is changed), and the
-search for a seed that shows it. As a program it tries seeds in a process of its own and prints, as a line of
-JSON, the one that finds the bug soonest:
+other), and the search for a seed that shows it. As a program it tries seeds in a process of its own and
+prints, as a line of JSON, the one that finds the bug soonest:
 
     python -m tests.world.planted_bugs NAME [SEED ...]       these seeds, or the first MOST_SEEDS
     python -m tests.world.planted_bugs --record [NAME ...]   some quick seeds of each, written down
@@ -12,7 +11,6 @@ Knows nothing of: what a storm is, who breaks which promise.
 """
 
 import contextlib
-import importlib.machinery
 import json
 import math
 import re
@@ -23,12 +21,12 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from types import CodeType, ModuleType
 
 import msgspec
 from msgspec import Struct
 
 from carpool_protocol.faults.fault_answers import Bug
+from tests.kit.source_graft import SourceGraft
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests/world/planted"
@@ -105,47 +103,15 @@ def look_for(name: str, seeds: Iterable[int]) -> Found | None:
     return None if said is None else msgspec.convert(said, Found)
 
 
-class _Grafted(importlib.machinery.SourceFileLoader):
-    """Loads one module from text that is in no file."""
-
-    text = ""
-
-    def get_code(self, fullname: str) -> CodeType:
-        return compile(self.text, self.path, "exec")
-
-
-class _Graft:
-    """A finder that puts itself before all others for one module."""
-
-    def __init__(self, file: str, text: str) -> None:
-        package, _, rest = file.partition("/")
-        self._path = str(ROOT / package / rest)
-        self._module = rest.removesuffix(".py").replace("/", ".")
-        self._text = text
-        self.used = False
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """See `importlib.abc.MetaPathFinder`."""
-        if fullname != self._module:
-            return None
-        loader = _Grafted(fullname, self._path)
-        loader.text = self._text
-        self.used = True
-        return importlib.machinery.ModuleSpec(fullname, loader, origin=self._path)
-
-
 def _try_seeds(name: str, seeds: Sequence[int], *, wanted: int, within_s: float = math.inf) -> list[Found]:
     """Return the seeds that find the bug: quick ones in the given order, then slow ones, the quickest first.
     The search ends after so many quick ones.
     """
-    graft = _Graft(load(name).file, source_of(name))
-    sys.meta_path.insert(0, graft)
+    graft = SourceGraft(str(ROOT / load(name).file), source_of(name))
+    graft.put_in()
     from tests.world.sim.storms import EVERY
 
     storm = EVERY[load(name).storm]
-    assert graft.used, f"{name}: the module was imported before the bug was in it"
     found: list[Found] = []
     for seed in seeds:
         began = time.process_time()
@@ -154,8 +120,9 @@ def _try_seeds(name: str, seeds: Sequence[int], *, wanted: int, within_s: float 
         except (AssertionError, Bug) as wrong:  # anything else is a plant that does not even run
             took_s = time.process_time() - began
             found.append(Found(seed, f"{type(wrong).__name__}: {wrong}"[:400], took_s))
-            if sum(each.after_s < within_s for each in found) == wanted:
-                break
+        assert graft.used, f"{name}: no storm of this kind imports the module, or it was imported before"
+        if sum(each.after_s < within_s for each in found) == wanted:
+            break
     return sorted(found, key=lambda each: max(each.after_s, within_s))
 
 

@@ -39,6 +39,9 @@ from tests.world.sim.storms import EVERY
         pytest.param("workspaces", 1300033, id="a call is given up under the session after the lost one"),
         pytest.param("hooks", 1200205, id="the state of a pool changes twice while it is compared"),
         pytest.param("workspaces", 577041117, id="the link is cut while a call waits for a retry"),
+        pytest.param("megabytes", 4, id="a cancel waits behind other bytes of a slow link"),
+        pytest.param("megabytes", 16, id="answers of megabytes that a slow link cannot carry in time"),
+        pytest.param("megabytes", 23, id="nodes are killed while megabytes are on their way"),
         pytest.param("nodes", 22, id="another node tells a call of a loss while that call is cancelled"),
     ],
 )

@@ -34,3 +34,14 @@ def test_a_call_that_comes_back_from_a_dead_instance_and_goes_is_a_turn_of_its_s
     book.placed(call(0, "a"), alike=True)
     for number in (4, 5):
         book.placed(call(number, "b"), alike=True)
+
+
+def test_who_hears_of_a_loss_has_had_a_turn() -> None:
+    book = TurnBook()
+    book.came(call(0, "modest"))
+    book.came(call(1, "modest"))
+    for number in range(2, 2 + MOST_TURNS):
+        book.came(call(number, "greedy"))
+        book.placed(call(number, "greedy"), alike=True)
+    book.told(CallId(0))
+    book.placed(call(9, "greedy"), alike=True)

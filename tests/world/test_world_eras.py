@@ -93,6 +93,26 @@ def test_a_call_that_nobody_comes_back_for_ends_everywhere_in_time() -> None:
     assert not world.living()[0].asker.open
 
 
+@behaviour("wait:parked-gives-way", "eras:parked-ends")
+def test_who_stays_away_holds_up_no_other_agent_and_is_told_so_when_it_comes_back() -> None:
+    world = quiet(OLD, sharing="serial", max_instances=2, wait_s=4.5)
+    world.wanted = lambda *_: None  # type: ignore[method-assign]
+    group, other = come(world), world.agent(capabilities=CAPABILITIES[-1])
+    world.run(1)
+    for _ in range(2):
+        world.call(group, "s__t0")
+    world.run(1)
+    assert len(group.tokens) == 2
+    world.call(other, "s__t0")
+    world.run(BOUNDS.park_s - 1.1)
+    for token in list(group.tokens):
+        world.broker.feed(group.retry(token, world.now))
+    world.run(3)
+    assert world.book.outcomes == {"ok": 3, "agent_away": 1}, "a list, the other agent's call, one of two"
+    assert not world.broker.core.call_table.calls
+    assert not world.supervisor.core.dispatcher.calls
+
+
 @behaviour("eras:parked-ends")
 def test_who_comes_back_after_the_supervisor_died_is_told_so_and_nothing_runs_twice() -> None:
     world = quiet(NEW)

@@ -115,7 +115,7 @@ def test_a_configuration_that_changes_twice_while_the_link_is_down_loses_no_word
 
 @behaviour("wait:fair")
 def test_agents_who_share_a_session_have_one_turn_together_when_several_lanes_come_free_at_once() -> None:
-    policy = replace(PATIENT, sharing="serial", max_instances=1, max_in_flight=8)
+    policy = replace(PATIENT, sharing="serial", max_instances=1, max_in_flight=9)
     server = SimServer(name="s", traits=Traits(silent=1.0), policy=policy)
     world = World(1, [server])
     agent, group = world.agent(), world.stateless_agents(count=4, anonymous=True)
@@ -128,7 +128,7 @@ def test_agents_who_share_a_session_have_one_turn_together_when_several_lanes_co
     server.policy = replace(server.policy, sharing="concurrent")
     world.read_config()  # the oracle raises what jumps the line
     world.run(0.1)
-    assert len(world.living()[0].running) == 8
+    assert len(world.living()[0].running) == 8, "the ninth place is for an agent that holds none"
 
 
 @behaviour("lease:with-holder", "lease:next-in-line", "lease:returned-ended")

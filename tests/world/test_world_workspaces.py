@@ -11,7 +11,7 @@ from tests.behaviours import behaviour
 from tests.world.sim.workspace_faults import workspace_storm
 from tests.world.soak import AGAIN
 
-SEEDS = range(4, 4 + int(os.environ.get("CARPOOL_WORLD_WORKSPACES_SEEDS", "3")))
+SEEDS = range(7, 7 + int(os.environ.get("CARPOOL_WORLD_WORKSPACES_SEEDS", "3")))
 
 
 @behaviour(

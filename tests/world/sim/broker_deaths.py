@@ -67,7 +67,10 @@ class BrokerDeaths:
         def again() -> None:
             self.world.broker = self.world.new_broker(before)
             self.world.read_config()
-            self.world.join()
+            *later, first = self.world.wires.values()
+            first.join()
+            for wire in later:  # agents come back meanwhile
+                self.world.later(self.world.rng.uniform(0.0, 2.0), wire.join)
 
         self.world.later(away_s, again)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from carpool.cluster.core.own_servers import GRACE_S
 from carpool.cluster.core.send_window import MAX_RESEND_S
-from carpool_protocol.link.messages import Call
+from carpool_protocol.link.messages import Call, Policy
 from tests.world.sim.clock import SimClock
 from tests.world.sim.node_carpool import NodeCarpool
 from tests.world.sim.node_instances import NodeInstance
@@ -31,9 +31,13 @@ class SimCluster:
         *,
         has_store: bool = True,
         max_processes: int = 8,
+        node_policy: Policy = POLICY,
     ) -> None:
-        """`servers`: those of each node. `has_store`: the links are those of NATS."""
+        """`servers`: those of each node. `has_store`: the links are those of NATS. `node_policy`: of servers
+        of other nodes, but for what their offers say.
+        """
         self.seed = seed
+        self.node_policy = node_policy
         self.rng = Random(f"cluster {seed}")
         self.clock = SimClock()
         self.book = CallBook(BOUND_S + GRACE_S, POLICY.ask_timeout_s)
@@ -41,6 +45,8 @@ class SimCluster:
         self.left: dict[int, tuple[NodeInstance, Call]] = {}
         """The calls that were written to another node, by number: by which instance, as what."""
         self.links = SimNodeLinks(self.clock, self.rng, has_store=has_store)
+        self.dropped = 0
+        """The sessions of other nodes that a broker has dropped because they were not read."""
         self._lives = dict.fromkeys(self.names, 0)
         self.worlds = {
             name: NodeCarpool(self, name, SEEDS_OF_ONE * seed + place, own, max_processes=max_processes)

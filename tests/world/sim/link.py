@@ -6,6 +6,7 @@ Knows nothing of: what the frames say, when the link is cut.
 """
 
 from carpool_protocol.ids import SupervisorName
+from carpool_protocol.link.codec import FrameData
 from tests.world.sim.process import LAG_S, SimProcessHost
 
 
@@ -88,7 +89,7 @@ class SimLink:
                 for frame in peer.take_frames(side.clock):
                     self._carry(frame, down=side is broker)
 
-    def _carry(self, frame: bytes, *, down: bool) -> None:
+    def _carry(self, frame: FrameData, *, down: bool) -> None:
         world, life = self.world, self._life
         if not self.up:
             return

@@ -7,6 +7,7 @@ Its carrier is that of every agent of the handshake era, so it comes back after 
 Knows nothing of: channels, frames, who is behind a session.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 ATTACH_S: Final = 0.3
 """The pause between two attempts to find a broker."""
 ATTEMPTS: Final = 8
+UNSENT_BYTES: Final = 12_000
+"""A broker's connection is not read while so much of a session waits: two windows, as in the product."""
+SLOW_READER_S: Final = 4.0
+"""Shorter than the default of `session.slow_reader_s`, as all limits of the world."""
 PASSED_ON: Final = SimAsk(
     number=0,
     kind="form",
@@ -69,6 +74,10 @@ class SimBrokerEnd:
         self.server = server
         self._events = events
         self._unsent = UnsentBytes(events)
+        self._unread: deque[bytes] = deque()
+        """Lines of the broker that are not read, because too much waits for the other node."""
+        self._read_at = 0.0
+        """When one of them was last read, or there were none."""
         self._half_line = b""
         self._early: list[bytes] = []
         """What was said before a broker was there."""
@@ -104,8 +113,31 @@ class SimBrokerEnd:
 
     def line(self, line: bytes) -> None:
         """The broker has written this line."""
-        if not self.is_over:
-            self._unsent.add(line)
+        if self.is_over:
+            return
+        if not self._unread:
+            self._read_at = self._node.clock.now
+            self._node.clock.later(SLOW_READER_S, self._drop_if_slow)
+        self._unread.append(line)
+        self._read_lines()
+
+    def _read_lines(self) -> None:
+        while self._unread and self._unsent.size_bytes < UNSENT_BYTES:
+            self._read_at = self._node.clock.now
+            self._unsent.add(self._unread.popleft())
+
+    def _drop_if_slow(self) -> None:
+        """The broker looks if its output is read. It drops a connection that has read nothing for so long."""
+        if self.is_over or not self._unread:
+            return
+        broker, left_s = self._world.broker, self._read_at + SLOW_READER_S - self._node.clock.now
+        if left_s > 0 or not broker.alive or broker.stopped:
+            self._node.clock.later(max(left_s, 1.0), self._drop_if_slow)
+            return
+        assert self.agent is not None
+        self._world.cluster.dropped += 1
+        self._world.leave(self.agent)
+        self.lost("it has not read")
 
     def pass_bytes(self, data: bytes) -> None:
         """See `NearEnd`."""
@@ -129,6 +161,7 @@ class SimBrokerEnd:
         """See `NearEnd`."""
         if not self.is_over:
             self._unsent.send()
+            self._read_lines()
 
     def end(self, text: str) -> None:
         """See `NearEnd`: the broker sees the end of the connection."""

@@ -18,7 +18,7 @@ from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.supervisors import ONLY
 from carpool_protocol.config.schema.settings_cluster import ANY_NODE
 from carpool_protocol.ids import AskId, PoolKey, SessionId, SupervisorName
-from carpool_protocol.link.messages import Call, NodeTarget, PoolSpec
+from carpool_protocol.link.messages import Call, NodeTarget, Policy, PoolSpec
 from carpool_supervisor.core.model import effects as sf
 from tests.world.sim.agents import SimAgent
 from tests.world.sim.node_agents import NodeAgent, NodeCarrier, SimBrokerEnd
@@ -28,7 +28,7 @@ from tests.world.sim.servers import SimInstance
 from tests.world.sim.stateless_agents import AnyAgents
 from tests.world.sim.supervisor import SimSupervisor
 from tests.world.sim.traits import Traits, number_of
-from tests.world.sim.world import POLICY, SOURCES, SimServer, World
+from tests.world.sim.world import SOURCES, SimServer, World
 
 if TYPE_CHECKING:
     from tests.world.sim.cluster import SimCluster
@@ -76,7 +76,7 @@ class NodeCarpool(World):
 
     def nodes_offer(self, servers: Mapping[str, NodeServer]) -> None:
         """Other nodes offer these from now on."""
-        fresh = {name: _node_server(name, each) for name, each in servers.items()}
+        fresh = {name: _node_server(name, each, self.cluster.node_policy) for name, each in servers.items()}
         if fresh != self.node_servers:
             self.node_servers = fresh
             if self.broker.alive:  # else the next one reads it as it is then
@@ -234,7 +234,7 @@ def source_of(server: str) -> SourceId:
     return SourceId(f"node:{server}")
 
 
-def _node_server(name: str, found: NodeServer) -> SimServer:
+def _node_server(name: str, found: NodeServer, policy: Policy) -> SimServer:
     """As the broker reads it (`own_servers.node_servers_text`, `launches`)."""
     offer = found.offer
     node = ANY_NODE if name == offer.name else found.nodes[0]
@@ -244,7 +244,7 @@ def _node_server(name: str, found: NodeServer) -> SimServer:
         twins=True,
         target=NodeTarget(node, offer.name, offer.keeps_state),
         policy=replace(
-            POLICY,
+            policy,
             sharing="session",
             max_instances=MAX_NODE_SESSIONS,
             open_s=NODE_RETRY_S,

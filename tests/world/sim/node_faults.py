@@ -1,15 +1,18 @@
 """What goes on in a simulated cluster: a storm at each node and between them, and the calm after it.
 
 Owns the mixture of faults between nodes, drawn from the seed: cuts of one direction or both, lost frames, a
-NATS server that dies, node's processes that die or leave, whole machines that die, draining. What goes wrong
-within one carpool is `faults`.
+NATS server that dies, node's processes that die or leave, whole machines that die, draining; and links with
+so little bandwidth that frames queue. What goes wrong within one carpool is `faults`.
 
 Knows nothing of: how frames travel, what must hold at the end (`node_quiesce`).
 """
 
 from collections.abc import Callable
+from itertools import permutations
 from random import Random
 from typing import Final
+
+from msgspec.structs import replace
 
 from carpool.cluster.core.channel import LOST_S
 from tests.world.sim.cluster import SimCluster
@@ -26,14 +29,48 @@ COMMON: Final = "common"
 """A server that several nodes may offer."""
 STORM_S: Final = 40.0
 SLOW_LAG_S: Final = 0.2
+NARROW_BYTES_PER_S: Final = (8_000.0, 30_000.0, 100_000.0)
+"""Bandwidths with which a big answer, or many small ones, fill a link for seconds."""
+BIG_TRAITS: Final = (
+    Traits(big=0.3, big_bytes=40_000, progress=0.3),
+    Traits(big=0.1, big_bytes=200_000, slow=0.05),
+)
 
 
 def node_storm(seed: int) -> SimCluster:
     """A storm over a cluster, then calm. Raises what is wrong. Odd seeds cut links and kill processes."""
-    rng = Random(f"nodes {seed}")
-    persons = (*TRAITS, *STATELESS_TRAITS)
+    return _storm(seed, Random(f"nodes {seed}"), (*TRAITS, *STATELESS_TRAITS), NodeStorm)
+
+
+def narrow_storm(seed: int) -> SimCluster:
+    """The same over links with little bandwidth, with answers that fill them."""
+    return _storm(seed, Random(f"narrow {seed}"), (Traits(), *BIG_TRAITS), NarrowStorm)
+
+
+def megabyte_storm(seed: int) -> SimCluster:
+    """The same with answers of megabytes over links that are slow from the beginning."""
+    return _storm(
+        seed,
+        Random(f"nodes {seed}"),
+        (*TRAITS, *STATELESS_TRAITS),
+        MegabyteStorm,
+        sizes=(100_000, 1_000_000, 2_000_000),
+    )
+
+
+def _storm(
+    seed: int,
+    rng: Random,
+    persons: tuple[Traits, ...],
+    make: type["NodeStorm"],
+    *,
+    sizes: tuple[int, ...] = (),
+) -> SimCluster:
+    """`sizes`: those of each server's big answers, in bytes."""
     names = NAMES[: rng.choice((2, 2, 3))]
     servers = {name: _servers_of(rng, name, persons) for name in names}
+    for server in (each for own in servers.values() for each in own if sizes):
+        server.traits = replace(server.traits, big=0.2, big_bytes=rng.choice(sizes))
     cluster = SimCluster(seed, servers, has_store=rng.random() < 0.5)
     cluster.run(2.0)  # the nodes hear of each other
     disasters = seed % 2 == 1
@@ -47,7 +84,7 @@ def node_storm(seed: int) -> SimCluster:
             pace_s=0.3,
             arrive_s=10.0,
         )
-    NodeStorm(cluster, rng, disasters=disasters)
+    make(cluster, rng, disasters=disasters)
     cluster.run(STORM_S)
     quiesce_cluster(cluster)
     return cluster
@@ -141,3 +178,28 @@ class NodeStorm:
 
     def _kill_machine(self) -> None:
         self.cluster.kill_machine(self._any_node(), self.rng.choice((1.0, 3.0, LOST_S + 3.0)))
+
+
+class NarrowStorm(NodeStorm):
+    """The same, and links whose bandwidth changes."""
+
+    def __init__(self, cluster: SimCluster, rng: Random, *, disasters: bool) -> None:
+        super().__init__(cluster, rng, disasters=disasters)
+        for _ in cluster.names:
+            self._narrow()
+        self._repeat(5.0, self._narrow)
+
+    def _narrow(self) -> None:
+        """Give one direction between two nodes another bandwidth."""
+        one, other = self.rng.sample(self.cluster.names, 2)
+        self.cluster.links.narrow((one, other), self.rng.choice(NARROW_BYTES_PER_S))
+
+
+class MegabyteStorm(NodeStorm):
+    """The same, and all links have one bandwidth to the end."""
+
+    def __init__(self, cluster: SimCluster, rng: Random, *, disasters: bool) -> None:
+        super().__init__(cluster, rng, disasters=disasters)
+        bytes_per_s = rng.choice((10_000.0, 50_000.0, 500_000.0))
+        for pair in permutations(cluster.names, 2):
+            cluster.links.narrow(pair, bytes_per_s)

@@ -241,9 +241,9 @@ class NodeInstance(SimInstance):
         """A call goes on."""
         self._write(self._adapter.retry_line(wire_id))
 
-    def probe(self) -> None:
+    def probe(self, number: int) -> None:
         """A ping."""
-        self._write(self._adapter.probe_line())
+        self._write(self._adapter.probe_line(number))
 
     def watch(self, add: tuple[str, ...], drop: tuple[str, ...]) -> None:
         """Subscriptions."""
@@ -262,7 +262,10 @@ class NodeInstance(SimInstance):
 
     def give_up_list(self, after_s: float) -> None:
         """Its list does not come."""
-        self._tell(self._adapter.list_timed_out(after_s))
+        events, answers = self._adapter.list_timed_out(after_s)
+        for line in answers:
+            self._write(line)
+        self._tell(events)
         self._tell_list_request()
 
     def ask_answered(self, request: RawJson, is_error: bool, body: RawJson) -> None:

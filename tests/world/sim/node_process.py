@@ -165,7 +165,7 @@ class SimNode:
             if there is not None and there.alive:
                 there.frame_received(self.name, frame)
 
-        self.links.send((self.name, other), arrive)
+        self.links.send((self.name, other), len(frame), arrive)
 
     def frame_received(self, other: str, frame: bytes) -> None:
         """A frame of another node has come."""

@@ -64,11 +64,14 @@ def quiesce_cluster(cluster: SimCluster) -> None:
 def _heal(cluster: SimCluster, worlds: list[NodeCarpool]) -> None:
     """All faults end, and everything that is down comes back."""
     cluster.links.loss, cluster.links.lag_s = 0.0, LAG_S
+    wait_s = cluster.links.widen()
     for pair in list(cluster.links.cuts):
         cluster.links.mend(pair)
     cluster.store_comes_back()
     for world in worlds:
         calm_down(world)
+    if wait_s:
+        cluster.run(wait_s)  # old frames arrive before new ones
     for part in range(4):
         cluster.run(HEARD_S / 4)
         for world in worlds:

@@ -18,7 +18,8 @@ from carpool_protocol.link.messages import (
     Hello,
     PoolSpec,
 )
-from carpool_protocol.runtime.steady_clock import LONGEST_GAP_S, TICK_S
+from carpool_protocol.runtime.pace import LATE_S
+from carpool_protocol.runtime.steady_clock import TICK_S
 from carpool_supervisor.core.model import effects as sf
 from carpool_supervisor.core.model.sharing import Evidence, EvidenceKind
 from carpool_supervisor.core.supervisor import SupervisorCore
@@ -142,7 +143,7 @@ class SimProcess:
         self.stopped = False
         if not self.alive:
             return
-        if gap_s > LONGEST_GAP_S:
+        if gap_s > TICK_S + LATE_S:
             self._left_out_s += gap_s - TICK_S
             self._jumped()
         unread, self._unread = self._unread, []

@@ -14,8 +14,6 @@ from tests.world.sim.interfaces import InstanceHost
 from tests.world.sim.oracles.asks import FORMS, AskingServer, task_of
 from tests.world.sim.traits import READ, Traits, body_of, catalog, number_of, uri_of
 
-BIG_BYTES = 4000
-"""More than the link lets pass at once."""
 PIPE_LINES = 4
 """So many lines fit in the pipe of an instance that does not read: they count as written."""
 
@@ -57,13 +55,17 @@ class SimInstance:
         self.is_known_as_deaf = False
         """The supervisor's core has heard of that."""
         self._reading = False
-        self._pinged = False
+        self._pings: list[int] = []
         self._tools = 0
         self._lines: deque[tuple[WireId, Call]] = deque()
         self._open: set[WireId] = set()
         self._lost: list[WireId] = []
         """What the pipe had not taken when it was closed."""
         self.told: set[WireId] = set()
+        self.told_at_ping: dict[int, frozenset[WireId]] = {}
+        """The cancelled calls when each ping was written."""
+        self.stopped: set[WireId] = set()
+        """The cancelled calls that count as stopped: a ping after the cancel was answered."""
         """Calls that it was told to leave."""
         self.unanswered: dict[WireId, Call] = {}
         """Written, and neither answered nor given up after a cancel."""
@@ -129,18 +131,19 @@ class SimInstance:
         self.watched |= set(add)
         self.watched -= set(drop)
 
-    def probe(self) -> None:
+    def probe(self, number: int) -> None:
         """A ping. One who reads a line at a time reads it when its calls are done."""
         if self._hung_up:
             self._broken()
         elif not self._traits.ignores_ping and not self._traits.never_reads:
-            self._pinged = True
+            self._pings.append(number)
             self._later(0.01, self._answer_ping)
 
     def _answer_ping(self) -> None:
-        if self._pinged and not (self._traits.one_at_a_time and self._open):
-            self._pinged = False
-            self._say(ev.ProbeAnswered(self.id))
+        if not (self._traits.one_at_a_time and self._open):
+            pings, self._pings = self._pings, []
+            for number in pings:
+                self._say(ev.ProbeAnswered(self.id, number))
 
     def close_stdin(self) -> None:
         """End of file."""
@@ -268,7 +271,7 @@ class SimInstance:
             self._say(ev.StdoutClosed(self.id))
         self.alive = False
         jitter = self.host.rng.random()
-        gone = ev.InstanceExited(self.id, how, unwritten, "last words", jitter)
+        gone = ev.InstanceExited(self.id, how, unwritten, "last words", jitter, refused_nothing=True)
         self.host.later(self.host.rng.uniform(0, 0.02), lambda: self.host.feed(gone))
 
     def hang_up(self) -> None:
@@ -438,7 +441,7 @@ class SimInstance:
                 is_error = roll() < traits.errs
                 holds = self.era == "stateless" and call.method == READ and not is_error
                 ttl_ms = traits.ttl_ms if holds else -1
-                body = body_of(call, pad_bytes=BIG_BYTES if roll() < traits.big else 0)
+                body = body_of(call, pad_bytes=traits.big_bytes if roll() < traits.big else 0)
                 for _ in range(2 if roll() < traits.doubles else 1):
                     self._say(ev.ServerAnswered(self.id, wire_id, is_error, body, ttl_ms, traits.public))
             if roll() < traits.asks_late:

@@ -8,6 +8,7 @@ the tokens of a broker that died are good. It keeps events where the real ones k
 Knows nothing of: when brokers die, what becomes of what is said again.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -124,7 +125,12 @@ class StatelessCarrier(BaseCarrier[StatelessAgents]):
             if isinstance(each, bv.CallRequested) and each.state:
                 self._perhaps_good(open_[each.id], each)
         tokens = {id_: each.token for id_, each in open_.items() if not each.is_second}
-        self._good = {id_ for id_, each in tokens.items() if each and open_[id_].request.at < each.until}
+        states = Counter(each.token.state for each in open_.values() if each.token)
+        self._good = {
+            id_
+            for id_, each in tokens.items()  # of several with one token the next broker takes one
+            if each and open_[id_].request.at < each.until and states[each.state] == 1
+        }
         held = [each for each in said if each.id not in open_]
         calls = tuple(each for each in said if isinstance(each, bv.CallRequested))
         rest = [each for each in said if each.id in open_ and not isinstance(each, bv.CallRequested)]

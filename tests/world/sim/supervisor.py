@@ -84,6 +84,8 @@ class SimSupervisor(SimProcess):
         self._busy = True
         while self._queue:
             event = self._queue.popleft()
+            if isinstance(event, sv.ProbeAnswered) and (found := self.instances.get(event.instance)):
+                found.stopped |= found.told_at_ping.pop(event.number, frozenset())
             self._perform(event, self.core.handle(event, self.clock))
         self._busy = False
 
@@ -110,7 +112,7 @@ class SimSupervisor(SimProcess):
         self.world.look(self.core, event, effects)
         if isinstance(event, sv.StdinBroken) and event.instance in self.instances:
             self.instances[event.instance].is_known_as_deaf = True
-        if isinstance(event, (SetPools, sv.PoolKnowledgeChanged, sv.InstanceGreeted, sv.CatalogRead)):
+        if isinstance(event, (SetPools, sv.KnowledgeChanged, sv.InstanceGreeted, sv.CatalogRead)):
             self._look_at_modes()
         for effect in effects:
             if isinstance(effect, CallAtNode):
@@ -119,7 +121,7 @@ class SimSupervisor(SimProcess):
                 self.peer.send(effect)
                 if isinstance(effect, CallFailed):
                     self.sharing.failed(effect)
-                    self.turns.over(effect.call)
+                    (self.turns.told if effect.fault == "state_lost" else self.turns.over)(effect.call)
             elif isinstance(effect, sf.Spawn):
                 self._spawn(effect)
             elif isinstance(effect, sf.RecordEvidence):
@@ -136,13 +138,14 @@ class SimSupervisor(SimProcess):
             case sf.WriteCall():
                 self.world.book.hand_over(effect.call)
                 self.sharing.placed(instance, effect.call, self.mode_of(instance))
-                self.turns.placed(effect.call, alike=self._all_alike(effect.call.key))
+                self.turns.placed(effect.call, alike=self._all_alike(effect.call.key, instance))
                 instance.write(effect.wire, effect.call)
             case sf.WriteCancel():
                 instance.told.add(effect.wire)
                 instance.cancel(effect.wire)
             case sf.WriteProbe():
-                instance.probe()
+                instance.told_at_ping[effect.number] = frozenset(instance.told)
+                instance.probe(effect.number)
             case sf.CloseStdin():
                 instance.close_stdin()
             case sf.SignalGroup():
@@ -181,10 +184,13 @@ class SimSupervisor(SimProcess):
             if known.asks:
                 raise Violation(f"instance {instance.id} waits for an agent and is ended for its silence")
 
-    def _all_alike(self, key: PoolKey) -> bool:
+    def _all_alike(self, key: PoolKey, taker: SimInstance) -> bool:
         pool = self.core.pools.get(key)
         leased = any(each.leased for each in self.instances.values())
-        return pool is not None and pool.mode == "concurrent" and not leased
+        if pool is None or pool.mode != "concurrent" or leased:
+            return False
+        load = len(self.core.instances.by_id[taker.id].in_flight)
+        return load <= pool.open_places  # the last places are not for everybody
 
     def mode_of(self, instance: SimInstance) -> Mode:
         """How its pool is shared."""
@@ -204,7 +210,7 @@ class SimSupervisor(SimProcess):
     def _tell(self, key: PoolKey) -> None:
         evidence = self.world.evidence.get(key, {})
         era = self.world.eras.get(_launch_of(key))
-        self.feed(sv.PoolKnowledgeChanged(key, None, tuple(evidence.values()), era))
+        self.feed(sv.KnowledgeChanged((sv.PoolKnowledge(key, None, tuple(evidence.values()), era),)))
 
     def _observe_era(self, seen: sf.RecordEra) -> None:
         """Where it was found out, it is kept for good, and told of every pool of the launch."""

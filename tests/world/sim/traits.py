@@ -14,6 +14,8 @@ from carpool_protocol.link.messages import Call, Catalog, Era, Feature, Resource
 from tests.world.sim.oracles.asks import Echo
 
 READ = "resources/read"
+BIG_BYTES = 4000
+"""More than the link lets pass at once."""
 FEATURES: tuple[Feature, ...] = (
     "tools",
     "tools.listChanged",
@@ -59,6 +61,8 @@ class Traits(Struct, frozen=True, kw_only=True):
     misspeaks: float = 0.0
     big: float = 0.0
     """Answers with more than the link lets pass at once."""
+    big_bytes: int = BIG_BYTES
+    """The size of such an answer."""
     pings: float = 0.0
     """Pings its client, as a sign of life and for nothing else."""
     breeds: bool = False

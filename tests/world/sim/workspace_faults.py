@@ -203,7 +203,7 @@ class ChangingWorkspaceWorld(WorkspaceWorld):
         """Nothing is left of anybody."""
         for agent in [*self.agents.values(), *(carrier.agent for carrier in self.away)]:
             self.leave(agent)
-        self.run(1.0)
+        self.run(POLICY.idle_s + 1.0)
         configuration, core = self.broker.configuration, self.broker.core
         left = [*configuration._contexts, *configuration.overrides.session_overrides, *core.sessions]
         if left or self.moves:

@@ -116,6 +116,10 @@ class StableNames:
         """Of a source."""
         return self._sources.setdefault(real, SourceId(f"source-{len(self._sources)}"))
 
+    def real_source(self, name: SourceId) -> SourceId:
+        """The source that is called so."""
+        return next(real for real, known in self._sources.items() if known == name)
+
     def key(self, real: PoolKey, server: str) -> PoolKey:
         """Of a pool that is the first of its launch."""
         return self._named(real, f"{server}:{len(self._keys)}")
@@ -373,9 +377,11 @@ class WorkspaceBroker(SimBroker):
                 super().feed(self._told(event))
             elif isinstance(event, bv.PausedServersChanged):
                 super().feed(event)
+            elif isinstance(event, bv.SourceUnused):
+                super().feed(bv.SourceUnused(self.world.names.source(event.source)))
             elif isinstance(event, bv.SourceDropped):
                 del self.read[event.source]
-                super().feed(bv.SourceDropped(self.world.names.source(event.source)))
+                super().feed(replace(event, source=self.world.names.source(event.source)))
             else:
                 source = self.world.names.source(event.source)
                 tenant = self.world.of(event.session)
@@ -550,6 +556,9 @@ class WorkspaceBroker(SimBroker):
         if isinstance(effect, bf.ApplyRoots):
             self.moving.roots_received(effect.session, effect.roots, changed=effect.changed)
             self.configuration_is_right()
+        elif isinstance(effect, bf.ForgetSource):
+            source = self.world.names.real_source(effect.source)
+            self.follow(self.configuration.forget_source(source, effect.why))
         elif isinstance(effect, bf.SendAsk) and effect.ask.startswith(PREFIX):
             self._ask_roots(effect.session, effect.ask)
         else:

@@ -17,6 +17,7 @@ from carpool_broker.core.model import effects as bf
 from carpool_broker.core.model import events as bv
 from carpool_protocol.counters.call_counts import CallCounts
 from carpool_protocol.counters.summary import sum_by
+from carpool_protocol.faults.kinds import LOSSES
 from carpool_protocol.ids import RawJson, SessionId
 from tests.world.sim.oracles.violation import Violation
 
@@ -98,5 +99,6 @@ def end_of(body: RawJson, *, is_error: bool) -> tuple[str, str]:
     said = msgspec.json.decode(body)
     fault = said.get("data") if is_error else (said.get("_meta") or {}).get("carpool/error")
     if isinstance(fault, dict) and "delivered" in fault:
-        return "refusals" if fault["delivered"] == "no" else "errors", fault["code"]
+        is_refusal = fault["delivered"] == "no" and fault["code"] not in LOSSES
+        return "refusals" if is_refusal else "errors", fault["code"]
     return ("errors" if is_error else "answers"), ""

@@ -82,15 +82,16 @@ class SharingBook:
         """A call is written to an instance whose pool is shared like this."""
         self._could_know(call)
         held = instance.leased and instance.served == {call.session}
-        if mode == "serial" and instance.running and not held:
+        others = [each for each in instance.running if each not in instance.stopped]
+        if mode == "serial" and others and not held:
             raise Violation(
                 f"instance {instance.id} of {instance.key} is serial and gets call {call.call} of "
-                f"{call.session} beside {instance.running}"
+                f"{call.session} beside {others}"
             )
         if mode == "session":
-            others = instance.served - {call.session}
-            if others:
-                raise Violation(f"instance {instance.id} of {instance.key} served {others} before")
+            strangers = instance.served - {call.session}
+            if strangers:
+                raise Violation(f"instance {instance.id} of {instance.key} served {strangers} before")
             instance.leased = True
             self._promised.add(call.call)
             self._leases.setdefault(self._at(call), set()).add(instance.id)
@@ -99,7 +100,7 @@ class SharingBook:
 
     def said_again(self, instance: SimInstance, wire_id: WireId, mode: Mode) -> None:
         """A call goes on after a round."""
-        others = [each for each in instance.running if each != wire_id]
+        others = [each for each in instance.running if each != wire_id and each not in instance.stopped]
         if mode == "serial" and others and not (instance.leased and len(instance.served) == 1):
             raise Violation(f"instance {instance.id} is serial: {wire_id} goes on beside {others}")
 

@@ -34,10 +34,18 @@ class TurnBook:
             if whole is not None:
                 self._left(key, whole)
 
+    def told(self, call: CallId) -> None:
+        """It was answered with the loss of its session's instance: that was the turn of its session."""
+        for key, line in self._waiting.items():
+            if call in line:
+                self._turns.get(key, {}).pop(line[call], None)
+        self.over(call)
+
     def placed(self, call: Call, *, alike: bool) -> None:
         """It is written to an instance: its session had a turn, also with a call that comes back from an
-        instance that died, which waits again unseen. `alike`: all are alike to every call, and none is
-        anybody's still from when they were leased.
+        instance that died, which waits again unseen. `alike`: all are alike to every call, none is
+        anybody's still from when they were leased, and it took none of the places that are kept for turns
+        that hold few.
         """
         line, whole = self._waiting.setdefault(call.key, {}), _owner(call)
         line.pop(call.call, None)

@@ -212,6 +212,11 @@ _SEARCH: Final = {
         "docs/search.md",
         "A search in a list of thousands is prepared in pieces, and nobody else waits for it.",
     ),
+    "search:turns": Behaviour(
+        "docs/search.md",
+        "Answers of carpool's own tools are made one at a time, in turns by token, and nobody else waits for "
+        "hundreds of them.",
+    ),
     "search:find": Behaviour(
         "docs/search.md", "Tools are found by what they do, and what fits best comes first."
     ),
@@ -254,6 +259,10 @@ _NAMES: Final = {
     ),
     "names:prefix": Behaviour(
         "docs/names.md", "A `tools_prefix` is understood in every spelling in which a server's name is."
+    ),
+    "names:guesses": Behaviour(
+        "docs/names.md",
+        "Names that nobody has are refused; similar names are searched for a few of them in a second.",
     ),
     "names:reference": Behaviour(
         "docs/names.md",
@@ -361,6 +370,14 @@ _SETUP: Final = {
         "docs/setup.md",
         "After `carpool setup` each program sees the servers it had, unless all of them are to be shared.",
     ),
+    "setup:environment": Behaviour(
+        "docs/setup.md",
+        "The entry that `carpool setup` writes has the variables that lead to carpool's files where they are "
+        "not the usual ones, and names those that its servers use where the program passes few on.",
+    ),
+    "setup:left_behind": Behaviour(
+        "docs/setup.md", "`carpool setup` names each key of an entry that carpool does not take over."
+    ),
     "setup:rules": Behaviour(
         "docs/setup.md",
         "`carpool setup` shows rules of the programs that name tools of servers which move before it asks, "
@@ -403,13 +420,43 @@ _RUNS: Final = {
     "lines:lone-surrogates": Behaviour(
         "rule 16", "Half a surrogate pair, which real servers write, passes or is answered; it is never lost."
     ),
+    "secrets:literal-values": Behaviour(
+        "docs/security.md",
+        "A literal value of `env` counts as a secret if its name or its text is one.",
+    ),
+    "config:broken-is-named": Behaviour(
+        "docs/files.md", "Where a configuration that cannot be read matters, its file and line are named."
+    ),
+    "doctor:lists": Behaviour(
+        "docs/problems.md", "What carpool leaves out of a server's lists is named by `carpool doctor`."
+    ),
+    "lines:log-lines": Behaviour(
+        "rule 16", "A line of a server that is JSON and no JSON-RPC message ends no call and gets no answer."
+    ),
+    "lines:bad-bytes": Behaviour(
+        "rule 16", "A byte that is not UTF-8 in a greeting or a list does not make the server unusable."
+    ),
     "lines:over-the-cap": Behaviour(
         "rule 16", "A line too long to be read still ends the call it answers, and harms no other."
+    ),
+    "lines:no-result-no-room": Behaviour(
+        "docs/security.md",
+        "A line of a server that is no result is not read above 8 MiB, a notification above 1 MiB, however "
+        "it begins; if it is a request or an error, its sender or its call is told.",
     ),
     "agents:refusal-told": Behaviour(
         "docs/errors.md",
         "An agent that cannot be served because the configuration or its own options are wrong hears the "
         "reason as the answer to its requests, in either era and over every way in.",
+    ),
+    "lines:long-ids": Behaviour(
+        "docs/security.md",
+        "A request with an id or a progress token of more than 1024 bytes is refused, over every way in, and "
+        "what stays of an answered request does not grow with its id.",
+    ),
+    "lines:bounded-scan": Behaviour(
+        "rule 16",
+        "The work for a line that is refused, however long, is bounded; its id is sought at its ends.",
     ),
     "lines:depth-bombs": Behaviour("rule 16", "A line nested too deep is refused, and its call is known."),
     "answers:repaired": Behaviour(
@@ -417,6 +464,14 @@ _RUNS: Final = {
     ),
     "answers:own-mark": Behaviour(
         "rule 17", "What only carpool can know of a call no server says in its name: that is put elsewhere."
+    ),
+    "answers:bounded-rewrite": Behaviour(
+        "rule 17",
+        "An answer or a question that would take too long to adapt for its agent ends with an error at once.",
+    ),
+    "rounds:bounded-state": Behaviour(
+        "docs/decisions/0012",
+        "What a call keeps of an answer that requires input is bounded; a call that would keep more ends.",
     ),
     "answers:valid-untouched": Behaviour("rule 17", "A valid answer passes byte for byte."),
     "children:outlive-threads": Behaviour("rule 2", "A server does not die with a thread of the supervisor."),
@@ -495,6 +550,14 @@ _RUNS: Final = {
         "rule 2", "What survived is found by its mark, never by a pid alone, and ended before new ones serve."
     ),
     "children:cold-starts-staggered": Behaviour("rule 2", "At most so many servers greet at the same time."),
+    "children:starts-in-turn": Behaviour(
+        "docs/decisions/0004",
+        "A server of which many instances are wanted and do not greet holds up the start of another one for "
+        "one greeting turn at most, and once that is known for no time.",
+    ),
+    "supervisor:many": Behaviour(
+        "docs/architecture.md", "The supervisor's work for all servers grows with their number alone."
+    ),
     "children:daemon-outlives-agent": Behaviour(
         "rule 2", "A daemon that an agent started outlives that agent's process group."
     ),
@@ -508,7 +571,9 @@ _RUNS: Final = {
         "rule 3", "An agent that does not read is dropped; nobody else notices."
     ),
     "pressure:receive-budget": Behaviour(
-        "rule 3", "When the budget for unfinished lines is spent only the oldest reads on."
+        "rule 3",
+        "When the budget for unfinished lines is spent, owners with more than their share are held and the "
+        "slow ones of them dropped; nobody else is held up.",
     ),
     "pressure:arguments": Behaviour(
         "rule 3",
@@ -519,11 +584,23 @@ _RUNS: Final = {
         "What agents leave unread stays within a budget; each call is answered all the same, if by an error.",
     ),
     "pressure:server-lines": Behaviour(
-        "rule 3", "Unfinished lines of all servers stay within a budget; the oldest goes on."
+        "rule 3",
+        "Unfinished lines of all servers stay within a budget; of those above their share one goes on.",
+    ),
+    "pressure:long-lines": Behaviour(
+        "rule 10", "A long line is cut, parsed and passed on in turns of its own, without copies of the rest."
     ),
     "pressure:short-lines": Behaviour(
         "docs/settings.md",
         "Of a flood of short lines each turn takes a few, and all others have theirs between.",
+    ),
+    "pressure:updates": Behaviour(
+        "docs/operating.md",
+        "Of many notifications of one resource the last of each read is passed on, of a long one its URI.",
+    ),
+    "pressure:last-lines": Behaviour(
+        "docs/operating.md",
+        "What an ended process has written is read in turns before its end is told; of a flood, the answers.",
     ),
     "pressure:fair-share": Behaviour(
         "docs/settings.md",
@@ -562,6 +639,9 @@ _RUNS: Final = {
     "silence:breaker": Behaviour(
         "rule 8", "Transport failures in a row end restarting; then calls are refused at once, and say when."
     ),
+    "silence:breaker-siblings": Behaviour(
+        "rule 8", "Instances that ran beside each other and end together are one failure of their server."
+    ),
     "silence:breaker-probes": Behaviour(
         "rule 8", "After the open time one start and then one call show whether the server is well again."
     ),
@@ -593,6 +673,19 @@ _RUNS: Final = {
     "faults:descriptors": Behaviour(
         "docs/architecture.md",
         "Out of descriptors nothing spins and nothing dies; who waits is served when some are free.",
+    ),
+    "faults:descriptors-for-operators": Behaviour(
+        "docs/operating.md",
+        "When agents have taken all other descriptors, operators see and end them; new agents are told why.",
+    ),
+    "faults:own-shortage": Behaviour(
+        "README.md",
+        "Where carpool lacks descriptors, processes or memory, no server is blamed: a start waits, and an "
+        "idle server makes room.",
+    ),
+    "idle:wakeups": Behaviour(
+        "docs/benchmarks.md",
+        "A carpool with nothing to do wakes at most twice a second in all its processes together.",
     ),
     "faults:runtime-directory": Behaviour(
         "docs/architecture.md",
@@ -650,6 +743,10 @@ _CALLS: Final = {
     "progress:by-token": Behaviour(
         "2025-11-25 basic/utilities/progress", "Progress reaches the one call whose token it carries."
     ),
+    "progress:asked-for": Behaviour(
+        "docs/settings.md",
+        "A server's progress restarts `timeout_s` of a call whether or not its agent asked for it.",
+    ),
     "cancel:reaches-server": Behaviour(
         "2025-11-25 basic/utilities/cancellation",
         "A cancel goes on to the server; a late answer is nobody's.",
@@ -660,6 +757,9 @@ _CALLS: Final = {
     "versions:negotiated-apart": Behaviour(
         "2025-11-25 basic/lifecycle, docs/architecture.md",
         "Each agent and each server agrees to its own version of the handshake era.",
+    ),
+    "batches:of-servers": Behaviour(
+        "2025-03-26 basic", "An array of messages of a server that speaks 2025-03-26 is read."
     ),
     "batches:split": Behaviour(
         "2025-03-26 basic",
@@ -713,6 +813,10 @@ _FEATURES: Final = {
         "docs/security.md",
         "One entry, one catalog and instructions are bounded in bytes; what is over is left out and told.",
     ),
+    "catalogs:pages-refused": Behaviour(
+        "docs/security.md",
+        "A page of a list with more than a million commas is refused before anything of it is read.",
+    ),
     "lists:in-slices": Behaviour(
         "docs/decisions/0039",
         "A long list is taken in by slices: calls pass between two of them, and nobody sees a part of it.",
@@ -721,7 +825,7 @@ _FEATURES: Final = {
         "docs/security.md", "No name and no text of a hostile catalog is obeyed by a terminal."
     ),
     "catalogs:own-section": Behaviour(
-        "docs/security.md", "No server's instructions read as a section of another server."
+        "docs/security.md", "No server's instructions read as a section of another server, or hide one."
     ),
     "pages:servers-drained": Behaviour(
         "2025-11-25 server/utilities/pagination",
@@ -730,9 +834,39 @@ _FEATURES: Final = {
     "pages:own-cursors": Behaviour(
         "rule 18", "Pages are cut from an immutable view; an old or foreign cursor is -32602."
     ),
+    "piped:answered": Behaviour(
+        "rule 4",
+        "An agent that closes its input gets the answers to all that it has sent; then the broker closes.",
+    ),
+    "piped:killed-cancels": Behaviour(
+        "rule 4", "The calls of an agent whose connection is closed in both directions are cancelled."
+    ),
+    "lists:undeclared": Behaviour(
+        "docs/names.md",
+        "A server that does not declare tools is asked for them; one that declares nothing at all and lists "
+        "none is told by doctor.",
+    ),
+    "versions:refused": Behaviour(
+        "2025-11-25 basic/lifecycle",
+        "A server that refuses a version is offered one that its error names, or else the next older one.",
+    ),
+    "versions:exit": Behaviour(
+        "docs/decisions/0013-initialize-comes-first.md",
+        "The next process of a server that ends while it is greeted is offered the next older version.",
+    ),
+    "lists:optional-late": Behaviour(
+        "docs/names.md",
+        "A server serves its tools although it never answers another list, which comes later or stays out.",
+    ),
     "lists:changes-told": Behaviour(
         "docs/names.md",
         "list_changed of all four families reaches who had read the list, if it changed for them.",
+    ),
+    "lists:compared-once": Behaviour(
+        "docs/benchmarks.md", "A changed list costs one comparison, however many agents hold it."
+    ),
+    "lists:start-told-together": Behaviour(
+        "rule 18", "Servers that start together are told as one change, ten seconds late at most."
     ),
     "lists:bounded-wait": Behaviour(
         "rule 18", "A list waits a bounded time for unknown catalogs; a bad server never blocks the others."
@@ -755,6 +889,21 @@ _FEATURES: Final = {
     ),
     "subscriptions:subscribers-only": Behaviour(
         "2025-11-25 server/resources", "resources/updated reaches subscribers only, of sub-resources too."
+    ),
+    "subscriptions:price-of-a-change": Behaviour(
+        "docs/security.md",
+        "A change of one subscription costs the same, however many others there are.",
+    ),
+    "subscriptions:bounded": Behaviour(
+        "docs/security.md",
+        "What the agents of one token are subscribed to takes no more memory than is left for all others.",
+    ),
+    "subscriptions:slow-server": Behaviour(
+        "docs/security.md",
+        "A server that is slow to read is told of subscriptions once it reads, however often they changed.",
+    ),
+    "subscriptions:long-uris": Behaviour(
+        "docs/security.md", "A URI of more than 4096 characters is subscribed to by nobody."
     ),
     "logging:level-per-session": Behaviour(
         "2025-11-25 server/utilities/logging",
@@ -818,6 +967,10 @@ _ASKS: Final = {
     ),
     "asks:in-flight:serial-waits": Behaviour(
         "rule 5", "A serial instance with an ended call that may still run takes no new one that can ask."
+    ),
+    "asks:in-flight:stopped": Behaviour(
+        "rule 5",
+        "A server that answers a ping after a cancel keeps its process, and soon the call no longer counts.",
     ),
     "asks:in-flight:serial-replaced": Behaviour(
         "rule 5", "It is drained and replaced if the answer has not come 5 s after the cancel."
@@ -898,7 +1051,7 @@ _ASKS: Final = {
     ),
     "asks:named": Behaviour(
         "2025-11-25 client/elicitation",
-        "An elicitation names the server that asks, wherever its agent sees more than one.",
+        "An elicitation, also one in an error, names its server wherever its agent sees more than one.",
     ),
     "asks:own-agent": Behaviour(
         "docs/sharing.md", "A question reaches exactly the agent behind the call, under a new id."
@@ -950,6 +1103,9 @@ _ASKS: Final = {
         "rule 4", "A call in flight when the broker dies runs on, once, and its answer reaches its agent."
     ),
     "record:leases": Behaviour("rule 4", "Leases outlive the broker."),
+    "record:two-brokers": Behaviour(
+        "rule 4", "A long answer that two brokers in a row did not pass on is told as lost to the next one."
+    ),
     "record:bounded": Behaviour(
         "rule 4", "Kept answers are bounded in bytes; one that had to go is told as lost, never run again."
     ),
@@ -1010,6 +1166,14 @@ _SHARING: Final = {
     ),
     "lease:exclusive": Behaviour("rule 15", "A leased instance runs only calls of its holder."),
     "lease:with-holder": Behaviour("rule 15", "The lease dies with its holder, and its instance with it."),
+    "lease:absent-makes-room": Behaviour(
+        "docs/sharing.md",
+        "An agent over HTTP without a connection loses its instance to one that waits, and is told.",
+    ),
+    "lease:shared-out": Behaviour(
+        "rule 15",
+        "While an agent waits, the token or session with most instances gives its longest idle one back.",
+    ),
     "lease:returned-ended": Behaviour("rule 15", "A returned instance is ended, never handed on."),
     "lease:idle": Behaviour(
         "rule 15", "A lease ends after its idle limit and its holder is told; none in use does."
@@ -1048,10 +1212,43 @@ _SHARING: Final = {
     "wait:ask-timeout": Behaviour(
         "rule 14", "A question nobody answers in ask_timeout_s ends with an error."
     ),
+    "wait:parked-gives-way": Behaviour(
+        "rule 14",
+        "A parked call whose agent stays away ends in time for another principal that waits for an instance.",
+    ),
     "wait:bounded": Behaviour("rule 14", "Waiting for an instance is bounded in calls, bytes and time."),
     "stateless:private": Behaviour(
         "docs/architecture.md",
         "Stateless agents without a token share no answer that its server calls private.",
+    ),
+    "http:unread": Behaviour(
+        "docs/http.md",
+        "A client of an HTTP door that does not read gets no further answers, and what it leaves unread is "
+        "bounded, on one connection and on all of its token.",
+    ),
+    "http:turns": Behaviour(
+        "docs/http.md",
+        "However many connections of an HTTP door bring requests at once, it does few of them before it "
+        "looks at anything else, and bearer tokens take turns; all clients without a good one count as one.",
+    ),
+    "http:turns:bodies": Behaviour(
+        "docs/http.md",
+        "Long bodies that are complete at the same time are read one by one, and each counts by its length "
+        "in the turns of its bearer token.",
+    ),
+    "http:small-parts": Behaviour(
+        "docs/http.md",
+        "A request that comes in very many very small parts (chunks, headers, trailers) does not hold up "
+        "other clients of an HTTP door: in one turn little of a connection is read, and the request is "
+        "refused.",
+    ),
+    "client:half-pairs": Behaviour(
+        "rule 16",
+        "A verb shows a text with half of a surrogate pair with a replacement character in its place.",
+    ),
+    "http:half-pairs": Behaviour(
+        "rule 16",
+        "Over HTTP, an answer with half of a surrogate pair in it ends its request as any other answer does.",
     ),
     "http:shares": Behaviour(
         "docs/http.md",
@@ -1059,15 +1256,29 @@ _SHARING: Final = {
     ),
     "http:shares:processes": Behaviour(
         "docs/http.md",
-        "At a door without tokens a process that holds its connections gets no more than three quarters of "
+        "Without tokens in the file a process that holds its connections gets no more than three quarters of "
         "them, and others are served up to the bound.",
     ),
     "http:shares:bodies": Behaviour(
         "docs/http.md",
-        "Bodies of one bearer token, and of clients without one, leave room for those of others.",
+        "Bodies and unfinished headers of one bearer token, and of clients without one, leave room for those "
+        "of others.",
+    ),
+    "http:shares:kept": Behaviour(
+        "docs/http.md",
+        "What the HTTP door keeps of one bearer token, for a later broker and of events for `Last-Event-ID`, "
+        "leaves room for that of others.",
+    ),
+    "http:shares:waiting": Behaviour(
+        "docs/http.md",
+        "Requests of one bearer token that wait for the broker, or for the next HTTP door, leave room for "
+        "those of others.",
     ),
     "http:proxied": Behaviour(
         "docs/http.md", "A door without tokens refuses what came through a proxy, whoever runs that."
+    ),
+    "wait:last-places": Behaviour(
+        "rule 14", "The last eighth of an instance's places is for agents and tokens that hold few of them."
     ),
     "wait:fair-tokens": Behaviour(
         "docs/sharing.md", "Calls that wait take turns by bearer token: more sessions do not get more turns."
@@ -1146,6 +1357,9 @@ _STREAMS: Final = {
     "streams:frozen-door": Behaviour(
         "rule 9", "A door that does not read is cut off and hurts no other carrier."
     ),
+    "streams:large-output": Behaviour(
+        "docs/decisions/0014", "No amount of output for one principal ends the connection of all."
+    ),
 }
 
 _DOOR: Final = {
@@ -1182,6 +1396,10 @@ _DOOR: Final = {
     "http:sessionless": Behaviour(
         "docs/http.md", "With `http.stateless` handshake-era POSTs are served without a session id."
     ),
+    "http:arrays": Behaviour(
+        "2025-03-26 basic/transports",
+        "Each request of an array over HTTP has one answer, its own, whichever others are cancelled.",
+    ),
     "http:2024": Behaviour("docs/http.md", "Clients of 2024-11-05 are served on its transport."),
     "http:stateless:post-only": Behaviour(
         "2026-07-28 basic/transports/streamable-http", "In the stateless era there is POST and nothing else."
@@ -1200,6 +1418,10 @@ _DOOR: Final = {
     "http:one-server": Behaviour("docs/http.md", "`/mcp/s/SERVER` is one server under its own names."),
     "http:health": Behaviour("docs/http.md", "`/health` tells programs how carpool is, by its status too."),
     "http:tools-json": Behaviour("docs/http.md", "`GET /mcp/tools` is the whole list as JSON."),
+    "http:tools-json-bounds": Behaviour(
+        "docs/http.md",
+        "A request for the list of tools as JSON counts as open, and those for the same list share it.",
+    ),
     "http:host-origin": Behaviour(
         "docs/http.md",
         "Only names of this machine, and pages of it, are let in, whatever tricks they are spelled with.",
@@ -1209,6 +1431,27 @@ _DOOR: Final = {
     ),
     "http:tokens:elsewhere": Behaviour(
         "docs/http.md", "A door that others than this machine could use is not opened without tokens."
+    ),
+    "http:tokens:at-once": Behaviour(
+        "docs/security.md",
+        "A token that is taken out of the file is worth nothing at once, whatever else of the file is broken "
+        "or cannot be served; a broken file admits nobody new.",
+    ),
+    "workspaces:tokens": Behaviour(
+        "docs/workspaces.md",
+        "A token that is bound to workspaces works in these only, whatever its agents ask for.",
+    ),
+    "http:tokens:wrong": Behaviour(
+        "docs/security.md",
+        "Wrong tokens are counted, told in the log and the audit with their address, and answered late; a "
+        "right one from the same address is not held up.",
+    ),
+    "http:limits:free": Behaviour(
+        "docs/http.md", "Where no token is asked for, a body has at most 64 KiB, however it is sent."
+    ),
+    "http:tokens:generated": Behaviour(
+        "docs/http.md",
+        "A door whose file names no token makes one, which only its user can read, and needs it.",
     ),
     "http:not-open": Behaviour(
         "docs/http.md",
@@ -1243,6 +1486,14 @@ _DOOR: Final = {
     "logs:bounded": Behaviour(
         "docs/files.md", "A process of carpool that runs for long keeps its log bounded and loses no line."
     ),
+    "pressure:answers-of-carpool": Behaviour(
+        "docs/operating.md",
+        "Answers to a server's own requests that it does not read are bounded: it is not read meanwhile.",
+    ),
+    "flood:stdout": Behaviour(
+        "docs/operating.md",
+        "A server that floods its stdout is read slowly, and its calls go on.",
+    ),
     "logs:flood": Behaviour(
         "docs/files.md", "Of a server that floods stderr the log has a part, and says how much it leaves out."
     ),
@@ -1265,6 +1516,11 @@ _DOOR: Final = {
     "http:limits": Behaviour(
         "docs/http.md",
         "Headers, bodies, sessions, requests and slow clients are bounded, and nobody else pays for one.",
+    ),
+    "http:limits:open": Behaviour(
+        "docs/http.md",
+        "A request counts against `http.max_open` until it is answered or ended, whoever waits for it and "
+        "however it came.",
     ),
     "http:bounds-at-once": Behaviour(
         "docs/http.md",
@@ -1462,6 +1718,34 @@ _CONFIG: Final = {
         "A disk that does not answer keeps nobody waiting but those whose files are there, and these only "
         "for a while: their agents are told, and what is there counts once it can be read.",
     ),
+    "lists:offline": Behaviour(
+        "docs/names.md",
+        "A `tools_file` alone is a server that is well and offline: its tools are listed, nothing starts, "
+        "and calls are refused at once.",
+    ),
+    "silence:greeting-told": Behaviour(
+        "docs/json.md",
+        "A server that has answered nothing to its greeting for some seconds is told in the log, in status, "
+        "by the doctor and in the refusal of calls.",
+    ),
+    "looking:starts-nothing": Behaviour(
+        "docs/workspaces.md",
+        "A verb that only reads starts no server and ends none, whatever the configuration of its directory "
+        "or the variables of its shell are.",
+    ),
+    "looking:own-view": Behaviour(
+        "docs/terminal.md",
+        "`carpool status` judges a server by the variables and the directory of the shell that asks.",
+    ),
+    "lists:start-reads-again": Behaviour(
+        "docs/names.md",
+        "`carpool start` of a running server has its lists read again by the same process.",
+    ),
+    "pools:outlive-sessions": Behaviour(
+        "docs/workspaces.md",
+        "A server of a project, a workspace or an agent's variables stays for `pool.idle_s` after its last "
+        "session, with its failures; trust that is taken back ends it at once.",
+    ),
     "workspaces:auto-connect": Behaviour(
         "docs/workspaces.md", "What starts by itself in a workspace starts with the first session there."
     ),
@@ -1475,6 +1759,11 @@ _CONFIG: Final = {
         "rule 19",
         "Nothing of the directory that an agent or a person starts carpool in becomes a part of it.",
     ),
+    "places:in-force": Behaviour(
+        "docs/files.md",
+        "`CARPOOL_CONFIG` may lead to a file in a project while the carpool that runs has this very file: "
+        "it can be looked at, used and ended.",
+    ),
     "places:project": Behaviour(
         "rule 19",
         "A configuration, state or runtime directory that the environment names inside a project is not "
@@ -1483,12 +1772,33 @@ _CONFIG: Final = {
     "path:login": Behaviour(
         "docs/decisions/0037, rule 13",
         "Programs of servers are looked up in the PATH of the user's login shell, then in that of carpool's "
-        "start, without relative directories and those of projects.",
+        "start, without relative directories; those of projects count only if the login shell names them.",
+    ),
+    "path:clones": Behaviour(
+        "docs/security.md, docs/decisions/0037",
+        "A directory that the user's login shell names is hers, also in a git clone such as `~/.nvm`: "
+        "version managers, shims and `#!/usr/bin/env` programs work. A project's directory in an inherited "
+        "PATH does not count.",
     ),
     "path:no-answer": Behaviour(
         "docs/decisions/0037",
         "A login shell that hangs, prints something else, fails or is not there costs a line in the log, and "
         "nothing that it has started is left.",
+    ),
+    "config:other": Behaviour(
+        "docs/files.md",
+        "A carpool that runs with another configuration than that of whoever asks says so: in `status` and "
+        "`doctor`, on the stderr of `connect`, and in the instructions or the refusal that an agent reads.",
+    ),
+    "config:second-carpool": Behaviour(
+        "docs/files.md",
+        "Two carpools with one configuration in two runtime directories are told to whoever starts the "
+        "second one, and in `status` and `doctor`.",
+    ),
+    "path:late": Behaviour(
+        "docs/settings.md",
+        "A login shell that takes longer than starts wait for it is heard for a minute: its PATH counts from "
+        "then on.",
     ),
     "path:told": Behaviour(
         "docs/decisions/0037",
@@ -1524,7 +1834,8 @@ _CONFIG: Final = {
     ),
     "status:operators": Behaviour(
         "docs/json.md",
-        "What a `carpool` verb brings makes no server wanted or amiss in `status` and `/health`.",
+        "What a `carpool` verb brings makes no server wanted or amiss in `/health` and in the `status` of "
+        "others.",
     ),
     "config:in-force": Behaviour(
         "docs/settings.md", "Every verb works on the configuration file that the running carpool was given."
@@ -1532,6 +1843,11 @@ _CONFIG: Final = {
     "config:edited": Behaviour(
         "docs/settings.md",
         "`carpool add` and `remove` change one server of a file and leave the rest as it was written.",
+    ),
+    "lists:any-starter": Behaviour(
+        "README.md, docs/decisions/0021",
+        "Lists and instructions are there at once whoever starts carpool: they are found by server, command "
+        "and the environment of its entry, not by that of the starter.",
     ),
     "lists:from-disk": Behaviour(
         "docs/names.md",
@@ -1575,8 +1891,14 @@ _CONFIG: Final = {
     ),
     "setup:tried": Behaviour(
         "docs/setup.md",
-        "Setup starts each server once if asked to, and says in a table which work, with the problem of each "
-        "other one.",
+        "Setup starts each stdio server once before it moves it, unless told not to. One that does not "
+        "work stays in its file with the reason; one that needs a variable or a login is moved and named; "
+        "nothing is left running.",
+    ),
+    "starts:told": Behaviour(
+        "docs/start.md",
+        "Each server that `carpool check --start` or setup starts is told as soon as it is decided; a "
+        "failure that repeats itself word for word decides it.",
     ),
     "doctor:faults": Behaviour(
         "docs/problems.md",
@@ -1831,7 +2153,7 @@ _HOOKS: Final = {
     ),
     "hooks:nothing-left": Behaviour(
         "docs/hooks.md, rule 2",
-        "Nothing that a hook has started in its session outlives it, whoever dies.",
+        "Nothing that a hook has started outlives the process of the hook, whoever dies.",
     ),
     "hooks:the-users": Behaviour(
         "docs/hooks.md, rule 19",
@@ -1871,6 +2193,24 @@ _START: Final = {
     ),
 }
 
+_PROGRAMS: Final = {
+    "programs:clients": Behaviour(
+        "docs/clients.md", "A client sees through carpool the tools and answers that it sees without."
+    ),
+    "programs:agents": Behaviour(
+        "docs/clients.md", "The model of an agent program reads through carpool what it reads without."
+    ),
+    "programs:deaths": Behaviour(
+        "docs/clients.md", "An agent program goes on after deaths and restarts of carpool and its servers."
+    ),
+    "programs:homes": Behaviour(
+        "docs/clients.md", "An agent program finds its servers in homes of every usual shape."
+    ),
+    "programs:bridges": Behaviour(
+        "docs/clients.md", "A bridge in front of carpool or behind it passes on what it does without carpool."
+    ),
+}
+
 _CLUSTER: Final = {
     "cluster:reach": Behaviour(
         "docs/cluster.md", "An agent calls servers of other nodes as those of its own node."
@@ -1894,6 +2234,14 @@ _CLUSTER: Final = {
     "cluster:cuts": Behaviour("docs/cluster.md", "A short cut between nodes costs a pause and no call."),
     "cluster:bytes": Behaviour(
         "docs/cluster.md", "Each byte of a session arrives once, in order, or the session ends."
+    ),
+    "cluster:memory": Behaviour(
+        "docs/cluster.md",
+        "What a node's process holds of long answers is bounded, and no node holds up another's sessions.",
+    ),
+    "cluster:many-servers": Behaviour(
+        "docs/cluster.md",
+        "Of one node a bounded number of servers is used, and few changes of its offer in a minute.",
     ),
     "cluster:links": Behaviour(
         "docs/cluster.md", "Order, loss and return mean the same on each kind of link."
@@ -1959,6 +2307,7 @@ _CLUSTER: Final = {
 BEHAVIOURS: Final[dict[str, Behaviour]] = (
     _CONFIG
     | _CLUSTER
+    | _PROGRAMS
     | _AUDIT
     | _COUNTERS
     | _PINS

@@ -1,6 +1,7 @@
 """The list of promises against the tests that hold them (`tests/behaviours.py`), without running any."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -46,6 +47,17 @@ def test_every_promise_has_a_test() -> None:
 def test_every_mark_names_a_promise() -> None:
     held = holders()
     assert {each: held[each] for each in sorted(held.keys() - BEHAVIOURS.keys())} == {}
+
+
+def test_each_promise_that_a_table_of_the_docs_names_is_one() -> None:
+    cells = [
+        line.rstrip(" |").rpartition("|")[2]
+        for line in (TESTS.parent / "docs" / "security.md").read_text().splitlines()
+        if line.startswith("|")
+    ]
+    named = {each for cell in cells for each in re.findall(r"`([^`]*:[^`]*)`", cell)}
+    assert len(named) > 20
+    assert sorted(named - BEHAVIOURS.keys()) == []
 
 
 def test_only_what_pytest_collects_is_marked() -> None:

@@ -18,6 +18,7 @@ from tests.behaviours import behaviour
 from tests.kit.browser import HeadlessBrowser
 from tests.kit.hostile_catalogs import HOSTILE
 from tests.kit.live import Daemon, Make, kit, observer
+from tests.kit.open_door import open_door
 from tests.kit.ports import free_port
 from tests.live.test_live_hostile_catalogs import SHOWN, recorded
 from tests.live.test_live_http import door
@@ -72,7 +73,7 @@ async def status_of(daemon: Daemon) -> Any:
 async def test_the_figures_on_the_page_are_those_of_the_broker(
     daemon: Make, browser: HeadlessBrowser
 ) -> None:
-    one = daemon({"echo": kit("echo"), "good": observer()}, http={"port": 0})
+    one = daemon({"echo": kit("echo"), "good": observer()}, http=open_door())
     with trio.fail_after(LIMIT_S):
         async with AsyncExitStack() as stack:
             agents = [await stack.enter_async_context(one.agent()) for _ in range(AGENTS)]
@@ -99,7 +100,7 @@ async def test_the_figures_on_the_page_are_those_of_the_broker(
 
 @behaviour("web:waterfall", "web:errors")
 async def test_an_error_is_followed_to_its_explanation(daemon: Make, browser: HeadlessBrowser) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    one = daemon({"echo": kit("echo")}, http=open_door())
     with trio.fail_after(LIMIT_S):
         await shown(browser, one)
         async with one.agent() as agent:
@@ -125,7 +126,7 @@ async def test_an_error_is_followed_to_its_explanation(daemon: Make, browser: He
 async def test_a_server_is_restarted_by_keyboard_after_a_question(
     daemon: Make, browser: HeadlessBrowser
 ) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    one = daemon({"echo": kit("echo")}, http=open_door())
     with trio.fail_after(LIMIT_S):
         async with one.agent() as agent:
             await agent.text("echo__echo", {"text": "hi"})
@@ -153,9 +154,9 @@ async def test_a_server_is_restarted_by_keyboard_after_a_question(
 async def test_a_hostile_catalog_is_shown_and_not_obeyed(
     daemon: Make, browser: HeadlessBrowser, name: str
 ) -> None:
-    one = daemon({}, up=False, http={"port": 0})
+    one = daemon({}, up=False, http=open_door())
     said = HOSTILE[name]
-    one.configure({"evil": kit("recorded", recorded(one, said))}, http={"port": 0})
+    one.configure({"evil": kit("recorded", recorded(one, said))}, http=open_door())
     one.up()
     with trio.fail_after(LIMIT_S):
         await one.carpool("tools")
@@ -191,7 +192,7 @@ async def test_a_hostile_catalog_is_shown_and_not_obeyed(
 
 @behaviour("web:sealed")
 async def test_markup_in_the_name_of_an_agent_is_text(daemon: Make, browser: HeadlessBrowser) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    one = daemon({"echo": kit("echo")}, http=open_door())
     name = "<img src=x onerror=owned=1><b>bold"
     with trio.fail_after(LIMIT_S):
         async with one.agent(greet=False) as agent:
@@ -212,7 +213,7 @@ async def test_markup_in_the_name_of_an_agent_is_text(daemon: Make, browser: Hea
 async def test_a_fragment_that_cannot_be_read_is_said_and_leaves_the_address(
     daemon: Make, browser: HeadlessBrowser, fragment: str
 ) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    one = daemon({"echo": kit("echo")}, http=open_door())
     with trio.fail_after(LIMIT_S):
         await browser.open(f"{await address(one, with_key=False)}#{fragment}")
         await browser.until("typeof state !== 'undefined' && state !== null")
@@ -227,7 +228,7 @@ async def test_a_fragment_that_cannot_be_read_is_said_and_leaves_the_address(
 
 @behaviour("web:same", "cluster:status")
 async def test_the_nodes_of_a_cluster_are_on_the_page(daemon: Make, browser: HeadlessBrowser) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    one = daemon({"echo": kit("echo")}, http=open_door())
     hostile = "<b>alpha\u202e"
     facts = NodeFacts(
         pid=os.getpid(),
@@ -254,7 +255,7 @@ async def test_the_nodes_of_a_cluster_are_on_the_page(daemon: Make, browser: Hea
 async def test_without_the_key_the_page_reads_and_offers_no_act(
     daemon: Make, browser: HeadlessBrowser
 ) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    one = daemon({"echo": kit("echo")}, http=open_door())
     with trio.fail_after(LIMIT_S):
         await shown(browser, one, with_key=False)
         await browser.until("$('right').textContent === 'may only read'")
@@ -338,7 +339,7 @@ async def test_a_token_is_sent_to_no_program_that_listens_after_the_end_of_carpo
 async def test_the_page_is_used_by_keyboard_and_told_to_a_screen_reader(
     daemon: Make, browser: HeadlessBrowser
 ) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    one = daemon({"echo": kit("echo")}, http=open_door())
     with trio.fail_after(LIMIT_S):
         await shown(browser, one)
         await browser.run("$('tab-overview').focus()")
@@ -360,7 +361,7 @@ async def test_the_page_is_used_by_keyboard_and_told_to_a_screen_reader(
 
 @behaviour("web:same")
 async def test_no_part_of_the_page_is_wider_than_a_phone(daemon: Make, browser: HeadlessBrowser) -> None:
-    one = daemon({"echo": kit("echo"), "long": kit("echo", tags=["x" * 30])}, http={"port": 0})
+    one = daemon({"echo": kit("echo"), "long": kit("echo", tags=["x" * 30])}, http=open_door())
     with trio.fail_after(LIMIT_S):
         await shown(browser, one)
         await browser.resize(390, 844)
@@ -373,7 +374,7 @@ async def test_no_part_of_the_page_is_wider_than_a_phone(daemon: Make, browser: 
 async def test_on_a_phone_all_tabs_are_in_view_and_all_rows_are_equally_high(
     daemon: Make, browser: HeadlessBrowser
 ) -> None:
-    one = daemon({"echo": kit("echo"), "long": kit("echo", tags=["x" * 30])}, http={"port": 0})
+    one = daemon({"echo": kit("echo"), "long": kit("echo", tags=["x" * 30])}, http=open_door())
     with trio.fail_after(LIMIT_S):
         async with one.agent() as agent:
             await agent.text("echo__echo", {"text": "hi"})
@@ -395,7 +396,7 @@ async def test_on_a_phone_all_tabs_are_in_view_and_all_rows_are_equally_high(
 async def test_the_open_dialog_of_a_server_follows_it_and_keeps_what_was_read(
     daemon: Make, browser: HeadlessBrowser
 ) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    one = daemon({"echo": kit("echo")}, http=open_door())
     with trio.fail_after(LIMIT_S):
         async with one.agent() as agent:
             await agent.text("echo__echo", {"text": "hi"})
@@ -419,7 +420,7 @@ async def test_the_open_dialog_of_a_server_follows_it_and_keeps_what_was_read(
 async def test_an_instance_without_a_process_here_has_no_pid_on_the_page(
     daemon: Make, browser: HeadlessBrowser
 ) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    one = daemon({"echo": kit("echo")}, http=open_door())
     with trio.fail_after(LIMIT_S):
         await shown(browser, one)
         known = {"state": "serving", "in_flight": 0, "calls": 0, "pss_bytes": 0, "cpu_percent": 0.0}
@@ -431,7 +432,7 @@ async def test_an_instance_without_a_process_here_has_no_pid_on_the_page(
 
 @behaviour("web:frozen")
 async def test_the_page_goes_on_after_the_death_of_the_broker(daemon: Make, browser: HeadlessBrowser) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    one = daemon({"echo": kit("echo")}, http=open_door())
     with trio.fail_after(LIMIT_S):
         await shown(browser, one)
         pid = (await status_of(one))["broker"]["pid"]
@@ -444,7 +445,7 @@ async def test_the_page_goes_on_after_the_death_of_the_broker(daemon: Make, brow
 
 @behaviour("web:frozen")
 async def test_a_page_that_is_not_in_view_reads_nothing(daemon: Make, browser: HeadlessBrowser) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    one = daemon({"echo": kit("echo")}, http=open_door())
     with trio.fail_after(LIMIT_S):
         await shown(browser, one)
         await browser.run("show(true)")

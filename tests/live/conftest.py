@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from tests.kit import leaks
+from tests.kit.cluster import ClusterUnderTest
+from tests.kit.cut_cluster import CutCluster
 from tests.kit.live import Daemon
 
 
@@ -20,9 +22,10 @@ def _real_time(request: pytest.FixtureRequest) -> None:
 def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """No descriptor and no zombie of this process, and in a shared daemon no session, call or stranger."""
     shared = request.getfixturevalue("shared") if "shared" in request.fixturenames else None
-    with leaks.no_leaks():
+    without = shared.descriptors if isinstance(shared, CutCluster) else None
+    with leaks.no_leaks(without=without):
         yield
-        if isinstance(shared, Daemon):
+        if isinstance(shared, Daemon | ClusterUnderTest | CutCluster):
             shared.quiet()
 
 

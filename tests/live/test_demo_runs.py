@@ -13,6 +13,7 @@ import pytest
 
 from carpool.demo.questions import MODULES
 from carpool.demo.sandbox import DemoCarpool
+from carpool.launcher import processes
 from carpool.launcher.own_command import carpool_argv
 
 pytest.importorskip(MODULES["time"])
@@ -53,15 +54,8 @@ def start(place: Path, *arguments: str) -> subprocess.Popen[str]:
 def left(place: Path) -> list[str]:
     """Running processes that have anything to do with the demo's directory, and what is in it."""
     found = [str(each) for each in place.iterdir()]
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
-            continue
-        try:
-            if str(place).encode() in (entry / "environ").read_bytes():
-                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:  # gone, or another user's
-            continue
-    return found
+    told = processes.with_environment(lambda environ: any(str(place) in entry for entry in environ))
+    return found + [command for _, command in told]
 
 
 def test_demo_ends_well_and_leaves_nothing(place: Path) -> None:

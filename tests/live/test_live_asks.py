@@ -1,7 +1,7 @@
 """What servers ask of agents through the whole of carpool: each ask reaches its own agent, and no other."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final
@@ -15,6 +15,7 @@ from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Json, LineAgent
 from tests.kit.live import Daemon, Make, kit
 from tests.kit.sdks import AGENTS, ASKABLE, call, entry, require_peers, tour
+from tests.live.conftest import shared_daemon
 
 VERSION: Final = "2025-11-25"
 CROWD: Final = 20
@@ -24,6 +25,12 @@ CANCELLED: Final = "notifications/cancelled"
 @pytest.fixture(autouse=True)
 def _peers() -> None:
     require_peers()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Daemon]:
+    """One server, so that carpool names it in no question, and one process that serves all calls."""
+    yield from shared_daemon({"asking": entry("sdk2", sharing="concurrent", pool={"max": 1})})
 
 
 def subject(ask: Json) -> str:
@@ -95,10 +102,10 @@ async def test_a_question_that_nobody_answers_ends_in_time_also_where_nothing_el
 
 
 @behaviour("asks:own-agent", "asks:attribution:traceparent", "calls:isolation")
-async def test_twenty_agents_at_once_are_asked_by_one_process_each_its_own_question(daemon: Make) -> None:
-    one = daemon({"asking": entry("sdk2", sharing="concurrent", pool={"max": 1})})
+async def test_twenty_agents_at_once_are_asked_by_one_process_each_its_own_question(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
-        async with crowd(one) as agents:
+        async with crowd(shared) as agents:
+            before = sum(each["calls"] for each in await processes(shared, "asking"))
             started = {}
             for name, agent in agents.items():
                 arguments = {"text": name, "room": "r", "party": CROWD}
@@ -111,15 +118,14 @@ async def test_twenty_agents_at_once_are_asked_by_one_process_each_its_own_quest
                     "elicitation/create",
                 ]
             nothing_of_others(agents)
-            [process] = await processes(one, "asking")
-            assert process["calls"] == CROWD, "one process has served them all"
+            [process] = await processes(shared, "asking")
+            assert process["calls"] - before == CROWD, "one process has served them all"
 
 
 @behaviour("asks:in-flight:after-cancel", "calls:isolation")
-async def test_a_third_that_cancels_in_the_middle_disturbs_no_other_agent(daemon: Make) -> None:
-    one = daemon({"asking": entry("sdk2", sharing="concurrent", pool={"max": 1})})
+async def test_a_third_that_cancels_in_the_middle_disturbs_no_other_agent(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
-        async with crowd(one) as agents:
+        async with crowd(shared) as agents:
             for agent in agents.values():
                 agent.says = None
             started = {
@@ -152,9 +158,8 @@ async def test_a_third_that_cancels_in_the_middle_disturbs_no_other_agent(daemon
 
 
 async def test_a_few_agents_on_real_sdks_are_asked_by_one_process_each_its_own_question(
-    daemon: Make,
+    shared: Daemon,
 ) -> None:
-    one = daemon({"asking": entry("sdk2", sharing="concurrent", pool={"max": 1})})
     kinds = [*AGENTS, *AGENTS]
     reports: dict[str, Json] = {}
 
@@ -163,7 +168,7 @@ async def test_a_few_agents_on_real_sdks_are_asked_by_one_process_each_its_own_q
         # None goes on before all are inside.
         steps = [call("both", text=name, room="r", party=len(kinds))]
         reports[name] = await tour(
-            kind, name, one.command("connect"), steps, environ=one.environ, directory=one.base
+            kind, name, shared.command("connect"), steps, environ=shared.environ, directory=shared.base
         )
 
     with trio.fail_after(LIMIT_S):
@@ -298,11 +303,10 @@ async def test_auto_takes_a_server_of_the_list_for_serial_before_it_has_ever_ask
 
 @behaviour("asks:capability:lacking")
 async def test_an_agent_that_declares_nothing_is_never_asked_and_its_call_ends_in_an_error(
-    daemon: Make,
+    shared: Daemon,
 ) -> None:
-    one = daemon({"asking": entry("sdk2", sharing="concurrent")})
     with trio.fail_after(LIMIT_S):
-        async with one.agent() as plain, crowd(one, 1) as agents:
+        async with shared.agent() as plain, crowd(shared, 1) as agents:
             for tool in ("sample", "form"):
                 # An SDK 2 server passes an error of the agent on as the error of the call.
                 answer = await plain.answer(await plain.start(tool, {"text": "plain"}))
@@ -313,15 +317,14 @@ async def test_an_agent_that_declares_nothing_is_never_asked_and_its_call_ends_i
 
 
 @behaviour("asks:agent-gone")
-async def test_a_server_whose_agent_is_gone_is_told_and_serves_on(daemon: Make) -> None:
-    one = daemon({"asking": entry("sdk2", sharing="concurrent", pool={"max": 1})})
+async def test_a_server_whose_agent_is_gone_is_told_and_serves_on(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
-        async with crowd(one, 1) as agents:
-            async with one.agent(greet=False) as leaving:
+        async with crowd(shared, 1) as agents:
+            async with shared.agent(greet=False) as leaving:
                 await leaving.greet(VERSION, ASKABLE)
                 await leaving.start("sample", {"text": "leaving"})
                 await leaving.until(lambda: leaving.asks, "it is asked")
-            await one.until(
+            await shared.until(
                 lambda facts: not any(it["asks"] for it in facts["servers"]["asking"]["instances"]),
                 "no ask is open",
             )
@@ -329,10 +332,9 @@ async def test_a_server_whose_agent_is_gone_is_told_and_serves_on(daemon: Make) 
 
 
 @behaviour("asks:answer-of-whom")
-async def test_what_an_agent_says_to_an_ask_that_is_not_its_own_changes_nothing(daemon: Make) -> None:
-    one = daemon({"asking": entry("sdk2", sharing="concurrent", pool={"max": 1})})
+async def test_what_an_agent_says_to_an_ask_that_is_not_its_own_changes_nothing(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
-        async with crowd(one, 2) as agents:
+        async with crowd(shared, 2) as agents:
             asked, liar = agents["agent-0"], agents["agent-1"]
             asked.says = None
             id_ = await asked.start("sample", {"text": "agent-0"})

@@ -16,6 +16,7 @@ import trio.lowlevel
 import zmq
 
 from carpool_protocol.bootstrap import paths
+from carpool_protocol.link.codec import FrameData, SplitFrame
 from tests.behaviours import behaviour
 from tests.fuzz.test_fuzz_link import frame
 from tests.fuzz.test_fuzz_terminal import is_harmless
@@ -96,6 +97,10 @@ async def test_what_a_hostile_server_says_of_itself_is_shown_and_not_obeyed(shar
         assert "evil" in (await shared.carpool("logs", "evil"))[1]
 
 
+def parts(data: FrameData) -> tuple[bytes, ...]:
+    return (data.head, data.body) if isinstance(data, SplitFrame) else (data,)
+
+
 @behaviour("bad-input:live")
 async def test_strangers_and_garbage_on_the_link(shared: Daemon) -> None:
     """Its socket is the user's own; still, nothing that somebody writes there ends a process of ours."""
@@ -111,7 +116,8 @@ async def test_strangers_and_garbage_on_the_link(shared: Daemon) -> None:
                             dealer.routing_id = name
                         dealer.connect(paths.link_endpoint(str(shared.directory)))
                         for _ in range(100):
-                            dealer.send_multipart([frame(rng) for _ in range(rng.choice((1, 1, 1, 3)))])
+                            frames = [frame(rng) for _ in range(rng.choice((1, 1, 1, 3)))]
+                            dealer.send_multipart([part for each in frames for part in parts(each)])
                         await trio.lowlevel.checkpoint()
             raw = Path(paths.link_socket(str(shared.directory)))
             with socket.socket(socket.AF_UNIX) as sock:

@@ -1,7 +1,7 @@
 """Agents that declare different things on one daemon: classes (rule 12) and roots (rule 6)."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,9 +12,17 @@ from carpool_protocol.carrier.attach_line import Attach
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Json, LineAgent, settled
 from tests.kit.live import Daemon, Make, kit
+from tests.live.conftest import shared_daemon
 
 CAN: Json = {"sampling": {}, "elicitation": {}}
 ROOTS: Json = {"roots": {"listChanged": True}}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Daemon]:
+    """Servers that are told the roots of their agents, their workspace, and nothing."""
+    told_of = {"choosy": kit("choosy", roots="agent"), "placed": kit("choosy", roots="workspace")}
+    yield from shared_daemon({**told_of, "bare": kit("choosy")})
 
 
 async def told(agent: LineAgent, server: str = "choosy") -> Json:
@@ -68,13 +76,12 @@ async def test_a_server_that_looks_at_nothing_serves_both_classes_from_one_proce
 
 
 @behaviour("roots:of-the-agent", "roots:part-of-the-key")
-async def test_agents_with_equal_roots_share_a_process_and_others_do_not(daemon: Make) -> None:
-    one = daemon({"choosy": kit("choosy", roots="agent"), "bare": kit("choosy")})
+async def test_agents_with_equal_roots_share_a_process_and_others_do_not(shared: Daemon) -> None:
     with trio.fail_after(LIMIT_S):
         async with (
-            rooted(one, "file:///x") as first,
-            rooted(one, "file:///x") as same,
-            rooted(one, "file:///y") as other,
+            rooted(shared, "file:///x") as first,
+            rooted(shared, "file:///x") as same,
+            rooted(shared, "file:///y") as other,
         ):
             seen = [await told(agent) for agent in (first, same, other)]
             assert [each["roots"] for each in seen] == [["file:///x"], ["file:///x"], ["file:///y"]]
@@ -86,11 +93,10 @@ async def test_agents_with_equal_roots_share_a_process_and_others_do_not(daemon:
 
 @behaviour("roots:changes-rekey")
 async def test_changed_roots_bring_the_agent_another_process_and_leave_the_old_one_as_it_was(
-    daemon: Make,
+    shared: Daemon,
 ) -> None:
-    one = daemon({"choosy": kit("choosy", roots="agent")})
     with trio.fail_after(LIMIT_S):
-        async with rooted(one, "file:///x") as agent, rooted(one, "file:///x") as stays:
+        async with rooted(shared, "file:///x") as agent, rooted(shared, "file:///x") as stays:
             before = await told(agent)
             agent.says = names("file:///z")
             await agent.tell("notifications/roots/list_changed")
@@ -100,11 +106,10 @@ async def test_changed_roots_bring_the_agent_another_process_and_leave_the_old_o
             assert await told(stays) == before
 
 
-@pytest.mark.parametrize("roots", ["workspace", "agent"])
+@pytest.mark.parametrize("server", ["placed", "choosy"])
 @behaviour("roots:of-the-agent")
-async def test_without_roots_of_its_own_an_agents_workspace_is_its_root(daemon: Make, roots: str) -> None:
-    one = daemon({"choosy": kit("choosy", roots=roots)})
+async def test_without_roots_of_its_own_an_agents_workspace_is_its_root(shared: Daemon, server: str) -> None:
     attach = Attach(version=ATTACH_VERSION, carrier="client", cwd="/tmp/my work")
     with trio.fail_after(LIMIT_S):
-        async with one.agent(attach=attach) as agent:
-            assert (await told(agent))["roots"] == ["file:///tmp/my%20work"]
+        async with shared.agent(attach=attach) as agent:
+            assert (await told(agent, server))["roots"] == ["file:///tmp/my%20work"]

@@ -136,7 +136,7 @@ async def test_status_and_ps_are_shown_to_people_too(shared: Daemon) -> None:
             code, said, _ = await shared.carpool("ps")
             assert code == 0
             assert str(pid) in said
-            rows = await told(shared, "ps")
+            rows = (await told(shared, "ps"))["processes"]
             assert [row["pid"] for row in rows if row["server"] == "good"] == [pid]
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,14 @@ import pytest
 import trio
 
 from tests.behaviours import behaviour
-from tests.kit.cluster import cluster_of, curve_settings, until_offered, until_says
+from tests.kit.cluster import (
+    ClusterUnderTest,
+    cluster_of,
+    curve_settings,
+    shared_cluster,
+    until_offered,
+    until_says,
+)
 from tests.kit.line_agent import Json, LineAgent, fault_of
 from tests.kit.live import Daemon, Make, kit
 from tests.kit.sdk_reports import compare, plain
@@ -20,6 +28,26 @@ from tests.kit.sdks import AGENTS, ASKABLE, entry, require_peers, steps_of, tour
 
 LIMIT_S: Final = 120.0
 ECHO: Final[dict[str, dict[str, Json]]] = {"alpha": {"echo": kit("echo")}, "beta": {}}
+LABELLED: Final[Json] = {**kit("echo"), "on": "gpu"}
+SHARED: Final[dict[str, dict[str, Json]]] = {
+    "alpha": {
+        "echo": kit("echo"),
+        "labelled": LABELLED,
+        "everywhere": kit("echo"),
+        "needy": {**kit("echo"), "env": {"TOKEN": "${CLUSTER_TEST_TOKEN}"}},
+        "placed": {**kit("echo"), "cwd": "${workspace}"},
+    },
+    "beta": {"labelled": LABELLED, "everywhere": kit("echo")},
+}
+PROFILES: Final[Json] = {
+    "few": {"allow": ["mcp:echo"], "deny": ["mcp:echo:blob"]},
+    "none": {"allow": ["mcp:other"]},
+}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[ClusterUnderTest]:
+    yield from shared_cluster(SHARED, profiles=PROFILES, alpha={"labels": ["gpu"]})
 
 
 async def servers_in(agent: LineAgent) -> set[str]:
@@ -28,35 +56,36 @@ async def servers_in(agent: LineAgent) -> set[str]:
 
 
 @behaviour("cluster:reach")
-async def test_an_agent_calls_a_server_of_another_node() -> None:
+async def test_an_agent_calls_a_server_of_another_node(shared: ClusterUnderTest) -> None:
     with trio.fail_after(LIMIT_S):
-        async with cluster_of(ECHO) as cluster:
-            await until_offered(cluster, "beta", "echo")
-            async with cluster["beta"].shim() as agent:
-                assert await servers_in(agent) == {"echo"}
-                assert await agent.text("echo__echo", {"text": "over there"}) == "over there"
-            sessions = (await cluster["alpha"].status())["sessions"]
-            assert {each["agent"] for each in sessions} <= {"beta"}, "the other node's name is seen"
+        for server in ("echo", "labelled"):
+            await until_offered(shared, "beta", server)
+        async with shared["beta"].shim() as agent:
+            assert await servers_in(agent) == {"echo", "labelled", "everywhere"}
+            assert await agent.text("echo__echo", {"text": "over there"}) == "over there"
+        sessions = (await shared["alpha"].status())["sessions"]
+        assert {each["agent"] for each in sessions} <= {"beta"}, "the other node's name is seen"
 
 
-@pytest.mark.parametrize("kind", AGENTS)
 @behaviour("cluster:features")
-async def test_every_feature_of_a_server_reaches_an_agent_of_another_node(kind: str) -> None:
+async def test_every_feature_of_a_server_reaches_agents_of_each_sdk_at_another_node() -> None:
     require_peers()
-    with trio.fail_after(LIMIT_S):
+    steps, wrong = steps_of("sdk2", "anna"), list[str]()
+    with trio.fail_after(len(AGENTS) * LIMIT_S):
         async with cluster_of(
             {"alpha": {"asking": entry("sdk2", sharing="concurrent")}, "beta": {}}
         ) as cluster:
             await until_offered(cluster, "beta", "asking")
-            steps, found = steps_of("sdk2", "anna"), []
-            for one in (cluster["alpha"], cluster["beta"]):
-                command = one.command("connect")
-                found.append(
-                    await tour(kind, "anna", command, steps, environ=one.environ, directory=one.base)
-                )
-            wrong = compare(kind, steps, plain(kind, found[0]), plain(kind, found[1]))
-            assert not wrong, "\n".join(wrong)
-            assert found[1]["init"] == found[0]["init"]
+            for kind in AGENTS:
+                near, far = [
+                    await tour(
+                        kind, "anna", one.command("connect"), steps, environ=one.environ, directory=one.base
+                    )
+                    for one in (cluster["alpha"], cluster["beta"])
+                ]
+                wrong += compare(kind, steps, plain(kind, near), plain(kind, far))
+                assert far["init"] == near["init"], kind
+    assert not wrong, "\n".join(wrong)
 
 
 def answer(name: str, ask: Json) -> Json:
@@ -209,91 +238,88 @@ async def test_a_profile_of_peers_bars_a_server_and_the_log_says_who_asked() -> 
 
 
 @behaviour("cluster:rights")
-async def test_an_agent_s_profile_answers_alike_for_an_own_server_and_for_one_of_another_node() -> None:
+async def test_an_agent_s_profile_answers_alike_for_an_own_server_and_for_one_of_another_node(
+    shared: ClusterUnderTest,
+) -> None:
     """Also for a tool that only this profile hides, and for a server of which it grants nothing."""
-    profiles: Json = {
-        "few": {"allow": ["mcp:echo"], "deny": ["mcp:echo:blob"]},
-        "none": {"allow": ["mcp:other"]},
-    }
     with trio.fail_after(LIMIT_S):
-        async with cluster_of(ECHO, profiles=profiles) as cluster:
-            await until_offered(cluster, "beta", "echo")
-            found: dict[str, list[Json]] = {"alpha": [], "beta": []}
-            for node, said in found.items():
-                for profile in profiles:
-                    async with cluster[node].shim("connect", "--profile", profile) as agent:
-                        for tool in ("echo__blob", "echo__absent", "absent__x"):
-                            error = (await agent.answer(await agent.start(tool, {"bytes": 1})))["error"]
-                            error["data"].pop("call")
-                            said.append(error)
-            assert found["beta"] == found["alpha"]
-            assert [each["data"]["code"] for each in found["beta"]] == [
-                *("not_permitted", "unknown_tool", "unknown_tool"),
-                *("not_permitted", "not_permitted", "unknown_tool"),
-            ]
+        await until_offered(shared, "beta", "echo")
+        found: dict[str, list[Json]] = {"alpha": [], "beta": []}
+        for node, said in found.items():
+            for profile in PROFILES:
+                async with shared[node].shim("connect", "--profile", profile) as agent:
+                    for tool in ("echo__blob", "echo__absent", "absent__x"):
+                        error = (await agent.answer(await agent.start(tool, {"bytes": 1})))["error"]
+                        error["data"].pop("call")
+                        said.append(error)
+        assert found["beta"] == found["alpha"]
+        assert [each["data"]["code"] for each in found["beta"]] == [
+            *("not_permitted", "unknown_tool", "unknown_tool"),
+            *("not_permitted", "not_permitted", "unknown_tool"),
+        ]
 
 
 @behaviour("cluster:environment")
-async def test_a_server_that_needs_its_agent_s_environment_or_directory_stays_local_and_says_so() -> None:
-    needy = {**kit("echo"), "env": {"TOKEN": "${CLUSTER_TEST_TOKEN}"}}
-    placed = {**kit("echo"), "cwd": "${workspace}"}
+async def test_a_server_that_needs_its_agent_s_environment_or_directory_stays_local_and_says_so(
+    shared: ClusterUnderTest,
+) -> None:
     with trio.fail_after(LIMIT_S):
-        async with cluster_of(
-            {"alpha": {"needy": needy, "placed": placed, "echo": kit("echo")}, "beta": {}}
-        ) as cluster:
-            await until_offered(cluster, "beta", "echo")
-            reasons = cluster.facts("alpha")["own"]["kept_local"]
-            assert "CLUSTER_TEST_TOKEN" in reasons["needy"]
-            assert "directory of its agent" in reasons["placed"]
-            assert not {"needy", "placed"} & (await cluster["beta"].status())["servers"].keys()
+        await until_offered(shared, "beta", "echo")
+        reasons = shared.facts("alpha")["own"]["kept_local"]
+        assert "CLUSTER_TEST_TOKEN" in reasons["needy"]
+        assert "directory of its agent" in reasons["placed"]
+        assert not {"needy", "placed"} & (await shared["beta"].status())["servers"].keys()
 
 
 @behaviour("cluster:placement")
-async def test_a_server_runs_only_at_nodes_with_its_label_and_is_reached_from_all() -> None:
-    server = {**kit("echo"), "on": "gpu"}
-    both: dict[str, dict[str, Json]] = {"alpha": {"echo": server}, "beta": {"echo": server}}
+async def test_a_server_runs_only_at_nodes_with_its_label_and_is_reached_from_all(
+    shared: ClusterUnderTest,
+) -> None:
+    alpha, beta = shared["alpha"], shared["beta"]
     with trio.fail_after(LIMIT_S):
-        async with cluster_of(both, alpha={"labels": ["gpu"]}) as cluster:
-            async with cluster["beta"].shim() as agent:
-                await cluster["beta"].until(
-                    lambda facts: (
-                        facts["servers"].get("echo", {}).get("state") not in {None, "misconfigured"}
-                    ),
-                    "beta has the server of alpha",
-                )
-                assert await agent.text("echo__echo", {"text": "x"}) == "x"
-            assert (await cluster["alpha"].status())["servers"]["echo"]["instances"]
-            assert "`on`" in cluster.facts("beta")["own"]["kept_local"]["echo"]
+        async with beta.shim() as agent:
+            await beta.until(
+                lambda facts: (
+                    facts["servers"].get("labelled", {}).get("state") not in {None, "misconfigured"}
+                ),
+                "beta has the server of alpha",
+            )
+            assert await agent.text("labelled__echo", {"text": "x"}) == "x"
+        assert (await alpha.status())["servers"]["labelled"]["instances"]
+        assert "`on`" in shared.facts("beta")["own"]["kept_local"]["labelled"]
 
 
 @behaviour("cluster:names")
-async def test_a_server_of_the_own_node_is_used_although_another_node_offers_the_name() -> None:
+async def test_a_server_of_the_own_node_is_used_although_another_node_offers_the_name(
+    shared: ClusterUnderTest,
+) -> None:
     with trio.fail_after(LIMIT_S):
-        async with cluster_of({"alpha": {"echo": kit("echo")}, "beta": {"echo": kit("echo")}}) as cluster:
-            async with cluster["beta"].shim() as agent:
-                assert await agent.text("echo__echo", {"text": "x"}) == "x"
-            assert cluster.facts("alpha")["own"]["load"] == 0
-            assert not (await cluster["alpha"].status())["servers"]["echo"]["instances"]
+        before = shared.facts("alpha")["own"]["load"]
+        async with shared["beta"].shim() as agent:
+            assert await agent.text("everywhere__echo", {"text": "x"}) == "x"
+        assert shared.facts("alpha")["own"]["load"] <= before
+        assert not (await shared["alpha"].status())["servers"]["everywhere"]["instances"]
 
 
 @behaviour("cluster:drain")
-async def test_a_draining_node_keeps_its_sessions_and_gets_no_others() -> None:
+async def test_a_draining_node_keeps_its_sessions_and_gets_no_others(shared: ClusterUnderTest) -> None:
+    alpha, beta = shared["alpha"], shared["beta"]
     with trio.fail_after(LIMIT_S):
-        async with cluster_of(ECHO) as cluster, cluster["beta"].shim() as first:
-            await until_offered(cluster, "beta", "echo")
+        async with beta.shim() as first:
+            await until_offered(shared, "beta", "echo")
             await until_says(first, "echo__echo", "one")
-            said = cluster["beta"].run("cluster", "drain", "alpha")
+            said = beta.run("cluster", "drain", "alpha")
             assert (said.returncode, "alpha takes no further sessions" in said.stdout) == (0, True)
-            await cluster.until(
-                lambda: bool(cluster.facts("beta")["nodes"][0]["offer"]["is_draining"]), "beta knows of it"
+            await shared.until(
+                lambda: bool(shared.facts("beta")["nodes"][0]["offer"]["is_draining"]), "beta knows of it"
             )
             await until_says(first, "echo__echo", "two")
-            assert cluster["alpha"].run("cluster", "undrain").returncode == 0
-            await cluster.until(
-                lambda: not cluster.facts("beta")["nodes"][0]["offer"]["is_draining"],
+            assert alpha.run("cluster", "undrain").returncode == 0
+            await shared.until(
+                lambda: not shared.facts("beta")["nodes"][0]["offer"]["is_draining"],
                 "beta knows of that too",
             )
-            async with cluster["beta"].shim() as second:
+            async with beta.shim() as second:
                 await until_says(second, "echo__echo", "three")
 
 

@@ -18,6 +18,7 @@ from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, fault_of
 from tests.kit.live import Daemon, Make, kit
 from tests.kit.private_daemon import until as until_now
+from tests.kit.waits import until
 
 WAITS = "import sys; sys.stdin.read()"
 PRINTS = f"print('*** starting ***', flush=True); {WAITS}"
@@ -158,7 +159,7 @@ async def test_a_server_of_a_project_that_cannot_start_is_named_after_its_agent_
         found = await problems(one)
         assert found["gone"][0] == "program-missing"
         assert f"looked for in {tmp_path}" in found["gone"][1]
-        assert found["dies"][0] == "calls-failing"
+        assert found["dies"][0] == "server-failing"
         assert "ACME_TOKEN environment variable is required" in found["dies"][1]
         assert "`carpool logs dies`" in found["dies"][2]
 
@@ -183,6 +184,47 @@ async def test_a_broken_file_is_told_while_carpool_runs_with_the_last_good_one(
         assert "`carpool check`" in repair
         async with one.agent() as agent:
             assert await agent.text("echo__echo", {"text": "x"}) == "x"
+
+
+LOOKED_FOR = (
+    ("tools",),
+    ("tools", "a__b"),
+    ("call", "a__b"),
+    ("call", "a__b", "--dry-run"),
+    ("resources",),
+    ("read", "a:b"),
+    ("prompts",),
+    ("prompt", "a__b"),
+)
+"""The verbs that look for what servers offer."""
+FOR_ALL = (("start", "--all"), ("start", "a"), ("bench", "a__b"))
+"""Those that take no workspace."""
+
+
+@behaviour("config:broken-is-named")
+async def test_who_finds_nothing_is_told_of_the_file_that_cannot_be_read_or_waits_for_trust(
+    daemon: Make, tmp_path: Path
+) -> None:
+    one = daemon({})
+    (tmp_path / ".mcp.json").write_text('{"mcpServers": {"q": {"command": "x", "disabled": true}}}')
+
+    async def said_of(*verb: str) -> str:
+        return " ".join("".join((await one.carpool(*verb))[1:]).split())
+
+    with trio.fail_after(3 * LIMIT_S):
+        said = {verb: await said_of(*verb, "--workspace", str(tmp_path)) for verb in LOOKED_FOR}
+        assert [verb for verb in said if f"{tmp_path}/.mcp.json is not trusted" not in said[verb]] == []
+        one.config.write_text('{\n"mcpServers": {"a": {"command": "x", "timout_s": 3}}}')
+        said = {verb: await said_of(*verb) for verb in (*LOOKED_FOR, *FOR_ALL)}
+        assert [verb for verb in said if f"{one.config}:2: mcpServers.a.timout_s" not in said[verb]] == []
+        await until(lambda: one.facts()["config"]["problem"], "the broker has noticed")
+        why = f"The user's configuration cannot be read ({one.config}:2)"
+        async with one.agent(greet=False) as agent:
+            instructions = (await agent.greet())["instructions"]
+            assert (why in instructions, "has no MCP server yet" in instructions) == (True, False)
+            for method in ("tools/call", "prompts/get", "resources/read"):
+                error = (await agent.ask(method, {"name": "a__b", "uri": "a:b"}))["error"]
+                assert (method, error["message"].count(why)) == (method, 1)
 
 
 @behaviour("doctor:faults")
@@ -227,7 +269,10 @@ async def test_a_secret_written_out_in_a_file_that_all_may_read_is_told(daemon: 
     one.base.chmod(0o755)
     with trio.fail_after(LIMIT_S):
         code, _, said = await one.carpool("add", "gh", "--env", "GITHUB_TOKEN=ghp_x", "--", "true")
-        assert (code, "the value of GITHUB_TOKEN is written out in the file" in said) == (0, True)
+        assert (code, "its secrets are kept in" in said) == (0, True)
+        assert "ghp_x" not in one.config.read_text()
+        assert await problems(one, code=0) == {}
+        one.configure({"gh": {"command": "true", "env": {"GITHUB_TOKEN": "ghp_x"}}})
         one.config.chmod(0o644)
         kind, text, repair = (await problems(one))[""]
     assert (kind, "GITHUB_TOKEN" in text) == ("secrets-readable", True)

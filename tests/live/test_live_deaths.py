@@ -15,6 +15,7 @@ from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, LineAgent, fault_of, settled
 from tests.kit.live import Daemon, Make, alive, gone, kit, observer
+from tests.kit.open_door import open_door
 from tests.kit.waits import until
 
 
@@ -241,7 +242,7 @@ def still_kept(one: Daemon) -> list[str]:
 
 @behaviour("config:last-good", "config:last-good-of-projects")
 async def test_whoever_dies_while_the_file_is_broken_comes_back_with_the_last_good_one(daemon: Make) -> None:
-    one = daemon({"good": observer()}, http={"port": 0})
+    one = daemon({"good": observer()}, http=open_door())
     project = one.base / "project"
     project.mkdir()
     its = project / ".mcp.json"

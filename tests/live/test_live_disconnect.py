@@ -10,6 +10,7 @@ import trio
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S
 from tests.kit.live import Daemon, observer
+from tests.kit.open_door import open_door
 from tests.kit.waits import until
 from tests.live.conftest import shared_daemon
 from tests.live.test_live_http import ask, door, modern, request, session
@@ -19,7 +20,7 @@ SERVERS = {"good": observer()}
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Daemon]:
-    yield from shared_daemon(SERVERS, http={"port": 0})
+    yield from shared_daemon(SERVERS, http=open_door())
 
 
 async def disconnect(daemon: Daemon, name: str) -> dict[str, Any]:

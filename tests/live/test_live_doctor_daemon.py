@@ -8,14 +8,18 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S
 from tests.kit.live import Daemon, Make, kit, observer
+from tests.kit.open_door import open_door
+from tests.live.conftest import shared_daemon
 
 FULL_DISK = """
 import os
@@ -27,10 +31,9 @@ os.statvfs = full
 """
 
 
-def patch(one: Daemon, text: str, place: Path) -> None:
-    """Have each verb that is started from now on run this text first."""
-    (place / "sitecustomize.py").write_text(text)
-    one.environ["PYTHONPATH"] = os.pathsep.join([str(place), one.environ["PYTHONPATH"]])
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Daemon]:
+    yield from shared_daemon({"echo": kit("echo")})
 
 
 async def problems(one: Daemon) -> list[dict[str, Any]]:
@@ -42,11 +45,14 @@ async def problems(one: Daemon) -> list[dict[str, Any]]:
 
 
 @behaviour("doctor:repair")
-async def test_a_disk_that_is_nearly_full_is_found(daemon: Make, tmp_path: Path) -> None:
-    one = daemon({"echo": kit("echo")})
-    patch(one, FULL_DISK, tmp_path)
+async def test_a_disk_that_is_nearly_full_is_found(
+    shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(FULL_DISK)
+    path = os.pathsep.join([str(tmp_path), shared.environ["PYTHONPATH"]])
+    monkeypatch.setitem(shared.environ, "PYTHONPATH", path)
     with trio.fail_after(LIMIT_S):
-        found = await problems(one)
+        found = await problems(shared)
         assert {each["id"] for each in found} == {"disk-full"}
         assert "0 MB are free in" in found[0]["text"]
 
@@ -63,18 +69,16 @@ async def problem_while_stopped(one: Daemon, pid: int) -> dict[str, Any]:
 
 
 @behaviour("doctor:repair")
-async def test_a_broker_that_is_stopped_is_found_within_one_bound(daemon: Make) -> None:
-    one = daemon({"echo": kit("echo")})
-    problem = await problem_while_stopped(one, (await one.status())["broker"]["pid"])
+async def test_a_broker_that_is_stopped_is_found_within_one_bound(shared: Daemon) -> None:
+    problem = await problem_while_stopped(shared, (await shared.status())["broker"]["pid"])
     assert problem["id"] == "broker-silent"
     assert "carpool logs --daemon" in problem["repair"]
 
 
 @behaviour("doctor:repair")
-async def test_a_supervisor_that_is_stopped_is_found_and_is_no_silent_broker(daemon: Make) -> None:
-    one = daemon({"echo": kit("echo")})
-    facts = await one.until(lambda facts: bool(facts["supervisors"]), "the supervisor is connected")
-    problem = await problem_while_stopped(one, facts["supervisors"][0]["pid"])
+async def test_a_supervisor_that_is_stopped_is_found_and_is_no_silent_broker(shared: Daemon) -> None:
+    facts = await shared.until(lambda facts: bool(facts["supervisors"]), "the supervisor is connected")
+    problem = await problem_while_stopped(shared, facts["supervisors"][0]["pid"])
     assert problem["id"] == "supervisor-silent"
     assert "has not answered for" in problem["text"]
 
@@ -108,7 +112,7 @@ async def test_a_tool_whose_name_is_cut_is_named(daemon: Make) -> None:
 async def test_a_port_that_another_program_has_is_found(daemon: Make) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        one = daemon({"echo": kit("echo")}, up=False, http={"port": port})
+        one = daemon({"echo": kit("echo")}, up=False, http=open_door(port))
         with trio.fail_after(LIMIT_S):
             code, _, said = await one.carpool("up", "--detach")
             assert (code, "end the program that listens there" in said) == (1, True), "scripts see it"

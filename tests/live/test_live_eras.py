@@ -43,6 +43,26 @@ for line in sys.stdin:
     if result is None: sys.exit(3)
     print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": result}), flush=True)
 """
+EXITS_OF_A_VERSION: Final = """
+import json, sys
+how, spoken = sys.argv[1:]
+for line in sys.stdin:
+    m = json.loads(line)
+    if "id" not in m: continue
+    offered = m["params"].get("protocolVersion", spoken) if "params" in m else spoken
+    error = {"code": -32602, "message": "Unsupported protocol version"}
+    if how == "invalid": error = {"code": -32600, "message": "Invalid Request"}
+    result = {
+        "initialize": {"protocolVersion": spoken, "capabilities": {"tools": {}}, "serverInfo":
+            {"name": "old", "version": "1"}},
+        "tools/list": {"tools": [{"name": "era", "inputSchema": {"type": "object"}}]},
+        "tools/call": {"content": [{"type": "text", "text": spoken}]},
+    }.get(m["method"], {})
+    if how != "silent" or offered == spoken:
+        answer = {"result": result} if offered == spoken else {"error": error}
+        print(json.dumps({"jsonrpc": "2.0", "id": m["id"], **answer}), flush=True)
+    if offered != spoken and how != "invalid": sys.exit(1)
+"""
 LEDGER: Final = """
 import json, sys
 ledger, speaks = sys.argv[1:]
@@ -155,6 +175,26 @@ async def test_each_agent_has_a_process_of_its_own_era_if_the_server_speaks_both
         kept = json.loads(next(here.base.rglob("eras.json")).read_text())["servers"]
         found = {name.partition(" ")[0]: each["era"] for name, each in kept.items()}
         assert found == one_era
+
+
+@behaviour("versions:exit")
+async def test_a_server_that_exits_at_a_version_that_it_does_not_know_serves_with_an_older_one(
+    daemon: Make,
+) -> None:
+    servers = {}
+    for how, spoken in (("silent", "2025-06-18"), ("refuses", "2025-06-18"), ("invalid", "2024-11-05")):
+        servers[how] = script(EXITS_OF_A_VERSION, sharing="session", restart={"give_up_after": 1})
+        servers[how]["args"] += [how, spoken]
+    with trio.fail_after(2 * LIMIT_S):
+        here = daemon(servers)
+        async with here.agent() as agent:
+            for how in servers:
+                assert await agent.text(f"{how}__era", {}) == servers[how]["args"][-1]
+            async with here.agent() as other:  # a process of its own
+                for how in servers:
+                    await other.text(f"{how}__era", {})
+        facts = await here.status()
+        assert [facts["servers"][how]["restarts"] for how in servers] == [0, 0, 0]
 
 
 def ledger(one: Daemon, speaks: str) -> Json:

@@ -15,6 +15,7 @@ import trio
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, fault_of
 from tests.kit.live import Daemon, Make, kit, observer
+from tests.kit.open_door import open_door
 from tests.kit.waits import until
 
 ENDS = {("cut_off", "maybe"), ("instance_died", "maybe"), ("closing", "no")}
@@ -23,7 +24,7 @@ ENDS = {("cut_off", "maybe"), ("instance_died", "maybe"), ("closing", "no")}
 
 @behaviour("faults:runtime-directory")
 async def test_a_runtime_directory_that_vanishes_comes_back_and_agents_notice_nothing(daemon: Make) -> None:
-    one = daemon({"good": observer()}, up=False, http={"port": 0})
+    one = daemon({"good": observer()}, up=False, http=open_door())
     one.environ["CARPOOL_STATE_DIR"] = str(one.base / "state")
     one.up()
     with trio.fail_after(LIMIT_S):
@@ -85,11 +86,15 @@ async def test_a_full_disk_costs_logs_and_nothing_else(daemon: Make) -> None:
             assert code == 0, said
 
 
-def limit_descriptors(pid: int, spare: int | None) -> None:
-    """Leave the process so many descriptors; None: as many as it wants."""
-    _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    most = hard if spare is None else max(map(int, os.listdir(f"/proc/{pid}/fd"))) + 1 + spare
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, hard))
+def no_descriptor(pid: int) -> None:
+    """Leave the process none, whichever of its numbers are free."""
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]))
+
+
+def any_descriptor(pid: int) -> None:
+    """Leave the process as many as it wants."""
+    hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @behaviour("faults:descriptors")
@@ -99,19 +104,19 @@ async def test_a_broker_out_of_descriptors_serves_who_is_there_and_lets_others_i
         async with one.agent() as agent:
             await agent.text("good__echo", {"text": "before"})
             broker = (await one.status())["broker"]["pid"]
-            limit_descriptors(broker, -1)
+            no_descriptor(broker)
             async with one.shim(greet=False) as late:
                 ping = await late.request("ping")
                 await until(
                     lambda: "no connection can be accepted" in one.log("broker"), "it says so", WAIT_S
                 )
                 assert await agent.text("good__echo", {"text": "meanwhile"}) == "meanwhile"
-                limit_descriptors(broker, None)
+                any_descriptor(broker)
                 assert (await late.answer(ping))["result"] == {}
         assert one.log("broker").count("no connection can be accepted") == 1
 
 
-@behaviour("faults:descriptors")
+@behaviour("faults:own-shortage")
 async def test_a_supervisor_out_of_descriptors_says_so_and_starts_servers_again_when_it_can(
     daemon: Make,
 ) -> None:
@@ -121,17 +126,16 @@ async def test_a_supervisor_out_of_descriptors_says_so_and_starts_servers_again_
         async with one.agent() as agent:
             first = (await agent.seen("good"))["pid"]
             supervisor = (await one.status())["supervisors"][0]["pid"]
-            limit_descriptors(supervisor, -8)
+            no_descriptor(supervisor)
             os.kill(first, signal.SIGKILL)
             waiting = await agent.start("good__seen")
-            facts = await one.until(
-                lambda facts: "Too many open files" in facts["servers"]["good"].get("last_error", ""),
-                "the reason is in status",
-            )
-            assert facts["servers"]["good"]["state"] == "backing_off"
-            assert await agent.text("other__echo", {"text": "meanwhile"}) == "meanwhile"
-            limit_descriptors(supervisor, None)
+            await until(lambda: "good waits: it could not" in one.log_text(), "the reason is logged", WAIT_S)
+            good = (await one.status())["servers"]["good"]
+            assert good["state"] != "breaker_open"
+            assert "Too many open files" not in good["last_error"], "the server is not to blame"
+            any_descriptor(supervisor)
             assert "result" in await agent.answer(waiting)
+            assert await agent.text("other__echo", {"text": "later"}) == "later"
             assert (await one.status())["supervisors"][0]["pid"] == supervisor
 
 

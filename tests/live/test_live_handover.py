@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,9 +17,12 @@ import trio
 
 from bench.handover import broken, executions, findings, load
 from bench.http_worker import workers
+from carpool import launcher_lock
+from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S
 from tests.kit.live import Daemon, Make, kit, observer
+from tests.kit.open_door import open_door
 from tests.kit.ports import free_port
 from tests.kit.waits import until
 from tests.live.test_live_http import BOTH, META, ask, door, modern, request, session
@@ -65,7 +69,7 @@ def connection() -> Iterator[HTTPConnection]:
 def test_a_crowd_notices_a_pause_of_two_restarts_and_an_upgrade_in_place(tmp_path: Path) -> None:
     order = tmp_path / "order"
     order.touch()
-    one = Installed({"good": observer("--order", str(order), pool={"max": 1})}, http={"port": 0})
+    one = Installed({"good": observer("--order", str(order), pool={"max": 1})}, http=open_door())
 
     def restart() -> None:
         done = one.run("restart", "--all")
@@ -96,7 +100,7 @@ async def test_open_posts_are_answered_and_later_ones_run_at_the_next_daemon(
     daemon: Make, tmp_path: Path, connection: HTTPConnection
 ) -> None:
     order, end = tmp_path / "order", tmp_path / "end"
-    one = daemon({"good": observer("--order", str(order), pool={"max": 1})}, http={"port": 0})
+    one = daemon({"good": observer("--order", str(order), pool={"max": 1})}, http=open_door())
     url, first = door(one)
     open_, late = HTTPConnection("127.0.0.1", port_of(one), timeout=LIMIT_S), connection
     late.port = open_.port
@@ -128,7 +132,7 @@ async def test_open_posts_are_answered_and_later_ones_run_at_the_next_daemon(
 
 @behaviour("handover:requests")
 async def test_a_question_is_answered_over_http_while_carpool_drains(daemon: Make) -> None:
-    one = daemon({"asks": kit("asks_back")}, http={"port": 0})
+    one = daemon({"asks": kit("asks_back")}, http=open_door())
     url, _ = door(one)
     greeting = {
         "protocolVersion": "2025-11-25",
@@ -170,7 +174,7 @@ async def test_a_question_is_answered_over_http_while_carpool_drains(daemon: Mak
 async def test_an_event_stream_ends_properly_and_its_connection_goes_on(
     daemon: Make, connection: HTTPConnection
 ) -> None:
-    one = daemon({"good": observer()}, http={"port": 0})
+    one = daemon({"good": observer()}, http=open_door())
     url, _ = door(one)
     sid = session(url)
     connection.port = port_of(one)
@@ -191,7 +195,7 @@ async def test_a_door_with_other_settings_goes_on_with_connections_and_sessions(
 ) -> None:
     port, end = free_port(), tmp_path / "end"
     servers = {"good": observer(pool={"max": 1})}
-    one = daemon(servers, http={"port": port})
+    one = daemon(servers, http=open_door(port))
     url, first = door(one)
     sid = session(url)
     connection.port = port
@@ -199,7 +203,7 @@ async def test_a_door_with_other_settings_goes_on_with_connections_and_sessions(
         connection.connect()
         send(connection, "good__hold", text="open", seconds=0, until=str(end))
         await one.until(lambda facts: facts["totals"]["in_flight"] == 1, "the call is at the server")
-        one.configure(servers, http={"port": port, "json_response": True})
+        one.configure(servers, http=open_door(port, json_response=True))
         await until(lambda: "it starts again" in one.log("http"), "the door has seen it", WAIT_S)
         waiting = HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
         send(waiting, "good__echo", text="waiting")
@@ -231,7 +235,7 @@ async def test_another_bound_holds_at_once_and_holds_up_no_request_while_a_long_
 ) -> None:
     port, end = free_port(), tmp_path / "end"
     servers = {"good": observer()}
-    one = daemon(servers, http={"port": port, "max_open": 1})
+    one = daemon(servers, http=open_door(port, max_open=1))
     url, first = door(one)
     connections = [HTTPConnection("127.0.0.1", port, timeout=LIMIT_S) for _ in range(3)]
     with trio.fail_after(LIMIT_S):
@@ -241,7 +245,7 @@ async def test_another_bound_holds_at_once_and_holds_up_no_request_while_a_long_
                 await one.until(lambda facts: facts["totals"]["in_flight"] == 1, "the call is at the server")
         refused = await trio.to_thread.run_sync(connections[1].getresponse)
         assert (refused.status, bool(refused.read())) == (429, True)
-        one.configure(servers, http={"port": port, "max_open": 3, "max_sessions": 77})
+        one.configure(servers, http=open_door(port, max_open=3, max_sessions=77))
         await until(lambda: modern(url, "tools/list").status == 200, "the new bound holds", WAIT_S)
         for connection in connections[1:]:
             send(connection, "good__hold", text="more", seconds=0, until=str(end))
@@ -255,7 +259,7 @@ async def test_another_bound_holds_at_once_and_holds_up_no_request_while_a_long_
 
 @behaviour("handover:address")
 async def test_a_request_to_a_killed_door_waits_for_the_next_one(daemon: Make) -> None:
-    one = daemon({"good": observer()}, http={"port": 0})
+    one = daemon({"good": observer()}, http=open_door())
     url, first = door(one)
     with trio.fail_after(LIMIT_S):
         os.kill(first, signal.SIGSTOP)
@@ -278,7 +282,7 @@ async def test_a_request_to_a_killed_door_waits_for_the_next_one(daemon: Make) -
 
 @behaviour("handover:requests")
 async def test_a_request_that_does_not_arrive_in_time_is_refused(daemon: Make) -> None:
-    one = daemon({"good": observer()}, http={"port": 0})
+    one = daemon({"good": observer()}, http=open_door())
     with trio.fail_after(LIMIT_S):
         stream = await trio.open_tcp_stream("127.0.0.1", port_of(one))
         async with stream, trio.open_nursery() as nursery:
@@ -295,7 +299,7 @@ async def test_a_session_goes_on_while_a_slow_client_holds_up_the_change_of_sett
 ) -> None:
     port = free_port()
     servers = {"good": observer()}
-    one = daemon(servers, http={"port": port})
+    one = daemon(servers, http=open_door(port))
     url, first = door(one)
     sid = session(url)
     connection.port = port
@@ -305,10 +309,93 @@ async def test_a_session_goes_on_while_a_slow_client_holds_up_the_change_of_sett
         async with stream:
             await stream.send_all(b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\nhalf")
             connection.connect()
-            one.configure(servers, http={"port": port, "json_response": True})
+            one.configure(servers, http=open_door(port, json_response=True))
             await until(lambda: "it starts again" in one.log("http"), "the door has seen it", WAIT_S)
             for ident in (2, 3):
                 connection.request("POST", "/mcp", json.dumps(request(ident, "ping")), headers)
                 answer = await trio.to_thread.run_sync(connection.getresponse)
                 assert (answer.status, json.loads(answer.read())["id"]) == (200, ident)
         await until(lambda: door(one)[1] != first, "the next door listens", WAIT_S)
+
+
+@behaviour("handover:requests")
+async def test_a_call_of_a_session_is_refused_also_if_the_settings_change_while_carpool_drains(
+    daemon: Make, tmp_path: Path
+) -> None:
+    """Its session ends with the broker, so the next door, with the new settings, could not run it."""
+    port, order, end = free_port(), tmp_path / "order", tmp_path / "end"
+    servers = {"good": observer("--order", str(order), pool={"max": 1})}
+    one = daemon(servers, http=open_door(port))
+    url, _ = door(one)
+    sid = session(url)
+    with trio.fail_after(LIMIT_S):
+        open_ = HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
+        send(open_, "good__hold", text="open", seconds=0, until=str(end))
+        await one.until(lambda facts: facts["totals"]["in_flight"] == 1, "the call is at the server")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.carpool, "restart", "--all")
+            await draining(one)
+            one.configure(servers, http=open_door(port, json_response=True))
+            await until(lambda: "it starts again" in one.log("http"), "the door has seen it", WAIT_S)
+            call = request(2, "tools/call", name="good__echo", arguments={"text": "late"})
+            late = await trio.to_thread.run_sync(lambda: ask(url, "POST", "", call, Mcp_Session_Id=sid))
+            end.touch()
+            assert await trio.to_thread.run_sync(text, open_) == "held"
+        open_.close()
+    fault = late.json["result"]["_meta"]["carpool/error"]
+    assert (late.status, fault["code"], fault["delivered"]) == (200, "closing", "no")
+    assert order.read_text().split() == ["open"]
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=WAIT_S).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+@behaviour("handover:ends")
+async def test_nothing_listens_once_the_door_has_ended_although_down_waits_for_the_broker(
+    daemon: Make,
+) -> None:
+    one = daemon({"good": observer()}, http=open_door())
+    port, broker = port_of(one), one.facts()["broker"]["pid"]
+    with trio.fail_after(LIMIT_S):
+        os.kill(broker, signal.SIGSTOP)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(one.carpool, "down")
+                await until(lambda: not listens(port), "nothing listens", WAIT_S)
+                assert broker in one.running()
+                os.kill(broker, signal.SIGCONT)
+        finally:
+            if broker in one.running():
+                os.kill(broker, signal.SIGCONT)
+
+
+@behaviour("handover:address")
+async def test_processes_that_take_nothing_of_an_ended_launcher_are_bounded_and_the_next_one_goes_on(
+    daemon: Make,
+) -> None:
+    one = daemon({"good": observer()}, http=open_door())
+    port, offer = port_of(one), paths.handover_socket(str(one.directory))
+    crowd: list[socket.socket] = []
+    with trio.fail_after(LIMIT_S):
+        holder = launcher_lock.holder(str(one.directory))
+        assert holder is not None
+        os.kill(holder.pid, signal.SIGUSR1)  # as a verb that is killed right after this
+        await until(lambda: launcher_lock.holder(str(one.directory)) is None, "it has ended", WAIT_S)
+        for _ in range(70):
+            crowd.append(socket.socket(socket.AF_UNIX))
+            await trio.to_thread.run_sync(crowd[-1].connect, offer)
+            crowd[-1].settimeout(WAIT_S)
+            _, fds, _, _ = await trio.to_thread.run_sync(socket.recv_fds, crowd[-1], 1, 3)
+            for fd in fds:
+                os.close(fd)
+        assert await trio.to_thread.run_sync(crowd[0].recv, 1) == b"", "the oldest gives way"
+        one.up()
+        assert port_of(one) == port
+        assert listens(port)
+    for each in crowd:
+        each.close()

@@ -20,6 +20,7 @@ from carpool.launcher.http_door import read_door_status, read_door_url
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, fault_of
 from tests.kit.live import Daemon, kit
+from tests.kit.open_door import open_door
 from tests.kit.private_daemon import until as until_now
 from tests.kit.sdks import entry
 from tests.live.conftest import shared_daemon
@@ -37,7 +38,8 @@ META = {
 
 @pytest.fixture(scope="module")
 def doored() -> Iterator[Daemon]:
-    yield from shared_daemon({"echo": kit("echo"), "sdk": entry("sdk2")}, http={"port": 0})
+    servers = {"echo": kit("echo"), "sdk": entry("sdk2"), "silent": kit("silent")}
+    yield from shared_daemon(servers, http=open_door())
 
 
 def door(daemon: Daemon) -> tuple[str, int]:
@@ -213,9 +215,8 @@ def test_errors_of_the_stateless_era_have_their_status(doored: Daemon) -> None:
 
 
 @behaviour("http:stateless:hang-up")
-async def test_a_stateless_agent_that_hangs_up_cancels_its_call(daemon: Callable[..., Daemon]) -> None:
-    one = daemon({"silent": kit("silent")}, http={"port": 0})
-    url, _ = door(one)
+async def test_a_stateless_agent_that_hangs_up_cancels_its_call(doored: Daemon) -> None:
+    url, _ = door(doored)
     host, port = url.removeprefix("http://").split("/")[0].split(":")
     name = "silent__wait"
     body = json.dumps(request(1, "tools/call", _meta=META, name=name, arguments={})).encode()
@@ -226,8 +227,8 @@ async def test_a_stateless_agent_that_hangs_up_cancels_its_call(daemon: Callable
     )
     with socket.create_connection((host, int(port))) as sock:
         sock.sendall(head.encode() + body)
-        await one.until(lambda status: status["totals"]["in_flight"] == 1, "the call is at the server")
-    await one.until(lambda status: status["totals"]["in_flight"] == 0, "the call is cancelled")
+        await doored.until(lambda status: status["totals"]["in_flight"] == 1, "the call is at the server")
+    await doored.until(lambda status: status["totals"]["in_flight"] == 0, "the call is cancelled")
 
 
 @behaviour("http:tokens", "metrics:access")
@@ -277,7 +278,7 @@ def test_a_port_in_use_is_told_and_the_rest_lives_on(daemon: Callable[..., Daemo
 
 @behaviour("http:tokens:elsewhere", "http:not-open")
 def test_a_door_that_all_could_use_is_not_opened_without_tokens(daemon: Callable[..., Daemon]) -> None:
-    one = daemon({"echo": kit("echo")}, up=False)
+    one = daemon({"echo": kit("echo")}, up=False, http={"tokens": False})
     asked = ("--config", str(one.config), "--http", "0.0.0.0:0")
     alone = one.run("up", *asked)
     assert alone.returncode == 2
@@ -296,7 +297,7 @@ def test_a_door_that_all_could_use_is_not_opened_without_tokens(daemon: Callable
 def test_a_door_of_the_file_that_cannot_open_is_told_until_the_file_wants_none(
     daemon: Callable[..., Daemon],
 ) -> None:
-    one = daemon({"echo": kit("echo")}, up=False, http={"host": "0.0.0.0", "port": 0})
+    one = daemon({"echo": kit("echo")}, up=False, http={"host": "0.0.0.0", "port": 0, "tokens": False})
     done = one.run("up", "--detach", "--config", str(one.config))
     assert done.returncode == 2
     assert "without tokens" in done.stderr
@@ -306,14 +307,14 @@ def test_a_door_of_the_file_that_cannot_open_is_told_until_the_file_wants_none(
     one.configure({"echo": kit("echo")})
     until_now(lambda: read_door_status(str(one.directory)) is None, "no door is wanted")
     assert json.loads(one.run("status", "--json").stdout)["door"] is None
-    one.configure({"echo": kit("echo")}, http={"port": 0})
+    one.configure({"echo": kit("echo")}, http=open_door())
     until_now(lambda: read_door_url(str(one.directory)), "the door of the new file is open")
 
 
 def test_the_door_comes_and_goes_with_the_configuration(daemon: Callable[..., Daemon]) -> None:
     one = daemon({"echo": kit("echo")})
     assert not (one.directory / "http.json").exists()
-    one.configure({"echo": kit("echo")}, http={"port": 0})
+    one.configure({"echo": kit("echo")}, http=open_door())
     url, _ = door(one)
     assert ask(url, "POST", "", request(2, "ping"), Mcp_Session_Id=session(url)).status == 200
     one.configure({"echo": kit("echo")})
@@ -338,14 +339,14 @@ def test_without_the_extra_the_door_says_what_to_install(
 async def test_a_server_that_leads_to_carpools_own_door_is_refused_there(
     daemon: Callable[..., Daemon],
 ) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    one = daemon({"echo": kit("echo")}, http=open_door())
     url, _ = door(one)
     servers: dict[str, Json] = {
         "found": {"url": f"{url}/s/echo"},
         "new": {"url": url, "transport": "http", "era": "modern"},
         "old": {"url": url.replace("/mcp", "/sse"), "transport": "sse"},
     }
-    one.configure({"echo": kit("echo"), **servers}, http={"port": 0})
+    one.configure({"echo": kit("echo"), **servers}, http=open_door())
     assert (await one.reload())["ok"]
     async with one.agent() as agent:
         for name in servers:
@@ -359,19 +360,19 @@ async def test_a_server_that_leads_to_carpools_own_door_is_refused_there(
 
 @behaviour("http:health:frozen")
 @pytest.mark.parametrize("part", ["broker", "supervisor"])
-def test_health_and_status_name_the_process_that_is_frozen(daemon: Callable[..., Daemon], part: str) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": 0})
-    url, _ = door(one)
+def test_health_and_status_name_the_process_that_is_frozen(doored: Daemon, part: str) -> None:
+    url, _ = door(doored)
     root = url.removesuffix("/mcp")
     ask(url, "GET", "/tools")
     until_now(lambda: ask(root, "GET", "/health").json["tool_count"], "the tools are known")
     before = ask(root, "GET", "/health").json
-    facts = json.loads(one.run("status", "--json").stdout)
+    facts = json.loads(doored.run("status", "--json").stdout)
     pid = facts["broker"]["pid"] if part == "broker" else facts["supervisors"][0]["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
+        until_now(lambda: ask(root, "GET", "/health").status == 503, "the kept answer has expired")
         health = ask(root, "GET", "/health")
-        shown = one.run("status")
+        shown = doored.run("status")
     finally:
         os.kill(pid, signal.SIGCONT)
     assert (health.status, health.json["reason"]) == (503, f"{part}_silent")

@@ -15,6 +15,7 @@ import trio
 from carpool.http.core.access import hash_of
 from tests.kit.line_agent import WAIT_S
 from tests.kit.live import Daemon, Make, alive, kit
+from tests.kit.open_door import open_door
 from tests.kit.private_daemon import until as until_now
 from tests.kit.sdks import entry
 from tests.live.test_live_http import BOTH, GREETING, META, ask, door, request, session
@@ -78,7 +79,7 @@ async def quiet(one: Daemon) -> None:
 
 
 async def test_clients_that_leave_at_any_moment_leave_nothing(daemon: Make) -> None:
-    one = daemon({"sdk2": entry("sdk2", sharing="concurrent")}, http={"port": 0})
+    one = daemon({"sdk2": entry("sdk2", sharing="concurrent")}, http=open_door())
     url, pid = door(one)
     sid = session(url)
     steps = request(5, "tools/call", name="steps", arguments={"count": 3}, _meta={"progressToken": 1})
@@ -105,10 +106,17 @@ async def test_clients_that_leave_at_any_moment_leave_nothing(daemon: Make) -> N
     assert alive(pid)
 
 
+def waiting(url: str) -> bytes:
+    """The answer of the server: how many calls are in its tools that wait."""
+    body = request(1, "tools/call", _meta=META, name="waiting", arguments={})
+    headers = {"MCP_Protocol_Version": "2026-07-28", "Mcp_Method": "tools/call", "Mcp_Name": "waiting"}
+    return ask(url, "POST", "", body, **headers).body
+
+
 async def test_what_is_open_outlives_a_broker_or_supervisor_that_stands_still_for_a_while(
     daemon: Make,
 ) -> None:
-    one = daemon({"sdk2": entry("sdk2", sharing="concurrent")}, http={"port": 0})
+    one = daemon({"sdk2": entry("sdk2", sharing="concurrent")}, http=open_door())
     url, pid = door(one)
     greeting = {**GREETING, "capabilities": {"elicitation": {}}}
     sid = ask(url, "POST", "", request(1, "initialize", **greeting)).headers["Mcp-Session-Id"]
@@ -116,7 +124,10 @@ async def test_what_is_open_outlives_a_broker_or_supervisor_that_stands_still_fo
     for who in ("broker", "supervisor", "door"):
         asked = Raw(url, written("POST", form, Mcp_Session_Id=sid))
         heard = asked.until(b'"required"')
-        called = Raw(url, stateless("tools/call", "sleep", arguments={"seconds": 0.5}))
+        gate, note = one.base / f"gate-{who}", one.base / f"note-{who}"
+        wait = {"seconds": 0, "until": str(gate), "note": str(note)}
+        called = Raw(url, stateless("tools/call", "sleep", arguments=wait))
+        until_now(lambda: b'"1"' in waiting(url), "the second call is at the server")
         facts = await one.status()
         victim = {
             "door": pid,
@@ -125,7 +136,8 @@ async def test_what_is_open_outlives_a_broker_or_supervisor_that_stands_still_fo
         }[who]
         os.kill(victim, signal.SIGSTOP)
         try:
-            await trio.sleep(1.0)  # not a wait: the call ends meanwhile
+            gate.touch()
+            until_now(note.exists, f"the server answers while {who} stands still")
         finally:
             os.kill(victim, signal.SIGCONT)
         await trio.to_thread.run_sync(called.until, b"slept")

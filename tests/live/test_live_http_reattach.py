@@ -15,6 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S
 from tests.kit.live import Daemon, Make, kit, observer
+from tests.kit.open_door import open_door
 from tests.kit.ports import free_port
 from tests.kit.private_daemon import until as until_now
 from tests.kit.waits import until
@@ -34,7 +35,7 @@ def said(answer: Any) -> str:
 
 @behaviour("reattach:http")
 async def test_calls_of_both_eras_are_answered_once_and_run_once(daemon: Make) -> None:
-    one = daemon({"good": observer()}, http={"port": 0})
+    one = daemon({"good": observer()}, http=open_door())
     url, pid = door(one)
     answers: dict[str, str] = {}
 
@@ -73,7 +74,7 @@ async def test_calls_of_both_eras_are_answered_once_and_run_once(daemon: Make) -
 @pytest.mark.filterwarnings(SDK_LEAVES_GENERATORS, SDK_WARNS_OF_THE_PAST)
 @behaviour("reattach:http", "reattach:http:asks")
 async def test_an_agent_of_the_official_sdk_is_asked_once_and_hears_its_news(daemon: Make) -> None:
-    one = daemon({"asks": kit("asks_back"), "news": kit("news")}, http={"port": 0})
+    one = daemon({"asks": kit("asks_back"), "news": kit("news")}, http=open_door())
     url, _ = door(one)
     heard: list[str] = []
     asked: list[Any] = []
@@ -127,7 +128,7 @@ async def test_an_agent_of_the_official_sdk_is_asked_once_and_hears_its_news(dae
 @behaviour("reattach:http:door")
 async def test_a_session_goes_on_through_the_next_door_with_its_lease(daemon: Make) -> None:
     port = free_port()
-    one = daemon({"counter": kit("counter", sharing="session"), "good": observer()}, http={"port": port})
+    one = daemon({"counter": kit("counter", sharing="session"), "good": observer()}, http=open_door(port))
     url, pid = door(one)
     with trio.fail_after(LIMIT_S):
         async with (
@@ -164,7 +165,7 @@ async def test_a_session_goes_on_through_the_next_door_with_its_lease(daemon: Ma
 
 @behaviour("reattach:http:door", "http:own-process")
 def test_when_broker_and_door_die_together_agents_begin_anew(daemon: Make) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": free_port()})
+    one = daemon({"echo": kit("echo")}, http=open_door(free_port()))
     url, pid = door(one)
     sid = session(url)
     broker = one.facts()["broker"]["pid"]
@@ -177,7 +178,7 @@ def test_when_broker_and_door_die_together_agents_begin_anew(daemon: Make) -> No
 
 @behaviour("restart:drains")
 async def test_a_restart_answers_what_runs_refuses_what_comes_and_sessions_begin_anew(daemon: Make) -> None:
-    one = daemon({"good": observer()}, http={"port": free_port()})
+    one = daemon({"good": observer()}, http=open_door(free_port()))
     url, _ = door(one)
     end = one.base / "end"
     answers: list[Any] = []
@@ -207,7 +208,7 @@ async def test_a_restart_answers_what_runs_refuses_what_comes_and_sessions_begin
 
 @behaviour("faults:frozen", "stop:answers")
 async def test_a_frozen_door_loses_nothing_and_down_answers_what_came_through_it(daemon: Make) -> None:
-    one = daemon({"good": observer()}, http={"port": 0})
+    one = daemon({"good": observer()}, http=open_door())
     url, pid = door(one)
     answers: dict[str, Any] = {}
 

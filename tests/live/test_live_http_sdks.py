@@ -1,6 +1,7 @@
 """Agents of the official SDKs at the HTTP door: they see there what each sees on its own."""
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,7 @@ from tests.behaviours import behaviour
 from tests.kit.era_matrix import MATRIX, features
 from tests.kit.line_agent import LIMIT_S, Json
 from tests.kit.live import Daemon, Make
+from tests.kit.open_door import open_door
 from tests.kit.private_daemon import until
 from tests.kit.sdk_reports import compare, plain, same_announcement
 from tests.kit.sdks import ASKABLE, SERVERS, call, entry, lone_steps_of, require_peers, steps_of, tour
@@ -33,65 +35,70 @@ def url_of(daemon: Daemon, transport: str, server: str) -> str:
 
 
 @behaviour("features:as-direct")
-@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("server", ["sdk2", "everything"])
-async def test_agents_of_all_sdks_see_over_http_what_each_sees_on_its_own(
-    daemon: Make, server: str, transport: str
-) -> None:
+async def test_agents_of_all_sdks_see_over_http_what_each_sees_on_its_own(daemon: Make, server: str) -> None:
     sharing = "concurrent" if server == "sdk2" else "serial"
     settings: Json = {"sharing": sharing, "pool": {"max": 1}, "wait_s": 30}
-    one = daemon({server: entry(server, **settings)}, http={"port": 0})
-    url = url_of(one, transport, server)
-    reports: dict[str, Json] = {}
-    with trio.fail_after(2 * LIMIT_S):
+    one = daemon({server: entry(server, **settings)}, http=open_door())
+    with trio.fail_after(3 * LIMIT_S):
         direct = await direct_tours(server, one)
         async with one.agent(greet=False) as first:
             # To the very first agent carpool announces what may be there; it has not met the server yet.
             await first.greet("2025-11-25", ASKABLE)
             await first.tools()
-
-        async def go(kind: str) -> None:
-            reports[kind] = await tour(
-                kind,
-                NAMES[kind],
-                SERVERS[server],
-                steps_of(server, NAMES[kind]),
-                environ=one.environ,
-                directory=Path(one.base),
-                url=url,
-                transport=transport,
-            )
-
-        async with trio.open_nursery() as nursery:
-            for kind in NAMES:
-                nursery.start_soon(go, kind)
         wrong: list[str] = []
-        for kind, name in NAMES.items():
-            wrong += same_announcement(kind, direct[kind]["init"], reports[kind]["init"])
-            wrong += compare(
-                kind, steps_of(server, name), plain(kind, direct[kind]), plain(kind, reports[kind])
-            )
+        for transport in TRANSPORTS:
+            reports, own = await tours_over(one, transport, server), deepcopy(direct)  # `plain` changes it
+            for kind, name in NAMES.items():
+                found = same_announcement(kind, own[kind]["init"], reports[kind]["init"])
+                found += compare(
+                    kind, steps_of(server, name), plain(kind, own[kind]), plain(kind, reports[kind])
+                )
+                wrong += [f"{transport}: {each}" for each in found]
+            await one.until(lambda status: not status["sessions"], "their sessions have ended with them")
         assert not wrong, "\n".join(wrong)
-        await one.until(lambda status: not status["sessions"], "their sessions have ended with them")
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_logs_and_updates_reach_the_only_agent_over_http(daemon: Make, transport: str) -> None:
-    one = daemon({"sdk2": entry("sdk2")}, http={"port": 0})
-    steps = lone_steps_of("sdk2")
-    with trio.fail_after(LIMIT_S):
-        report = await tour(
-            "python1",
-            "anna",
-            SERVERS["sdk2"],
-            steps,
+async def tours_over(one: Daemon, transport: str, server: str) -> dict[str, Json]:
+    """An agent of each SDK at once, over HTTP; their reports."""
+    url = url_of(one, transport, server)
+    reports: dict[str, Json] = {}
+
+    async def go(kind: str) -> None:
+        reports[kind] = await tour(
+            kind,
+            NAMES[kind],
+            SERVERS[server],
+            steps_of(server, NAMES[kind]),
             environ=one.environ,
             directory=Path(one.base),
-            url=url_of(one, transport, "sdk2"),
+            url=url,
             transport=transport,
         )
-    told = [[method for method, _ in step["notices"]] for step in report["steps"]]
-    assert ["notifications/message"] in told, told
+
+    async with trio.open_nursery() as nursery:
+        for kind in NAMES:
+            nursery.start_soon(go, kind)
+    return reports
+
+
+async def test_logs_and_updates_reach_the_only_agent_over_http(daemon: Make) -> None:
+    one = daemon({"sdk2": entry("sdk2")}, http=open_door())
+    with trio.fail_after(2 * LIMIT_S):
+        for transport in TRANSPORTS:
+            report = await tour(
+                "python1",
+                "anna",
+                SERVERS["sdk2"],
+                lone_steps_of("sdk2"),
+                environ=one.environ,
+                directory=Path(one.base),
+                url=url_of(one, transport, "sdk2"),
+                transport=transport,
+            )
+            told = [[method for method, _ in step["notices"]] for step in report["steps"]]
+            assert ["notifications/message"] in told, (transport, told)
+            await one.until(lambda status: not status["sessions"], "its session has ended with it")
 
 
 async def test_the_official_client_sees_over_http_what_it_sees_over_stdio_in_the_stateless_era(
@@ -100,7 +107,7 @@ async def test_the_official_client_sees_over_http_what_it_sees_over_stdio_in_the
     column = "sdk2-modern"
     one = daemon(
         {column: MATRIX[column].entry(sharing="concurrent", pool={"max": 1})},
-        http={"port": 0},
+        http=open_door(),
     )
     steps = [step for step in features("anna") if not step.get("form")]
     reports = []
@@ -127,7 +134,7 @@ async def test_the_official_client_sees_over_http_what_it_sees_over_stdio_in_the
 
 
 async def test_each_agent_over_http_names_its_own_roots(daemon: Make) -> None:
-    one = daemon({"sdk2": entry("sdk2", roots="agent")}, http={"port": 0})
+    one = daemon({"sdk2": entry("sdk2", roots="agent")}, http=open_door())
     found: dict[str, list[str]] = {}
 
     async def go(kind: str) -> None:

@@ -60,6 +60,13 @@ def test_each_verb_prints_the_keys_of_its_example(one: Daemon) -> None:
     assert differing == []
 
 
+def test_the_page_names_the_verbs_that_print_a_bare_list() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    named = re.findall(r"`([a-z -]+)`", page.partition("stay bare lists:")[2].partition(". ")[0])
+    bare = {words: any(f"{words} ".startswith(f"{name} ") for name in named) for words in examples(page)}
+    assert {words: isinstance(output, list) for words, output in examples(page).items()} == bare
+
+
 def test_keys_are_compared_at_any_depth() -> None:
     assert keys({"a": [{"b": 1}, {"c": [{"d": ""}]}]}) == {"a": [{"b": None, "c": [{"d": None}]}]}
     assert keys({"servers": {"git": {"x": 1}, "web": {"y": 2}}}) == {"servers": [{"x": None, "y": None}]}

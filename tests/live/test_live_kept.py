@@ -45,7 +45,9 @@ class Shop:
 
 
 class Street(Daemon):
-    """Carpool has run once, all shops have told their lists, and it runs again; each test has its shop."""
+    """Carpool has run once, all shops have told their lists, and it runs again with another environment; each
+    test has its shop.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,6 +81,8 @@ class Street(Daemon):
             "bad": self.shops["filed"].config(tools_file="bad.json"),
         }
         self.configure({**servers, **more})
+        # Another program starts it, which passes on other variables of the user's.
+        self.environ |= {"LANG": "de_DE.UTF-8", "LANGUAGE": "de:en", "TZ": "Europe/Berlin", "USER": "ann"}
         self.up()
 
     @property
@@ -93,7 +97,7 @@ def shared() -> Iterator[Street]:
     street.close()
 
 
-@behaviour("lists:from-disk", "lists:renewed")
+@behaviour("lists:from-disk", "lists:renewed", "lists:any-starter")
 async def test_lists_come_from_disk_and_a_start_that_offers_others_is_told(shared: Street) -> None:
     shop = shared.shops["rich"]
     shop.offers(tools={"buy": "Buys.", "sell": "Sells it."})

@@ -11,6 +11,7 @@ from carpool_protocol.files.log_rotation import LOG_BYTES
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S
 from tests.kit.live import Daemon, kit
+from tests.kit.open_door import open_door
 from tests.kit.waits import until
 
 LOGS = ("broker", "supervisor-sup1", "http", "launcher")
@@ -24,7 +25,7 @@ def is_logged(daemon: Daemon, name: str, text: str) -> bool:
 async def test_each_process_of_carpool_renames_its_long_log_and_goes_on_in_a_new_one(
     daemon: Callable[..., Daemon],
 ) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    one = daemon({"echo": kit("echo")}, http=open_door())
     one.note_fds()
     for name in LOGS:
         with (one.logs / f"{name}.log").open("a", encoding="utf-8") as log:

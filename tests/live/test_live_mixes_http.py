@@ -16,6 +16,7 @@ from tests.behaviours import behaviour
 from tests.kit.era_matrix import MATRIX
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Json
 from tests.kit.live import Daemon, Make
+from tests.kit.open_door import open_door
 from tests.kit.private_daemon import until
 from tests.kit.scripted_agents import ASKABLE, said_by
 from tests.kit.stateless_agent import MODERN, PREFIX
@@ -33,7 +34,7 @@ def servers() -> dict[str, Json]:
 @pytest.fixture(scope="module")
 def door() -> Iterator[Daemon]:
     """Not `shared`: of stateless agents the door keeps one session for all, also between two tests."""
-    yield from shared_daemon(servers(), http={"port": 0})
+    yield from shared_daemon(servers(), http=open_door())
 
 
 def url_of(daemon: Daemon, server: str) -> str:

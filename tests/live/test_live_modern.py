@@ -99,6 +99,7 @@ async def test_what_only_carpool_may_tell_a_stateless_server_an_agent_cannot(sha
                 "io.modelcontextprotocol/clientCapabilities",
                 "io.modelcontextprotocol/clientInfo",
                 "io.modelcontextprotocol/protocolVersion",
+                "progress_token",  # carpool's own: each call is asked for its progress
             ]
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import trio
 
+from carpool.http.core.access import hash_of
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach_line import Attach
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Json, LineAgent, settled
 from tests.kit.live import Daemon, Make, observer
+from tests.kit.open_door import open_door
 from tests.live.conftest import shared_daemon
 from tests.live.test_live_classes import ROOTS, names
 from tests.live.test_live_http import ask, door, request, session
@@ -32,7 +34,13 @@ WORKSPACES: Json = {
         },
     },
     "bank": {"root": "~/bank", "mcpServers": {"git": observer("--tool", "banks"), "same": SAME}},
-    "depot": {"root": "~/depot", "mcpServers": {"eager": observer(auto_connect=True), "lazy": observer()}},
+    "depot": {
+        "root": "~/depot",
+        "mcpServers": {
+            "eager": observer(pool={"min": 1, "idle_s": 4}),
+            "lazy": observer(pool={"idle_s": 4}),
+        },
+    },
 }
 EVERYBODYS: Json = {
     "git": observer(),
@@ -43,7 +51,7 @@ EVERYBODYS: Json = {
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Daemon]:
-    yield from shared_daemon(EVERYBODYS, workspaces=WORKSPACES, http={"port": 0})
+    yield from shared_daemon(EVERYBODYS, workspaces=WORKSPACES, http=open_door())
 
 
 def directory(daemon: Daemon, name: str) -> Path:
@@ -165,7 +173,7 @@ async def test_an_operator_moves_a_session_and_unknown_places_are_refused(shared
             assert (await place(shared, agent.pid))["name"] == ""
 
 
-@behaviour("workspaces:auto-connect")
+@behaviour("workspaces:auto-connect", "pools:outlive-sessions")
 async def test_what_starts_by_itself_does_so_while_somebody_is_in_its_workspace(shared: Daemon) -> None:
     depot = directory(shared, "depot")
 
@@ -248,7 +256,7 @@ async def test_two_agents_over_http_are_in_two_workspaces_at_once(shared: Daemon
 
 @behaviour("workspaces:moved-survives", "workspaces:moved-variables")
 async def test_a_session_is_where_it_had_moved_after_a_death_of_the_broker(daemon: Make) -> None:
-    one = daemon(EVERYBODYS, workspaces=WORKSPACES, http={"port": 0})
+    one = daemon(EVERYBODYS, workspaces=WORKSPACES, http=open_door())
     shop, _ = directory(one, "shop"), directory(one, "bank")
     url, _ = door(one)
     with trio.fail_after(LIMIT_S):
@@ -282,3 +290,35 @@ async def test_a_carrier_that_cannot_be_asked_moves_without_its_variables(shared
             assert (await agent.result(USE, {"workspace": "shop"}))["name"] == "shop"
             said = json.dumps(await agent.ask("tools/call", {"name": "git__seen"}))
             assert "SHOP_TOKEN is not set" in said
+
+
+@behaviour("workspaces:tokens")
+def test_an_agent_with_a_bound_token_does_not_leave_its_workspaces(daemon: Make) -> None:
+    bound = {"hash": hash_of("a"), "workspaces": ["bank", "depot"]}
+    tokens = {"ann": bound, "bob": hash_of("b")}
+    one = daemon(EVERYBODYS, workspaces=WORKSPACES, http={"port": 0, "tokens": tokens})
+    for name in ("shop", "bank", "depot"):
+        directory(one, name)
+    url, _ = door(one)
+    ann = {"Authorization": "Bearer a"}
+    greeting = request(1, "initialize", protocolVersion="2025-11-25")
+    for path in ("", "?workspace=shop", "/tools?workspace=shop", "/s/git?workspace=shop"):
+        method, body = ("GET", None) if path.startswith("/tools") else ("POST", greeting)
+        assert ask(url, method, path, body, **ann).status == 403, path
+    sid = session(url, "?workspace=bank", **ann)
+
+    def move(place: str, where: str = "?workspace=bank") -> Json:
+        found: Json = ask(
+            url, "POST", where, request(6, USE, workspace=place), Mcp_Session_Id=sid, **ann
+        ).json
+        return found
+
+    for place in ("shop", "", "/", str(one.base / "shop"), "SHOP"):
+        assert "for these workspaces only: bank, depot" in move(place)["error"]["message"], place
+    assert move("depot")["result"]["name"] == "depot"
+    assert move("bank")["result"]["name"] == "bank"
+    free = session(url, Authorization="Bearer b")
+    moved = ask(
+        url, "POST", "", request(6, USE, workspace="shop"), Mcp_Session_Id=free, Authorization="Bearer b"
+    )
+    assert moved.json["result"]["name"] == "shop", "another token may"

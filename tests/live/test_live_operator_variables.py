@@ -61,11 +61,11 @@ async def test_an_explicit_start_connects_the_server_also_after_a_death_of_the_b
 
 @behaviour("path:operator")
 async def test_a_carpool_that_an_agent_has_started_takes_none(daemon: Make) -> None:
-    one = daemon(SERVERS, up=False)
+    one = daemon({"auto": {**SERVERS["auto"], "pool": {"idle_s": 3}}}, up=False)
     plain = dict(one.environ)
     one.environ |= {"TOKEN_A": "of-the-agent"}
     code, _, trouble = await one.carpool("tools")
     assert code == 0, trouble
     one.environ = plain
-    await one.until(lambda facts: state(facts, "auto") == "unset", "the agent has left, and its variables")
+    await one.until(lambda facts: state(facts, "auto") == "unset", "its agent left long ago")
     await one.carpool("down")

@@ -179,13 +179,17 @@ async def test_an_answer_of_100_mib_in_one_line_ends_its_call_and_costs_no_more_
             assert before.grown_bytes < 100 * MIB, "64 MiB are read before it is too long"
 
 
-@pytest.mark.parametrize("what", ["strangers", "junk", "logs", "progress"])
-async def test_128_mib_of_lines_that_nobody_wants_cost_no_more_than_the_window_of_the_link(
-    shared: Daemon, what: str
+@pytest.mark.parametrize(
+    ("what", "mib"),
+    [("strangers", 128), ("junk", 40), ("logs", 40), ("progress", 40)],
+    ids=["strangers", "junk", "logs", "progress"],
+)
+async def test_lines_that_nobody_wants_cost_no_more_than_those_that_are_not_read_slowly(
+    shared: Daemon, what: str, mib: int
 ) -> None:
     with trio.fail_after(LIMIT_S):
         async with undisturbed(shared), shared.agent() as agent:
             before = await peak(shared)
-            id_ = await agent.start(f"flood__{what}", {"mib": 128, "words": 60_000}, token="t")
+            id_ = await agent.start(f"flood__{what}", {"mib": mib, "words": 60_000}, token="t")
             assert (await agent.answer(id_))["result"]["content"][0]["text"] == what
-            assert before.grown_bytes < 80 * MIB
+            assert before.grown_bytes < 36 * MIB, "20 MiB at once; broker and supervisor may have a copy each"

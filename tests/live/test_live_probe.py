@@ -5,12 +5,12 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import trio
 
+from carpool.launcher import processes
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S
 from tests.kit.live import Daemon, Make, kit
@@ -27,11 +27,8 @@ def place() -> Iterator[Path]:
 def left(place: Path) -> list[str]:
     """What is in the probe's place, and every process that was told of it."""
     found = [str(each) for each in place.iterdir()]
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdecimal() and str(place).encode() in (entry / "environ").read_bytes():
-                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-    return found
+    told = processes.with_environment(lambda environ: any(str(place) in entry for entry in environ))
+    return found + [command for _, command in told]
 
 
 async def why(daemon: Daemon, server: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from carpool_protocol.carrier.attach_line import Attach, ResumeSession
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, LineAgent, fault_of, settled
 from tests.kit.live import SERVERS, Daemon, Make, kit, observer
+from tests.kit.open_door import open_door
 from tests.kit.ports import free_port
 from tests.kit.stateless_agent import Stateless
 from tests.kit.waits import until
@@ -242,7 +243,7 @@ async def test_level_subscriptions_and_held_lists_are_in_force_again(daemon: Mak
 async def test_subscriptions_of_both_eras_hold_though_their_server_is_away_as_the_broker_dies(
     daemon: Make,
 ) -> None:
-    one = daemon({"news": kit("news"), "good": observer()}, http={"port": 0})
+    one = daemon({"news": kit("news"), "good": observer()}, http=open_door())
     url, uri = door(one)[0], "news:///a"
     with trio.fail_after(LIMIT_S):
         async with (
@@ -257,11 +258,11 @@ async def test_subscriptions_of_both_eras_hold_though_their_server_is_away_as_th
             nursery.start_soon(hear, url, {"notifications": wanted, "_meta": new.meta()}, over_http)
             await until(lambda: b"acknowledged" in over_http, "it listens over HTTP")
             for count in (1, 2):
-                one.configure({"good": observer()}, http={"port": 0})
+                one.configure({"good": observer()}, http=open_door())
                 await kill_broker(one)
                 await reborn(one, count)
                 await new.result("server/discover")
-            one.configure({"news": kit("news"), "good": observer()}, http={"port": 0})
+            one.configure({"news": kit("news"), "good": observer()}, http=open_door())
             await other.until_listed(lambda names: "news__touch" in names, "the tools of news")
             # It had no place: nobody knows what became of it.
             await listen.notice(UPDATED)
@@ -368,7 +369,7 @@ async def test_state_that_went_with_all_of_carpool_is_told_to_who_had_some_and_t
     daemon: Make,
 ) -> None:
     servers = {"counter": kit("counter", sharing="session"), "good": observer()}
-    one = daemon(servers, http={"port": free_port()})
+    one = daemon(servers, http=open_door(free_port()))
     count = request(2, "tools/call", name="counter__increment", arguments={})
     with trio.fail_after(LIMIT_S):
         async with one.shim() as agent, one.shim() as other:

@@ -13,6 +13,7 @@ from carpool.sync import Carpool
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, Json, spoken
 from tests.kit.live import Daemon, Make
+from tests.kit.open_door import open_door
 from tests.live.conftest import shared_daemon
 from tests.live.test_live_http import META, ask, door, request
 
@@ -36,8 +37,8 @@ FILES = {
 }
 """Of a configuration: the text, and what is told of it: the place, and what is wrong."""
 WORDS = {
-    "workspace": (("--workspace", "nope"), "the configuration has no workspace of that name"),
-    "profile": (("--profile", "nope"), "the configuration has no profile of that name"),
+    "workspace": (("--workspace", "nope"), "the configuration has no workspace 'nope'"),
+    "profile": (("--profile", "nope"), "the configuration has no profile 'nope'"),
     "directory": (("--workspace", "/no/such/place"), "--workspace names no directory that is there"),
     "option": (("--nope", SECRET), "--nope is not an option of `carpool connect`"),
 }
@@ -102,7 +103,7 @@ def spoil(one: Daemon, kind: str) -> None:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Daemon]:
-    yield from shared_daemon({}, http={"port": 0})
+    yield from shared_daemon({}, http=open_door())
 
 
 @behaviour("agents:refusal-told")
@@ -139,8 +140,8 @@ async def test_what_a_running_carpool_refuses_is_told_by_every_way_in(
 def _refused_over_http(one: Daemon) -> None:
     url, _ = door(one)
     for path, what in (
-        ("?workspace=nope", "no workspace of that name"),
-        ("/p/nope", "no profile of that name"),
+        ("?workspace=nope", "no workspace 'nope'"),
+        ("/p/nope", "no profile 'nope'"),
     ):
         for method, params in (("initialize", INITIALIZE), ("server/discover", {"_meta": META})):
             headers = (

@@ -176,7 +176,8 @@ SECRET_A, SECRET_B = "s3cr3t-of-anna-4711", "s3cr3t-of-bert-0815"
 
 
 async def test_a_variable_comes_from_each_agents_own_environment_and_shows_nowhere(daemon: Make) -> None:
-    one = daemon({"mine": observer(env={"TOKEN": "${CARPOOL_LIVE_TOKEN}"}), "good": observer()})
+    env = {"TOKEN": "${CARPOOL_LIVE_TOKEN}"}
+    one = daemon({"mine": observer(env=env, pool={"idle_s": 15}), "good": observer()})
     told: dict[str, list[int]] = {SECRET_A: [], SECRET_B: []}
     looked = 0
     every, all_looked = trio.Event(), trio.Event()
@@ -211,7 +212,7 @@ async def test_a_variable_comes_from_each_agents_own_environment_and_shows_nowhe
         for verb in ("status", "ps", "check", "logs", "tools"):
             _, out, err = await one.carpool(verb, "--json")
             shown += [out, err]
-        # The pools of agents that have gone end by themselves.
+        # The pools of agents that have gone end by themselves once they are idle.
         await one.until(
             lambda facts: not facts["servers"]["mine"]["instances"], "nobody is left who wants it"
         )

@@ -13,6 +13,7 @@ from carpool_protocol.carrier.attach_line import Attach
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Json, LineAgent, fault_of, settled
 from tests.kit.live import Daemon, Make, kit
+from tests.kit.open_door import open_door
 from tests.kit.stateless_agent import Stateless
 from tests.live.conftest import shared_daemon
 from tests.live.test_live_http import META, ask, door, request, session
@@ -206,7 +207,7 @@ async def test_stateless_agents_find_and_call_and_are_asked(shared: Daemon) -> N
 
 @behaviour("search:eras")
 def test_agents_over_http_call_through_call_tool_by_a_url(daemon: Make) -> None:
-    url, _ = door(daemon({"echo": kit("echo")}, profiles=PROFILES, http={"port": 0}))
+    url, _ = door(daemon({"echo": kit("echo")}, profiles=PROFILES, http=open_door()))
     called = {"name": "call_tool", "arguments": within("echo__echo", {"text": "hi"})}
     named = {"MCP_Protocol_Version": "2026-07-28", "Mcp_Method": "tools/call", "Mcp_Name": "call_tool"}
     reply = ask(url, "POST", "/p/search", request(1, "tools/call", **called, _meta=META), **named)

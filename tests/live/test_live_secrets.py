@@ -20,6 +20,7 @@ from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Json, LineAgent, fault_of
 from tests.kit.live import DAEMON_WORDS, Daemon, Make, kit, observer, texts_below
+from tests.kit.open_door import open_door
 from tests.kit.waits import until
 from tests.live.test_live_http import ask, door, request, session
 
@@ -232,7 +233,7 @@ def open_to_others(one: Daemon) -> list[str]:
 
 @behaviour("private:files")
 async def test_all_that_is_made_is_private_whatever_the_umask(daemon: Make) -> None:
-    one = daemon({"good": observer()}, up=False, http={"port": 0})
+    one = daemon({"good": observer()}, up=False, http=open_door())
     old = os.umask(0)
     try:
         one.up()

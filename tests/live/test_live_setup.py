@@ -1,15 +1,23 @@
 """`carpool setup` to the end: what a program runs afterwards reaches the server that all of them share."""
 
 import json
+import re
+import signal
 import stat
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
+import tomlkit
 import trio
 
+from carpool.launcher import processes
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, Json, LineAgent
 from tests.kit.live import Daemon, Make, observer
+from tests.kit.waits import until
 
 CANARY = "canary-live-0123456789abcdef"
 
@@ -23,6 +31,11 @@ def put(path: Path, held: Any, mode: int) -> tuple[int, bytes]:
 
 def as_it_is(path: Path) -> tuple[int, bytes]:
     return stat.S_IMODE(path.stat().st_mode), path.read_bytes()
+
+
+def at_home(one: Daemon) -> list[tuple[int, str]]:
+    """Every process in this home: also those of a private carpool."""
+    return list(processes.with_environment(lambda environ: f"HOME={one.base}" in environ))
 
 
 async def seen(agent: LineAgent, server: str) -> Json:
@@ -88,21 +101,139 @@ async def test_two_programs_share_one_server_after_setup_and_have_their_own_agai
     assert not (project / ".carpool").exists()
 
 
-@behaviour("setup:tried")
-async def test_setup_starts_each_server_once_and_says_which_work(daemon: Make) -> None:
+@behaviour("setup:environment")
+async def test_a_program_that_passes_few_variables_on_reaches_the_same_carpool_with_its_variables(
+    daemon: Make,
+) -> None:
+    """Codex passes PATH, HOME and few more; the rest stands in the entry."""
     one: Daemon = daemon(up=False)
     del one.environ["CARPOOL_CONFIG"]
-    servers = {"good": observer(), "gone": {"command": "no-such-program"}}
-    put(one.base / ".claude.json", {"mcpServers": servers}, 0o600)
+    one.environ |= {"XDG_CONFIG_HOME": f"{one.base}/elsewhere", "UNITS": "metric"}
+    server = observer()
+    codex = one.base / ".codex" / "config.toml"
+    codex.parent.mkdir()
+    table = {"command": server["command"], "args": server["args"], "env_vars": ["UNITS"]}
+    codex.write_text(tomlkit.dumps({"model": "m", "mcp_servers": {"weather": table}}))
+    before = codex.read_bytes()
     with trio.fail_after(LIMIT_S):
-        code, out, said = await one.carpool("setup", "--yes", "--try")
-        assert code == 0, said
-        table = [line.split() for line in out[out.index("SERVER") :].splitlines()]
-        assert table == [["SERVER", "WORKS", "PROBLEM"], ["gone", "no", "program-missing"], ["good", "yes"]]
-        assert "Install no-such-program, or write the absolute path" in said
+        assert (await one.carpool("setup", "--yes"))[0] == 0
+        entry = tomllib.loads(codex.read_text())["mcp_servers"]["carpool"]
+        assert (one.base / "elsewhere" / "carpool" / "carpool.json").exists()
+        few = {name: one.environ[name] for name in ("HOME", "PATH", "PYTHONPATH", "SHELL")}
+        passed = {name: one.environ[name] for name in entry["env_vars"]}
+        given = [f"{name}={value}" for name, value in {**few, **entry["env"], **passed}.items()]
+        command = ["/usr/bin/env", "-i", *given, entry["command"], *entry["args"]]
+        async with one.shim(command=command, cwd=one.base) as agent:
+            assert await agent.text("weather__environ", {"name": "UNITS"}) == "metric"
+            assert (await one.status())["config"]["file"].startswith(f"{one.base}/elsewhere/")
         assert (await one.carpool("setup", "--undo"))[0] == 0
-        code, out, said = await one.carpool("setup", "--yes", "--try", "--json")
-        assert code == 0, said
-        started = {each["server"]: each["problem"] for each in json.loads(out)["started"]}
-        assert started == {"good": "", "gone": "program-missing"}
+    assert codex.read_bytes() == before
+
+
+@behaviour("setup:tried")
+async def test_setup_tries_each_server_before_it_moves_and_leaves_what_does_not_work(daemon: Make) -> None:
+    one: Daemon = daemon(up=False)
+    del one.environ["CARPOOL_CONFIG"]
+    asks = "import sys; sys.exit('ACME_TOKEN environment variable is required')"
+    servers = {
+        "good": observer(env={"WEATHER_API_KEY": CANARY}),
+        "gone": {"command": "no-such-program"},
+        "dies": {"command": sys.executable, "args": ["-c", f"import sys; sys.exit('no {CANARY}')"]},
+        "asks": {"command": sys.executable, "args": ["-c", asks]},
+        "unset": observer(env={"NAMED": "${NOT_SET_HERE}"}),
+    }
+    held = {"mcpServers": servers, "theme": "dark"}
+    before = put(one.base / ".claude.json", held, 0o600)
+    with trio.fail_after(LIMIT_S):
+        code, out, said = await one.carpool("setup", "--yes")
+        assert (code, said) == (0, ""), said
+        there = json.loads((one.base / ".claude.json").read_text())["mcpServers"]
+        assert there.keys() == {"carpool", "gone", "dies"}
+        own = json.loads((one.base / ".config/carpool/carpool.json").read_text())
+        assert own["mcpServers"].keys() == {"good", "asks", "unset"}
+        lines = out.splitlines()
+        assert any(re.fullmatch(r"ok  good: \d+ tools?, \d+\.\d s", line) for line in lines)
+        assert any(
+            line.startswith("gone stays in ") and "no-such-program was not found" in line for line in lines
+        )
+        assert any(line.startswith("dies stays in ") and "it does not work: " in line for line in lines)
+        assert "it needs ACME_TOKEN, without which it does not start" in out
+        assert "asks needs ACME_TOKEN, without which it does not start" in lines, "among the next steps"
+        assert "NOT_SET_HERE is not set" in out
+        assert CANARY not in out
+        assert not at_home(one), "nothing is left running"
         assert (await one.carpool("setup", "--undo"))[0] == 0
+        assert as_it_is(one.base / ".claude.json") == before
+        code, out, said = await one.carpool("setup", "--yes", "--json")
+        assert code == 0, said
+        found = json.loads(out)
+        started = {each["server"]: (each["ok"], each["problem"]) for each in found["started"]}
+        assert started == {
+            "good": (True, ""),
+            "gone": (False, "program-missing"),
+            "dies": (False, "server-failing"),
+            "asks": (False, "server-failing"),
+            "unset": (False, "variable-unset"),
+        }
+        assert {each["name"] for each in found["left"]} == {"gone", "dies"}
+        again, out, _ = await one.carpool("setup", "--yes")
+        assert (again, out.splitlines()[-1]) == (0, "nothing is changed")
+        assert (await one.carpool("setup", "--undo"))[0] == 0
+        assert (await one.carpool("setup", "--yes", "--no-try"))[0] == 0
+        there = json.loads((one.base / ".claude.json").read_text())["mcpServers"]
+        assert there.keys() == {"carpool"}
+        assert (await one.carpool("setup", "--undo"))[0] == 0
+
+
+@behaviour("setup:tried")
+async def test_a_server_that_greets_nobody_stays_after_its_limit(daemon: Make) -> None:
+    one: Daemon = daemon(up=False)
+    del one.environ["CARPOOL_CONFIG"]
+    silent = {"command": "sleep", "args": ["600"], "first_start_s": 1}
+    put(one.base / ".cursor" / "mcp.json", {"mcpServers": {"silent": silent, "good": observer()}}, 0o644)
+    with trio.fail_after(LIMIT_S):
+        code, out, said = await one.carpool("setup", "--yes")
+        assert code == 0, said
+        there = json.loads((one.base / ".cursor" / "mcp.json").read_text())["mcpServers"]
+        assert there.keys() == {"carpool", "silent"}
+        assert "silent stays in " in out
+        assert (await one.carpool("setup", "--undo"))[0] == 0
+
+
+@behaviour("setup:tried")
+async def test_a_server_that_waits_for_a_login_is_moved_without_waiting_for_its_limit(daemon: Make) -> None:
+    one: Daemon = daemon(up=False)
+    del one.environ["CARPOOL_CONFIG"]
+    script = (
+        "import sys, time; print('Please authorize: http://127.0.0.1/', file=sys.stderr); time.sleep(600)"
+    )
+    held = {"mcpServers": {"remote": {"command": sys.executable, "args": ["-uc", script]}}}
+    put(one.base / ".claude.json", held, 0o600)
+    with trio.fail_after(LIMIT_S):
+        code, out, said = await one.carpool("setup", "--yes")
+    assert code == 0, said
+    assert "Please authorize" in out
+    own = json.loads((one.base / ".config/carpool/carpool.json").read_text())
+    assert own["mcpServers"].keys() == {"remote"}
+    assert not at_home(one)
+    assert (await one.carpool("setup", "--undo"))[0] == 0
+
+
+@behaviour("setup:tried")
+async def test_an_interrupted_trial_changes_nothing_and_leaves_nothing_running(daemon: Make) -> None:
+    one: Daemon = daemon(up=False)
+    del one.environ["CARPOOL_CONFIG"]
+    mark = one.base / "began"
+    script = f"import pathlib, time; pathlib.Path({str(mark)!r}).touch(); time.sleep(600)"
+    held = {"mcpServers": {"silent": {"command": sys.executable, "args": ["-c", script]}}}
+    before = put(one.base / ".claude.json", held, 0o600)
+    with trio.fail_after(LIMIT_S):
+        process = await trio.lowlevel.open_process(
+            one.command("setup", "--yes"), env=one.environ, cwd=one.base, stdin=subprocess.DEVNULL
+        )
+        await until(mark.exists, "the server runs")
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 130
+    assert as_it_is(one.base / ".claude.json") == before
+    assert not (one.base / ".config").exists()
+    assert not at_home(one)

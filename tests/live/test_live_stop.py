@@ -17,6 +17,7 @@ from carpool_supervisor import marks
 from tests.behaviours import behaviour
 from tests.kit.line_agent import LIMIT_S, WAIT_S, LineAgent
 from tests.kit.live import Daemon, Make, alive, kit, observer
+from tests.kit.open_door import open_door
 from tests.kit.remote_server import Json, remote_server
 from tests.kit.waits import until
 
@@ -164,7 +165,7 @@ async def test_core_dumps_are_off_where_secrets_are_and_as_they_were_for_servers
         with remote_server() as its:
             one = daemon(
                 {"echo": kit("echo"), "far": {"url": its.url(), "transport": "http"}},
-                http={"port": 0},
+                http=open_door(),
             )
             async with one.agent() as agent:
                 await agent.text("echo__echo", {"text": "x"})

@@ -102,13 +102,17 @@ def _cancelled_of_bert(facts: Json) -> bool:
 
 @behaviour("tasks:held")
 async def test_an_instance_that_runs_a_task_is_not_idle_and_its_result_is_fetched_later(daemon: Make) -> None:
-    one = daemon({"tasking": tasking(pool={"idle_s": 0.3})})
+    one = daemon({name: tasking(pool={"idle_s": 0.3}) for name in ("tasking", "without_task")})
     with trio.fail_after(LIMIT_S):
         async with one.agent(greet=False) as agent:
             anna = Stateless(agent, capabilities=KNOWS)
             task = await begin(anna, "a")
             [before] = (await one.status())["servers"]["tasking"]["instances"]
-            await trio.sleep(1.5)  # five times the limit: that nothing happens takes time to see
+            await anna.text("without_task__seen")
+            await one.until(
+                lambda facts: not facts["servers"]["without_task"]["instances"],
+                "an instance that was used later is idle",
+            )
             [after] = (await one.status())["servers"]["tasking"]["instances"]
             assert after["pid"] == before["pid"]
             await anna.text("tasking__finish", {"name": "a"})

@@ -19,10 +19,12 @@ from carpool.cluster.node_facts import NodeFacts, SilentNode, write_facts
 from carpool.http.core.access import hash_of
 from carpool.http.core.live_streams import MAX_OF_PRINCIPAL
 from carpool.launcher.http_door import read_page_key
+from carpool_protocol.bootstrap import paths
 from tests.behaviours import behaviour
 from tests.kit.hostile_catalogs import HOSTILE
 from tests.kit.line_agent import LIMIT_S, WAIT_S
 from tests.kit.live import Daemon, Make, kit, observer
+from tests.kit.open_door import open_door
 from tests.kit.private_daemon import until as until_now
 from tests.kit.waits import until
 from tests.live.conftest import shared_daemon
@@ -37,7 +39,7 @@ SEEN = {"ansi", "controls", "bidi", "surrogate", "html", "markdown", "injection"
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Daemon]:
-    yield from shared_daemon({"good": observer(), "echo": kit("echo")}, http={"port": 0})
+    yield from shared_daemon({"good": observer(), "echo": kit("echo")}, http=open_door())
 
 
 def root(daemon: Daemon) -> str:
@@ -157,20 +159,22 @@ async def test_pages_from_elsewhere_neither_read_nor_act(shared: Daemon, headers
 
 @behaviour("web:same", "cluster:status")
 async def test_the_cluster_of_which_the_nodes_process_tells_is_in_the_stream_and_the_status(
-    daemon: Make,
+    shared: Daemon,
 ) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": 0})
     own = NodeOffer(node="beta", epoch="1", release="1.0")
     silent = [SilentNode("gamma", 9.0)]
     facts = NodeFacts(pid=os.getpid(), cluster="garage", is_up=True, own=own, silent=silent)
-    with trio.fail_after(LIMIT_S), watching(one, key(one)) as watcher:
+    with trio.fail_after(LIMIT_S), watching(shared, key(shared)) as watcher:
         await trio.to_thread.run_sync(watcher.state, lambda state: state["cluster"] is None)
-        write_facts(str(one.directory), facts)
-        state = await trio.to_thread.run_sync(watcher.state, lambda state: state["cluster"])
-        assert state["cluster"]["silent"] == [{"node": "gamma", "for_s": 9.0}]
-        status = ask(root(one), "GET", "/operator/status", **key(one)).json
-        assert status["cluster"] == json.loads((await one.carpool("status", "--json"))[1])["cluster"]
-        assert status["cluster"]["name"] == "garage"
+        write_facts(str(shared.directory), facts)
+        try:
+            state = await trio.to_thread.run_sync(watcher.state, lambda state: state["cluster"])
+            assert state["cluster"]["silent"] == [{"node": "gamma", "for_s": 9.0}]
+            status = ask(root(shared), "GET", "/operator/status", **key(shared)).json
+            assert status["cluster"] == json.loads((await shared.carpool("status", "--json"))[1])["cluster"]
+            assert status["cluster"]["name"] == "garage"
+        finally:
+            os.unlink(paths.node_file(str(shared.directory)))
 
 
 @behaviour("web:access")
@@ -207,28 +211,27 @@ async def test_with_tokens_the_page_is_behind_an_operators_token(daemon: Make) -
 
 
 @behaviour("web:verb")
-async def test_the_verb_prints_the_address_with_a_code_that_counts_once(daemon: Make) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": 0})
-    here = root(one)
+async def test_the_verb_prints_the_address_with_a_code_that_counts_once(shared: Daemon) -> None:
+    here = root(shared)
     with trio.fail_after(LIMIT_S):
-        code, out, _ = await one.carpool("web")
+        code, out, _ = await shared.carpool("web")
         page, _, once = out.strip().partition("#code=")
         assert (code, page) == (0, f"{here}/")
-        told = json.loads((await one.carpool("web", "--json"))[1])
-        assert (told["page"], told["key"]) == (f"{here}/", read_page_key(str(one.directory)))
+        told = json.loads((await shared.carpool("web", "--json"))[1])
+        assert (told["page"], told["key"]) == (f"{here}/", read_page_key(str(shared.directory)))
         assert told["key"] not in out + told["url"]
         assert told["url"] != out.strip(), "each time another one"
         for status in (200, 403):
             given = ask(here, "POST", "/operator/key", {"code": once}, **OWN_PAGE)
             assert (given.status, given.json.get("key")) == (status, told["key"] if status == 200 else None)
-        mode = (one.directory / "http.json").stat().st_mode
+        mode = (shared.directory / "http.json").stat().st_mode
         assert mode & 0o777 == 0o600
-        assert told["key"] not in (await one.carpool("status", "--json"))[1]
+        assert told["key"] not in (await shared.carpool("status", "--json"))[1]
 
 
 @behaviour("web:access")
 async def test_a_key_ends_with_its_door(daemon: Make) -> None:
-    one = daemon({"echo": kit("echo")}, http={"port": 0})
+    one = daemon({"echo": kit("echo")}, http=open_door())
     _, pid = door(one)
     old = key(one)
     assert ask(root(one), "GET", "/operator/status", **old).status == 200
@@ -256,7 +259,7 @@ async def test_hostile_catalogs_arrive_as_json_text(daemon: Make) -> None:
     catalogs = [said for said in HOSTILE.values() if not said.is_large and not said.is_unreadable]
     one = daemon({}, up=False)
     servers = {f"evil{at}": kit("recorded", recorded(one, said)) for at, said in enumerate(catalogs)}
-    one.configure(servers, http={"port": 0})
+    one.configure(servers, http=open_door())
     one.up()
     with trio.fail_after(LIMIT_S):
         await one.carpool("tools")

@@ -2,6 +2,7 @@
 #   make demo   the main job on real servers
 #   make test   every test, with the same examples each time (./check and make soak look for new ones)
 #   make dist   wheel and sdist in dist/, and a trial of the wheel in an empty environment
+# Real agent programs are tests of their own: make programs-ci runs two, make programs all of them (docs/testing.md).
 # The official conformance suite is a test where it can be installed (it needs node 22); make conformance shows
 # its tables.
 PYTHON ?= python3
@@ -19,13 +20,14 @@ need_python = command -v $(1) >/dev/null || \
 NAME_PYTHON = name another one, as in: make $(or $(firstword $(MAKECMDGOALS)),demo) PYTHON=python3.12
 CLEAN_FIRST = remove .venv with: make clean
 
-.PHONY: demo test test-pythons check browser bench conformance soak dist clean
+.PHONY: demo test test-pythons check browser bench conformance soak mutants programs-small programs-ci programs dist clean
 
 demo: .venv/demo
 	.venv/bin/carpool demo
 
 test:
 	@$(MAKE) --no-print-directory --jobs=2 .venv/ready .venv/peers/ready
+	@$(MAKE) --no-print-directory programs-small
 	@$(MAKE) --no-print-directory .venv/conformance/ready || echo 'carpool: without the conformance suite: its test is skipped' >&2
 	.venv/bin/pytest -q -n $(JOBS) --dist worksteal --hypothesis-seed=0
 
@@ -52,6 +54,27 @@ check: .venv/ready .venv/peers/ready
 browser: .venv/ready
 	CARPOOL_CHECK=1 .venv/bin/pytest -q tests/browser
 
+# Other people's programs, at pinned versions below .venv/programs; the reason for one that cannot be installed is
+# said, and its tests are skipped. PROGRAMS='codex kilo' names some for `make programs`.
+INSTALL_PROGRAMS = tests/programs/install .venv/bin/python .venv/programs
+PROGRAMS ?= $(patsubst %.txt,%,$(notdir $(wildcard tests/programs/pins/*/*)))
+programs-small: .venv/bin/python
+	@$(INSTALL_PROGRAMS) mcporter inspector mcp-remote || true
+
+programs-ci: .venv/ready .venv/peers/ready
+	@$(INSTALL_PROGRAMS) codex claude-code || true
+	CARPOOL_CHECK=1 CARPOOL_PROGRAMS=ci .venv/bin/pytest -q -n 2 --dist loadgroup tests/programs/runs
+
+# All programs, their first turns in five pairs, and bridges; an hour and more. It writes what it saw into
+# record.json, and ends with an error where a run failed or a difference is not known.
+RECORD = .venv/bin/python -m tests.programs.record
+NAMED_PROGRAMS = $(if $(filter command line,$(origin PROGRAMS)),$(PROGRAMS))
+programs: .venv/ready .venv/peers/ready
+	@$(INSTALL_PROGRAMS) $(PROGRAMS) || true
+	failed=0; for part in '' --first-turns --bridges; do $(RECORD) $$part $(NAMED_PROGRAMS) || failed=1; done; \
+	.venv/bin/python -m tests.programs.page > docs/clients.md; \
+	.venv/bin/pytest -q tests/programs/test_record.py || failed=1; exit $$failed
+
 bench: .venv/ready
 	.venv/bin/python -m bench.compare
 
@@ -76,6 +99,12 @@ dist: .venv/bin/python
 SOAK_S ?= 600
 soak: .venv/ready
 	.venv/bin/python -m tests.world.soak $(SOAK_S)
+
+# Small changes of the product that no near test sees (docs/testing.md), in the modules that have changed as for
+# `./check --fast`, or that differ from BASE, or in FILES='a.py b.py', for so many SECONDS; SEED chooses others.
+mutants: .venv/ready
+	BASE='$(BASE)' FILES='$(FILES)' SECONDS='$(or $(SECONDS),600)' SEED='$(or $(SEED),0)' \
+	    .venv/bin/python -m tests.mutants
 
 .venv/bin/python:
 	@$(call need_python,$(PYTHON),$(NAME_PYTHON))

@@ -353,9 +353,17 @@ class ProgramStage:
         until(lambda: not any(map(alive, rest)), "the processes of a dead launcher end", BOUND_S)
 
     def kill_door(self) -> None:
-        """Kill the HTTP door, and wait until the next one listens."""
-        self._kill(self.daemons("carpool.http"))
-        until(self.url, "the next HTTP door listens", BOUND_S)
+        """Kill the HTTP door, and wait until the next one listens.
+
+        The URL of the dead door stays in its file until the launcher has seen its end.
+        """
+        dead = self.daemons("carpool.http")
+        self._kill(dead)
+        until(
+            lambda: bool(self.url()) and bool(set(self.daemons("carpool.http")) - set(dead)),
+            "the next HTTP door listens",
+            BOUND_S,
+        )
 
     def restart_all(self) -> None:
         if self.arm == "carpool":

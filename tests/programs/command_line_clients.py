@@ -54,16 +54,23 @@ CLIENTS: Final = {
 
 def _file(stage: ProgramStage, name: str, entry: Entry) -> str:
     """A file of servers in the shape that both read."""
-    server = {"command": entry.command, "args": list(entry.args), "env": dict(entry.env)}
+    server = (
+        {"type": "streamable-http", "url": entry.url}
+        if entry.url
+        else {"command": entry.command, "args": list(entry.args), "env": dict(entry.env)}
+    )
     file = stage.base / "servers.json"
     file.write_text(json.dumps({"mcpServers": {name: server}, "imports": []}), encoding="utf-8")
     return str(file)
 
 
-def list_tools(stage: ProgramStage, client: CommandLineClient, server: str = "odd") -> dict[str, Any]:
-    """Each tool that the client lists: name, and description and schema."""
+def list_tools(
+    stage: ProgramStage, client: CommandLineClient, server: str = "odd", *, http: bool = False
+) -> dict[str, Any]:
+    """Each tool that the client lists: name, and description and schema. `http`: it comes over HTTP."""
     name = server if stage.arm == "direct" else "carpool"
-    done = stage.run(client.list_tools(_file(stage, name, stage.entries()[name]), name))
+    entry = Entry(url=stage.url()) if http else stage.entries()[name]
+    done = stage.run(client.list_tools(_file(stage, name, entry), name))
     assert done.returncode == 0, done.stderr
     return {
         each["name"]: [each["description"], each["inputSchema"]] for each in json.loads(done.stdout)["tools"]

@@ -28,7 +28,7 @@ def direct(loopback: Loopback) -> Iterator[ProgramStage]:
 @pytest.fixture(scope="module")
 def through(loopback: Loopback) -> Iterator[ProgramStage]:
     with ProgramStage("carpool", loopback) as stage:
-        stage.up()
+        stage.up(http=True)
         yield stage
 
 
@@ -46,6 +46,14 @@ def test_a_client_lists_the_tools_of_both_servers_with_their_descriptions_and_sc
     }
     assert list_tools(through, client) == expected
     assert len(expected) == 22
+
+
+@behaviour("programs:clients")
+@pytest.mark.parametrize("name", [MCPORTER, INSPECTOR])
+def test_a_client_lists_the_same_tools_over_http(through: ProgramStage, name: str) -> None:
+    require(name)
+    client = CLIENTS[name]
+    assert list_tools(through, client, http=True) == list_tools(through, client)
 
 
 @behaviour("programs:clients")

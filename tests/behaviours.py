@@ -483,6 +483,10 @@ _RUNS: Final = {
         "A process that has left session, group and environment of its server ends with its instance, and is "
         "found after a death of supervisor and spawner.",
     ),
+    "children:bounded-look": Behaviour(
+        "docs/security.md",
+        "A process that makes its own environment long does not make the search for leftovers long.",
+    ),
     "reattach:carrier-keeps": Behaviour(
         "rule 4",
         "After a death of the broker a carrier says again what is open, and nothing that is answered.",

@@ -20,6 +20,8 @@ import os
 import resource
 from _collections_abc import Callable  # `collections.abc` and `typing` would cost 2 MB more
 
+from carpool_protocol.runtime.process_files import read_environment, read_process_file
+
 RUNTIME = "CARPOOL_RUNTIME"
 INSTANCE = "CARPOOL_INSTANCE"
 _DAEMON = "CARPOOL_DAEMON"
@@ -78,7 +80,7 @@ def _marks_in_environment(pid: int) -> dict[str, str]:
     process starts another program, and two looks at it could miss the process by one mark and by the other.
     """
     found: dict[str, str] = {}
-    for entry in _read_file(f"/proc/{pid}/environ").split(b"\0"):
+    for entry in read_environment(pid):
         name, _, value = entry.partition(b"=")
         if name in _MARKS and value:  # an empty one names no carpool
             found.setdefault(os.fsdecode(name), os.fsdecode(value))
@@ -87,7 +89,7 @@ def _marks_in_environment(pid: int) -> dict[str, str]:
 
 def _limit(pid: int) -> int:
     """The limit that marks this process; 0: none of any carpool does."""
-    for line in _read_file(f"/proc/{pid}/limits").splitlines():
+    for line in read_process_file(pid, "limits").splitlines():
         if line.startswith(b"Max realtime timeout"):
             hard = line.split()[-2]
             limit = int(hard) if hard.isdigit() else 0
@@ -95,29 +97,12 @@ def _limit(pid: int) -> int:
     return 0
 
 
-def _read_file(path: str) -> bytes:
-    """The whole file; empty if it has vanished or may not be read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    parts: list[bytes] = []
-    try:
-        while part := os.read(fd, 1 << 16):
-            parts.append(part)
-    except OSError:  # the process ended while we read
-        return b""
-    finally:
-        os.close(fd)
-    return b"".join(parts)
-
-
 def value_of(pid: int, name: str) -> str | None:
     """The value of `name` in the environment with which `pid` was started. None: not set, gone, or not
     readable.
     """
     wanted = os.fsencode(name) + b"="
-    for entry in _read_file(f"/proc/{pid}/environ").split(b"\0"):
+    for entry in read_environment(pid):
         if entry.startswith(wanted):
             return os.fsdecode(entry[len(wanted) :])
     return None
@@ -125,15 +110,14 @@ def value_of(pid: int, name: str) -> str | None:
 
 def state_and_group(pid: int) -> tuple[str, int]:
     """The state letter of proc(5) and the process group; `("", 0)` if the process is gone."""
-    fields = (
-        _read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    )  # the name before it may contain anything
+    # The name before it may contain anything.
+    fields = read_process_file(pid, "stat").rpartition(b")")[2].split()
     return (fields[0].decode(), int(fields[2])) if len(fields) > 2 else ("", 0)
 
 
 def parent_of(pid: int) -> int:
     """The parent; 0 if the process is gone."""
-    fields = _read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    fields = read_process_file(pid, "stat").rpartition(b")")[2].split()
     return int(fields[1]) if len(fields) > 1 else 0
 
 

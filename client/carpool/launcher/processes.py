@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable
 
 from carpool_protocol.bootstrap import paths
+from carpool_protocol.runtime.process_files import read_environment, read_process_file
 from carpool_protocol.runtime.process_search import find_processes
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -77,12 +78,12 @@ def _with_environment_in_proc(is_wanted: Callable[[list[str]], bool]) -> list[tu
     commands: dict[int, str] = {}
 
     def judge(pid: int) -> bool | None:
-        environ = _read(f"/proc/{pid}/environ").decode("utf-8", "replace").split("\0")
+        environ = [entry.decode("utf-8", "replace") for entry in read_environment(pid)]
         if is_wanted(environ):
-            command = _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode("utf-8", "replace")
+            command = read_process_file(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace")
             commands[pid] = command.strip()
             return True
-        return None if environ == [""] and _stat(pid)[:1] in ([], ["Z"], ["X"]) else False
+        return None if not environ and _stat(pid)[:1] in ([], ["Z"], ["X"]) else False
 
     return [(pid, commands[pid]) for pid in find_processes(_pids, judge)]
 
@@ -124,13 +125,5 @@ def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat after the command's name: state, parent, …; empty if the process
     is gone.
     """
-    text = _read(f"/proc/{pid}/stat").decode("utf-8", "replace")
+    text = read_process_file(pid, "stat").decode("utf-8", "replace")
     return text.rpartition(")")[2].split()
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:  # gone, or another user's
-        return b""

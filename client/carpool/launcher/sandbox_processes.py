@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from carpool.launcher import processes
 from carpool_protocol.bootstrap import paths
+from carpool_protocol.runtime.process_files import read_process_file
 
 _ON_LINUX = os.path.exists("/proc/self/stat")
 
@@ -84,26 +85,18 @@ def _table() -> dict[int, tuple[int, int]]:
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     for pid in _pids():
         # After the name, which may hold anything: state, parent, ...; proc(5) counts RSS as field 24.
-        fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        fields = read_process_file(pid, "stat").rpartition(b")")[2].split()
         if len(fields) > 21:
             table[pid] = (int(fields[1]), int(fields[21]) * page_bytes)
     return table
 
 
 def _pss_bytes(pid: int) -> int | None:
-    for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
-        if line.startswith("Pss:"):
+    for line in read_process_file(pid, "smaps_rollup").splitlines():
+        if line.startswith(b"Pss:"):
             return int(line.split()[1]) * 1024
     return None
 
 
 def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:  # gone, or another user's
-        return ""

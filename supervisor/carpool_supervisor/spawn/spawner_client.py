@@ -23,6 +23,8 @@ from typing import Literal
 
 import trio
 
+import carpool_protocol
+import carpool_supervisor
 from carpool_protocol.ids import Epoch, InstanceId
 from carpool_protocol.runtime import core_dumps
 from carpool_protocol.runtime.poller import ReadySet
@@ -48,9 +50,15 @@ CLOSE_S = 15.0
 """More than the spawner's own TERM, 2 s, KILL and its wait for processes that do not end."""
 
 _CODE = (
-    "import sys; sys.path.append(sys.argv[1]); "
-    "from carpool_supervisor.spawn.spawner_process import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+    "import sys; sys.path += sys.argv[3:]; "
+    "from carpool_supervisor.spawn.spawner_process import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
+_ROOTS = [
+    str(Path(folder).resolve().parent)
+    for package in (carpool_supervisor, carpool_protocol)
+    for folder in package.__path__
+]
+"""Where the spawner's modules are: without `site` it finds nothing else."""
 
 
 class Spawner:
@@ -159,13 +167,12 @@ class Spawner:
     def _launch(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        root = str(Path(__file__).resolve().parents[2])
         mark = marks.instance_mark(self._runtime_id, self._epoch, "spawner")
         core_bytes = str(core_dumps.limit_before())
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", _CODE, root, str(theirs.fileno()), core_bytes],
+                    [sys.executable, "-I", "-S", "-c", _CODE, str(theirs.fileno()), core_bytes, *_ROOTS],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],

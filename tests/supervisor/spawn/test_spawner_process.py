@@ -28,7 +28,7 @@ from carpool_supervisor import marks
 from carpool_supervisor.spawn import spawner_process
 
 def ended_now(pid):
-    if b"ends-when-judged" in marks._read_file(f"/proc/{pid}/cmdline"):
+    if b"ends-when-judged" in marks.read_process_file(pid, "cmdline"):
         os.kill(pid, 9)
         while state_and_group(pid)[0] != "Z":
             pass

@@ -27,8 +27,7 @@ demo: .venv/demo
 
 test:
 	@$(MAKE) --no-print-directory --jobs=2 .venv/ready .venv/peers/ready
-	@$(MAKE) --no-print-directory programs-small
-	@$(MAKE) --no-print-directory .venv/conformance/ready || echo 'carpool: without the conformance suite: its test is skipped' >&2
+	@$(MAKE) --no-print-directory --jobs=3 programs-small conformance-suite compiled-tests
 	.venv/bin/pytest -q -n $(JOBS) --dist worksteal --hypothesis-seed=0
 
 # The suite without its live part on every Python that is here, each in an environment of its own.
@@ -46,6 +45,14 @@ test-pythons:
 	    $$here/bin/pytest -q -n $(JOBS) --dist worksteal --hypothesis-seed=0 --ignore=tests/live --ignore=tests/chaos \
 	        || exit 1; \
 	done
+
+.PHONY: conformance-suite compiled-tests
+conformance-suite:
+	@$(MAKE) --no-print-directory .venv/conformance/ready || echo 'carpool: without the conformance suite: its test is skipped' >&2
+
+# While the installers wait for the network: without it, each of the workers compiles all modules of the tests.
+compiled-tests:
+	@.venv/bin/pytest -q --collect-only >/dev/null || true
 
 check: .venv/ready .venv/peers/ready
 	./check

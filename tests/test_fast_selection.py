@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit import fast_selection
-from tests.kit.fast_selection import MOST_SLOW, SLOW, select
+from tests.kit.fast_selection import MOST, MOST_SLOW, SLOW, select
 
 
 def git(directory: Path, *words: str) -> None:
@@ -51,11 +51,23 @@ def test_main_has_changed_what_is_not_pushed_or_not_committed_where_nothing_is_p
 
 
 def test_a_module_runs_its_test_and_no_slow_one_that_is_far_from_it() -> None:
-    found = select(["protocol/carpool_protocol/bootstrap/paths.py"])
-    assert "tests/protocol/bootstrap/test_paths.py" in found.chosen
+    found = select(["broker/carpool_broker/core/broker.py"])
+    assert "tests/broker/core/test_broker.py" in found.chosen
     assert [test for test in found.left_out if not test.startswith(SLOW)] == []
     assert len([test for test in found.chosen if test.startswith(SLOW)]) <= MOST_SLOW
     assert found.left_out
+
+
+def test_of_a_module_that_nearly_everything_imports_the_nearest_tests_run() -> None:
+    found = select(["protocol/carpool_protocol/bootstrap/paths.py"])
+    assert len(found.chosen) == MOST
+    assert found.chosen[0] == "tests/protocol/bootstrap/test_paths.py"
+    assert [test for test in found.left_out if not test.startswith(SLOW)]
+
+
+def test_the_equally_near_tests_of_a_module_are_of_every_folder() -> None:
+    chosen = select(["protocol/carpool_protocol/ids.py"]).chosen
+    assert {test.split("/")[1] for test in chosen} >= {"broker", "client", "protocol", "supervisor", "world"}
 
 
 def test_a_slow_test_that_is_changed_itself_runs() -> None:

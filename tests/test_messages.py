@@ -8,6 +8,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -49,12 +50,15 @@ def is_verb(node: ast.AST) -> bool:
     return any("command" in ast.unparse(each) or "group" in ast.unparse(each) for each in decorators)
 
 
-def all_texts() -> Iterator[tuple[str, str]]:
-    for source in SOURCES:
-        for file in sorted((ROOT / source).rglob("*.py")):
-            if file.name not in PAGES_ARE_MADE_BY:
-                for text in texts(ast.parse(file.read_text())):
-                    yield str(file.relative_to(ROOT)), URL.sub("", PAGE_LINK.sub("", text))
+@cache
+def all_texts() -> list[tuple[str, str]]:
+    return [
+        (str(file.relative_to(ROOT)), URL.sub("", PAGE_LINK.sub("", text)))
+        for source in SOURCES
+        for file in sorted((ROOT / source).rglob("*.py"))
+        if file.name not in PAGES_ARE_MADE_BY
+        for text in texts(ast.parse(file.read_text()))
+    ]
 
 
 def installed_pages() -> set[str]:

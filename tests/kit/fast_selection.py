@@ -7,7 +7,7 @@ of: imports, how tests are run.
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -29,6 +29,8 @@ BY_HAND = "tests/browser/"
 
 MOST_SLOW = 6
 """So many files of slow tests at most: `./check --fast` takes three minutes at most."""
+MOST = 100
+"""So many files of tests at most, for the same reason. A module that nearly everything imports has more."""
 
 
 class Selection(Struct, frozen=True):
@@ -36,19 +38,33 @@ class Selection(Struct, frozen=True):
 
     chosen: list[str]
     left_out: list[str]
-    """Slow ones. `./check` runs them."""
+    """Slow ones, and those that are farther from the change than `MOST` others. `./check` runs them."""
 
 
 def select(changed: Sequence[str]) -> Selection:
     """Return which of the affected tests run."""
-    near = {test for file in changed for test, distance in distances_of(file).items() if distance <= 1}
+    distances: dict[str, int] = {}
+    for file in changed:
+        for test, distance in distances_of(file).items():
+            distances[test] = min(distance, distances.get(test, distance))
     affected = [test for test in tests_of(changed) if not test.startswith(BY_HAND)]
     slow = [test for test in affected if test.startswith(SLOW)]
-    wanted = [test for test in slow if test in near][:MOST_SLOW]
-    return Selection(
-        chosen=[test for test in affected if test not in slow or test in wanted],
-        left_out=[test for test in slow if test not in wanted],
-    )
+    wanted = [test for test in slow if distances[test] <= 1][:MOST_SLOW]
+    chosen = _nearest([test for test in affected if test not in slow or test in wanted], distances)
+    return Selection(chosen, left_out=[test for test in affected if test not in chosen])
+
+
+def _nearest(tests: list[str], distances: Mapping[str, int]) -> list[str]:
+    """The nearest `MOST` of these, which are sorted by distance. Of those that are equally far each
+    so-and-so-many-th: they stand in the order of their folders.
+    """
+    if len(tests) <= MOST:
+        return tests
+    last = distances[tests[MOST]]
+    nearer = [test for test in tests if distances[test] < last]
+    tied = [test for test in tests if distances[test] == last]
+    room = MOST - len(nearer)
+    return nearer + [tied[at * len(tied) // room] for at in range(room)]
 
 
 def changed_files(root: Path = ROOT, revision: str = "") -> list[str]:
@@ -81,7 +97,7 @@ def main() -> None:
     readers = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").glob("test_*.py"))
     said = f"{len(changed)} files have changed since {base()[:8]}: {len(selection.chosen)} files of tests run"
     if selection.left_out:
-        said += f", {len(selection.left_out)} slow ones do not (./check runs them)"
+        said += f", {len(selection.left_out)} slow or farther ones do not (./check runs them)"
     print(said, file=sys.stderr)
     print("\n".join([*readers, *(test for test in selection.chosen if test not in readers)]))
 

@@ -7,7 +7,7 @@ The machine and its promises are `tests/kit/boundary_machine.py`; that it finds 
 from tests.behaviours import behaviour
 from tests.kit.boundary_machine import play
 
-EXAMPLES = 60
+EXAMPLES = 40
 
 
 @behaviour("boundary:one-answer", "leave:between-bursts", "leave:everybody-told")

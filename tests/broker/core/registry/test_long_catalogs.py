@@ -22,7 +22,7 @@ from tests.broker.core.test_broker import ONE, TWO, TwoServersRig
 from tests.kit.broker_rig import no_effect
 from tests.kit.bytecodes import count_bytecodes
 
-MANY = 20_000
+MANY = 8_000
 RESTED_S = 10.0
 
 

@@ -15,6 +15,7 @@ import click
 
 from carpool import launcher_lock
 from carpool.check.server_path import comparisons
+from carpool.cli.late_starts import late_starts_told
 from carpool.cli.main import (
     RETURN_S,
     broker_request,
@@ -348,8 +349,11 @@ def _chosen_servers(servers: tuple[str, ...], everything: bool) -> list[str] | N
 
 
 def _operate(verb: str, servers: list[str] | None, as_json: bool) -> None:
+    starts = verb in {"start", "restart"}
+    waiting = late_starts_told(runtime_place().directory, servers) if starts else contextlib.nullcontext()
     with open_session(control=True) as door:
-        answer = request_operation(door, {"verb": verb, "servers": servers})
+        with waiting:
+            answer = request_operation(door, {"verb": verb, "servers": servers})
         results: list[dict[str, Any]] = answer.get("results") or []
         more = missing_here(door, results)
     more += _faults_of_files(results) if verb == "start" else []

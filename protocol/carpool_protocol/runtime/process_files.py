@@ -10,9 +10,11 @@ process it is, what the files mean.
 
 import os
 
-MOST_BYTES = 6 << 20
-"""So much Linux gives arguments and environment of a program together (execve(2))."""
-MOST_VARIABLES = 1 << 16
+MOST_BYTES = 2 << 20
+"""So much Linux gives arguments and environment of a program together where the stack has its usual limit
+(execve(2)).
+"""
+MOST_VARIABLES = 1 << 14
 
 
 def read_process_file(pid: int, name: str) -> bytes:

@@ -13,6 +13,7 @@ from carpool_protocol.runtime.process_files import (
     read_process_file,
 )
 from tests.behaviours import behaviour
+from tests.kit.private_daemon import until
 
 _GROWS = """
 import ctypes, mmap, sys
@@ -68,6 +69,8 @@ def test_the_variables_of_a_process_are_read_as_it_was_given_them() -> None:
     environ = {"EMPTY": "", "TEXT": "a=b"}
     words = ["/bin/sh", "-c", "read line"]
     with subprocess.Popen(words, env=environ, stdin=subprocess.PIPE) as process:
+        # It is empty for a moment while a program begins.
+        until(lambda: read_environment(process.pid), "the program has begun")
         found = read_environment(process.pid)
         process.kill()
     assert [each for each in found if not each.startswith(b"PWD=")] == [b"EMPTY=", b"TEXT=a=b"]

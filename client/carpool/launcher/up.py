@@ -367,8 +367,8 @@ def _stay(
     watch = RuntimeDirWatch(place.directory, place.logs, take, held)
     offer, code = None, EXIT_FAILED
     try:
-        environ = dict(os.environ)
-        environ[paths.DAEMON_MARK] = paths.runtime_id(place.directory)
+        mark = {paths.DAEMON_MARK: paths.runtime_id(place.directory)}
+        environ = mark | dict(os.environ) | mark  # first, where each search finds it
         launcher = Launcher(
             place.directory,
             config,

@@ -99,7 +99,7 @@ class ServerPath:
         shell, state = "the login shell", "asked"
         try:
             shell = login_path.shell_of(self._environ)
-            environ = {**login_path.shell_environment(shell, self._environ), **self._marks}
+            environ = self._marks | login_path.shell_environment(shell, self._environ) | self._marks
             query = ShellQuery(shell, environ)
             login = await _answer(query, login_path.LIMIT_S)
             if login is None and not self._wanted.is_set():

@@ -127,7 +127,8 @@ class Spawner:
         if self._sender is None or self._is_closing:
             raise SpawnRefusedError("the spawner is not running; the supervisor starts it or is ending")
         mark = marks.instance_mark(self._runtime_id, self._epoch, instance)
-        full = env | {marks.RUNTIME: self._runtime_id, marks.INSTANCE: mark}
+        ours = {marks.RUNTIME: self._runtime_id, marks.INSTANCE: mark}
+        full = ours | env | ours  # first, where each search finds them
         body = encode(("spawn", instance, checked_argv(argv), checked_env(full), checked_cwd(cwd), mark))
         theirs, pipes = make_pipes()
         self._asked[instance] = (argv[0], cwd)

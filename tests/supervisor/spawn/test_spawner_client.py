@@ -19,6 +19,7 @@ import pytest
 import trio
 
 from carpool_protocol.ids import InstanceId
+from carpool_protocol.runtime.process_files import MOST_BYTES, read_process_file
 from carpool_supervisor import marks
 from carpool_supervisor.spawn.exit_messages import exit_text
 from carpool_supervisor.spawn.orphans import sweep
@@ -53,6 +54,16 @@ async def test_a_child_gets_exactly_its_environment_the_mark_and_its_directory(t
         assert marks.value_of(pid, marks.RUNTIME) == one.runtime_id
         assert marks.value_of(pid, marks.INSTANCE) == f"{one.runtime_id}:e1.{child}"
         assert os.readlink(f"/proc/{pid}/cwd") == str(tmp_path)
+
+
+@behaviour("children:bounded-look")
+async def test_the_marks_of_a_child_come_before_an_environment_that_no_search_reads_to_its_end() -> None:
+    async with garage() as one:
+        long = {f"LONG_{at}": "x" * 100_000 for at in range(10)}
+        child = await one.started(*server_argv("echo"), env={"PATH": os.environ["PATH"], **long})
+        pid = one.pids[child]
+        assert len(read_process_file(pid, "environ")) == MOST_BYTES
+        assert marks.value_of(pid, marks.INSTANCE) == f"{one.runtime_id}:e1.{child}"
 
 
 async def test_a_child_has_no_descriptor_of_ours_no_signal_blocked_or_ignored_and_its_own_session() -> None:

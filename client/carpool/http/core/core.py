@@ -52,7 +52,13 @@ from carpool.http.core.effects import (
     refusal,
 )
 from carpool.http.core.event_streams import EventStreams
-from carpool.http.core.headers import VERSION_HEADER, accepts, is_json, standard_mismatch
+from carpool.http.core.headers import (
+    MAX_ACCEPT_CHARS,
+    VERSION_HEADER,
+    accepts,
+    is_json,
+    standard_mismatch,
+)
 from carpool.http.core.kept_messages import GREETING, MAX_KEPT_BYTES, READY, REPEATABLE
 from carpool.http.core.limits import ASK_FIRST_BYTES, MAX_PARAMETERS
 from carpool.http.core.live_streams import LIVE_PATH, LiveStreams
@@ -82,6 +88,7 @@ HEALTH: Final = "/health"
 METRICS: Final = "/metrics"
 _FORWARDED: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 """A proxy writes at least one of these (RFC 7239; RFC 9110, 7.6.3). Its own user is not its client's."""
+_SHORT: Final = f", in an Accept of at most {MAX_ACCEPT_CHARS} characters"
 _MAX_SESSION_ID: Final = 64
 _NO_SESSION: Final = "Bad Request: Mcp-Session-Id is missing; initialize first, its answer has the id"
 NOT_HELD: Final = "carpool is started again; this request was not delivered, so it is safe to try it again"
@@ -526,7 +533,7 @@ class HttpCore:
         if version is not None and version not in HANDSHAKE_VERSIONS:
             return refusal(x, 400, INVALID_REQUEST, "Bad Request: unsupported MCP-Protocol-Version")
         if request.method == "GET" and not accepts(request.headers.get("accept"), (SSE,)):
-            return refusal(x, 406, INVALID_REQUEST, "Not Acceptable: GET is for text/event-stream")
+            return refusal(x, 406, INVALID_REQUEST, f"Not Acceptable: GET is for text/event-stream{_SHORT}")
         found = self._session(x, request, endpoint, b"null", now)
         if found is None or isinstance(found, Respond):
             return found
@@ -586,7 +593,7 @@ class HttpCore:
             return refusal(x, 415, INVALID_REQUEST, "Unsupported Media Type: POST application/json")
         needed = ("application/json",) if self.rules.json_response else ("application/json", SSE)
         if not accepts(headers.get("accept"), needed):
-            text = "Not Acceptable: Accept must have application/json and text/event-stream"
+            text = f"Not Acceptable: Accept must have application/json and text/event-stream{_SHORT}"
             return refusal(x, 406, INVALID_REQUEST, text)
         body = read_body(request.body)
         if isinstance(body, BadBody):

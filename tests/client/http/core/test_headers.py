@@ -6,7 +6,14 @@ import msgspec
 import pytest
 
 from carpool.http.core.body import ClientMessage, read_body
-from carpool.http.core.headers import MAX_ANNOTATED, Annotated, annotated_arguments, param_mismatch
+from carpool.http.core.headers import (
+    MAX_ACCEPT_CHARS,
+    MAX_ANNOTATED,
+    Annotated,
+    accepts,
+    annotated_arguments,
+    param_mismatch,
+)
 from carpool_protocol.carrier.streams import MESSAGE_CAP_BYTES
 from tests.behaviours import behaviour
 
@@ -18,6 +25,25 @@ def _call(arguments: bytes) -> ClientMessage:
     found = read_body(line)
     assert isinstance(found, ClientMessage)
     return found
+
+
+class UncutText(str):
+    """A text that is not taken into parts."""
+
+    __slots__ = ()
+
+    def split(self, *_: object) -> list[str]:
+        raise AssertionError
+
+
+def test_an_accept_header_has_a_bound_and_a_longer_one_is_not_read() -> None:
+    good = "application/json, text/event-stream"
+    needed = ("application/json", "text/event-stream")
+    longest = good + "," * (MAX_ACCEPT_CHARS - len(good))
+    assert accepts(good, needed)
+    assert accepts(longest, needed)
+    assert not accepts(UncutText(longest + ","), needed)
+    assert not accepts(None, needed)
 
 
 @pytest.mark.parametrize(

@@ -1235,6 +1235,11 @@ _SHARING: Final = {
         "However many connections of an HTTP door bring requests at once, it does few of them before it "
         "looks at anything else, and bearer tokens take turns; all clients without a good one count as one.",
     ),
+    "http:turns:time": Behaviour(
+        "docs/http.md",
+        "Requests that take the HTTP door longer than others of their length are few in each turn, and count "
+        "by the time that they take.",
+    ),
     "http:turns:bodies": Behaviour(
         "docs/http.md",
         "Long bodies that are complete at the same time are read one by one, and each counts by its length "

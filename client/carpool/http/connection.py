@@ -153,7 +153,9 @@ class HttpConnection(asyncio.Protocol):
         self._is_waiting = False
         """The connection stands in a line of `RequestTurns`."""
         self._has_turn = False
-        """A request may be handled at once."""
+        """A request may be handled at once: it is the first of a read, which has brought all of it."""
+        self._earlier = 0
+        """The bytes that reads before the last one have brought of the request that is read."""
         self._ahead: deque[tuple[HttpRequest, bool, bool]] = deque()
         self._ahead_bytes: deque[int] = deque()
         """The bytes of the heads of these requests, which `body_budget` counts as well."""
@@ -210,7 +212,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _parse(self, data: bytes | memoryview) -> None:
         self._moved = False
-        self._has_turn = True
+        self._has_turn = not self._earlier
         rest: bytes | memoryview = data
         try:
             while rest:
@@ -243,6 +245,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _note_part(self, size: int) -> None:
         """These bytes have brought a part of a request, or the rest of one."""
+        self._earlier += size
         if self._phase not in {self._awaited, "between"}:
             self._awaited = self._phase
             limits = self._handler.limits
@@ -381,15 +384,15 @@ class HttpConnection(asyncio.Protocol):
         return cost
 
     def _handle_waiting(self) -> int:
-        self._give_back(self._ahead_bytes.popleft())
+        head = self._ahead_bytes.popleft()
+        self._give_back(head)
         request, keeps, modern = self._ahead.popleft()
-        size = len(request.body)
         self._handle_request(request, keeps, modern)
         if self._has_enough and not self._ahead and not self._failed:
             self._has_enough = False
             if self._held is None:
                 self._transport.resume_reading()
-        return size + REQUEST_COST
+        return head + len(request.body) + REQUEST_COST
 
     def _parse_waiting(self) -> int:
         held = memoryview(self._held or b"")
@@ -541,15 +544,28 @@ class HttpConnection(asyncio.Protocol):
         self._arrives_by = float("inf")
         self._moved = True
         keep = self._modern and self._parser.should_keep_alive()
-        if self._has_turn and self._size <= PIECE_BYTES and not (self._x or self._ahead or self._is_stalled):
+        if (
+            not (self._x or self._ahead or self._is_stalled)
+            and self._size <= PIECE_BYTES
+            and (self._has_turn or self._charge_earlier())
+        ):
             self._has_turn = False
             self._handle_request(request, keep, self._modern)
             return
+        self._earlier = 0
         self._ahead.append((request, keep, self._modern))
         self._ahead_bytes.append(len(self._url) + self._read[2] + _REQUEST_BYTES)
         if not self._has_room(self._ahead_bytes[-1]):
             self._fail(503, _NO_ROOM)
         self._await_turn()
+
+    def _charge_earlier(self) -> bool:
+        """Count what earlier reads have brought of a request that is complete now. Returns False if that is
+        nothing.
+        """
+        earlier, self._earlier = self._earlier, 0
+        self._turns.charge(earlier)
+        return bool(earlier)
 
     def _handle_request(self, request: HttpRequest, keep: bool, chunked: bool) -> None:
         self._last_keeps, self._chunked = keep, chunked

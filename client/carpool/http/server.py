@@ -10,6 +10,7 @@ Knows nothing of: MCP, what frames say.
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from email.utils import formatdate
 from typing import Any, Final, NamedTuple
@@ -130,7 +131,9 @@ class HttpDoorServer:
         self.date = b""
         self.body_budget = ClientBudget()
         self.unsent_budget = ClientBudget()
-        self.turns = RequestTurns(lambda: asyncio.get_running_loop().call_soon(self.turns.run))
+        self.turns = RequestTurns(
+            lambda: asyncio.get_running_loop().call_soon(self.turns.run), cpu_s=time.thread_time
+        )
         self._directory = directory
         self._logs = logs
         self._lookups: set[asyncio.Task[None]] = set()

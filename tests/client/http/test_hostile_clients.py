@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections import Counter
 from typing import Any
 
@@ -15,7 +16,7 @@ from carpool.http.core.access import ANY_PRINCIPAL, NO_PRINCIPAL, AccessRules, h
 from carpool.http.core.core import HttpCore
 from carpool.http.core.effects import HttpRequest, HttpRules
 from carpool.http.core.limits import MAX_HEAD_BYTES, MIN_CHUNK_BYTES, SMALL_CHUNKS, HttpLimits
-from carpool.http.core.request_turns import PIECE_BYTES, REQUEST_COST, TURN_COST, RequestTurns
+from carpool.http.core.request_turns import PIECE_BYTES, REQUEST_COST, TURN_COST, TURN_S, RequestTurns
 from carpool.http.server import HttpDoorServer
 from tests.behaviours import behaviour
 from tests.client.http.core.test_misuse import FakeConnection
@@ -380,6 +381,66 @@ def test_requests_that_come_together_are_handled_a_few_in_each_turn_of_the_loop(
         assert max(b - a for a, b in itertools.pairwise(seen)) <= 17
 
     played(play)
+
+
+def handled_in_turns(data: list[bytes], last: int, *, takes_s: float = 0.0) -> list[int]:
+    """How many requests each turn of the loop handles when the `last` bytes of all connections come together,
+    each of which ends a request. `takes_s`: how long each takes.
+    """
+    taker = RecordingHandler()
+    taker.limits = HttpLimits()
+    taker.turns = RequestTurns(taker._begin_turn, cpu_s=lambda: takes_s * len(taker.requests))
+    connections = [HttpConnection(taker, lambda: taker.now) for _ in data]
+    for connection, whole in zip(connections, data, strict=True):
+        connection.connection_made(Still())
+        for start in range(0, len(whole) - last, PIECE_BYTES):
+            connection.data_received(whole[start : min(start + PIECE_BYTES, len(whole) - last)])
+            taker.turns.run()
+            taker.turns.run()
+    before = len(taker.requests)
+    for connection, whole in zip(connections, data, strict=True):
+        connection.data_received(whole[-last:])
+    counts = [before, len(taker.requests)]
+    while counts[-1] < before + len(data):
+        taker.turns.run()
+        counts.append(len(taker.requests))
+    return [b - a for a, b in itertools.pairwise(counts)]
+
+
+@behaviour("http:turns")
+@pytest.mark.parametrize("part", ["head", "body", "both"])
+@pytest.mark.parametrize("size", [PIECE_BYTES // 2, 3 * PIECE_BYTES])
+def test_a_request_counts_by_all_its_bytes_in_the_turn_in_which_its_last_byte_comes(
+    part: str, size: int
+) -> None:
+    head, body = {"head": (size, 0), "body": (0, size), "both": (size // 2, size // 2)}[part]
+    words = b"POST / HTTP/1.1\r\nHost: x\r\nX-Long: %b\r\nContent-Length: %d\r\n\r\n"
+    data = words % (b"," * head, body) + bytes(body)
+    most = max(handled_in_turns([data] * 180, 2))
+    assert 1 <= most <= TURN_COST // size + 1
+
+
+def test_a_short_request_counts_for_itself_alone_after_a_long_one_of_its_connection() -> None:
+    size = 4 * PIECE_BYTES
+    long = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size + bytes(size)
+    assert max(handled_in_turns([long + GET] * 100, len(GET))) == 100
+
+
+@behaviour("http:turns:time")
+def test_requests_that_take_long_are_few_in_each_turn_however_short_they_are() -> None:
+    assert max(handled_in_turns([GET] * 180, len(GET), takes_s=TURN_S / 4.5)) == 5
+
+
+@behaviour("http:turns:time")
+def test_a_door_ends_its_turns_by_the_time_that_it_has_worked(monkeypatch: pytest.MonkeyPatch) -> None:
+    worked = itertools.count()
+    monkeypatch.setattr(time, "thread_time", lambda: next(worked) * TURN_S / 4)
+
+    async def begun() -> int:
+        server = HttpDoorServer("", HttpCore(HttpRules(), AccessRules()), HttpLimits(), 9)
+        return sum(server.turns.spend(0) for _ in range(100))
+
+    assert 1 < asyncio.run(begun()) <= 4
 
 
 @behaviour("http:turns")

@@ -3,11 +3,14 @@
 Owns the bound on what is done in one turn of the event loop, over all connections, and the lines of those
 that wait. While nobody waits, work is done as it comes, up to the bound. What comes beyond it waits: each
 principal has a line, and the next to be served is the one that has had least, by cost. All clients without a
-good token are one principal. Invariants: in one turn of the loop less than `TURN_COST` is done and one more
-piece; a connection stands in a line at most once; a principal that begins to wait is owed nothing for the
-time before.
+good token are one principal. A cost is an estimate, since some requests take a hundred times as long as
+others of their length; so a turn is over when it has taken its time too, and a piece that was served from a
+line costs at least the time that it took. Invariants: in one turn of the loop less than `TURN_COST` is done,
+in less than `TURN_S` (`BUSY_TURN_S` while connections wait), and one more piece; a connection stands in a
+line at most once; a principal that begins to wait is owed nothing for the time before.
 
-Pure: costs are numbers, and the loop is the callback `begin`. Knows nothing of: HTTP, sockets, tokens, times.
+Pure: costs are numbers, the loop is the callback `begin`, and the time is what `cpu_s` says. Knows nothing
+of: HTTP, sockets, tokens.
 """
 
 from collections import deque
@@ -21,7 +24,15 @@ few bytes. A body that is longer is a piece of work of its own once it is comple
 REQUEST_COST: Final = 2 * 1024
 """A request costs as much as so many bytes that are parsed or read as JSON."""
 TURN_COST: Final = 384 * 1024
-"""The cost of the work of one turn of the loop: some 150 short requests, which take 10 to 30 ms."""
+"""The cost of the work of one turn of the loop: some 150 short requests."""
+TURN_S: Final = 0.02
+"""The time of the processor that one turn of the loop may take, whatever its work was thought to cost."""
+BUSY_TURN_S: Final = 0.005
+"""The same while connections wait. A request whose connection has waited sees several turns before its client
+has the answer: one in which it comes, one in which it is handled, and one in which the broker answers.
+"""
+_COST_PER_S: Final = TURN_COST / TURN_S
+"""A piece that takes so much time costs so much, if it was thought to cost less."""
 
 
 class TurnTaker(Protocol):
@@ -34,10 +45,20 @@ class TurnTaker(Protocol):
 class RequestTurns:
     """The turns of one door's connections."""
 
-    def __init__(self, begin: Callable[[], object], most: int = TURN_COST) -> None:
-        """`begin` has `run` called in the next turn of the loop."""
+    def __init__(
+        self,
+        begin: Callable[[], object],
+        most: int = TURN_COST,
+        cpu_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`begin` has `run` called in the next turn of the loop. `cpu_s`: the time that the door has worked
+        so far.
+        """
         self._begin = begin
         self._most = most
+        self._cpu_s = cpu_s
+        self._until = 0.0
+        """This turn of the loop is over once the door has worked so long; 0: none has begun."""
         self._left = most
         """The cost for which this turn of the loop still has room; negative after a larger piece."""
         self._has_begun = False
@@ -54,12 +75,16 @@ class RequestTurns:
         for it; then it must wait.
         """
         left = self._left
-        if left <= 0:
-            return False
-        if not self._has_begun:
+        if left <= 0 or self._cpu_s() >= self._until:
+            if self._has_begun:
+                return False
             self._begin_turn()
         self._left = left - size - REQUEST_COST
         return True
+
+    def charge(self, size: int) -> None:
+        """Count so many bytes more for the work that is done now: they came before it, and are read now."""
+        self._left -= size
 
     def add(self, taker: TurnTaker, principal: str) -> None:
         """Let this connection wait for a turn of its principal. It may not be waiting already."""
@@ -74,22 +99,29 @@ class RequestTurns:
     def run(self) -> None:
         """Begin a turn of the loop: do what waits, as far as one turn has room for it."""
         self._left = self._most
+        began = now = self._cpu_s()
+        self._until = began + BUSY_TURN_S
         try:
-            while self._lines and self._left > 0:
-                self._serve_next()
+            while self._lines and self._left > 0 and now < self._until:
+                now = self._serve_next(now)
+            if not self._lines:
+                self._until = began + TURN_S
         finally:
             if self._left < self._most or self._lines:
                 self._begin()
             else:
                 self._has_begun = False
+                self._until = 0.0
                 self._had.clear()
                 self._level = 0
 
     def _begin_turn(self) -> None:
         self._has_begun = True
+        self._until = self._cpu_s() + TURN_S
         self._begin()
 
-    def _serve_next(self) -> None:
+    def _serve_next(self, now: float) -> float:
+        """Do the next piece. Returns the time after it."""
         principal = min(self._lines, key=self._had.__getitem__)
         line = self._lines[principal]
         taker = line.popleft()
@@ -97,8 +129,10 @@ class RequestTurns:
             del self._lines[principal]
         self._level = self._had[principal]
         cost = taker.take_turn()
-        self._had[principal] += cost
         self._left -= cost
+        after = self._cpu_s()
+        self._had[principal] += max(cost, int((after - now) * _COST_PER_S))
+        return after
 
     def check(self) -> None:
         """Assert every invariant."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carpool.http.core.request_turns import REQUEST_COST, RequestTurns
+from carpool.http.core.request_turns import BUSY_TURN_S, REQUEST_COST, TURN_COST, TURN_S, RequestTurns
 from tests.behaviours import behaviour
 
 
@@ -15,7 +15,9 @@ class TurnLoop:
 
     def __init__(self, most: int) -> None:
         self.begun = 0
-        self.turns = RequestTurns(self._begin, most)
+        self.cpu_s = 0.0
+        """The time that all work has taken."""
+        self.turns = RequestTurns(self._begin, most, lambda: self.cpu_s)
         self.order: list[str] = []
         """Whose work was done, piece by piece."""
 
@@ -39,10 +41,11 @@ class TurnLoop:
 
 
 class TakerOfTurns:
-    """Pieces of work of one principal, which cost this."""
+    """Pieces of work of one principal, which are thought to cost this, and take so long each."""
 
-    def __init__(self, loop: TurnLoop, principal: str, *costs: int) -> None:
+    def __init__(self, loop: TurnLoop, principal: str, *costs: int, takes_s: float = 0.0) -> None:
         self._loop, self._principal, self._costs = loop, principal, [*costs]
+        self._takes_s = takes_s
         self.wait()
 
     def wait(self) -> None:
@@ -52,6 +55,7 @@ class TakerOfTurns:
     def take_turn(self) -> int:
         cost = self._costs.pop(0)
         self._loop.order.append(self._principal)
+        self._loop.cpu_s += self._takes_s
         self.wait()
         return cost
 
@@ -62,6 +66,65 @@ def test_what_comes_in_one_turn_of_the_loop_is_handled_at_once_up_to_the_bound_w
     assert [loop.turns.spend(0) for _ in range(12)] == [True] * 10 + [False] * 2
     loop.turn()
     assert loop.turns.spend(0)
+
+
+@behaviour("http:turns:time")
+def test_a_turn_of_the_loop_is_over_when_it_has_taken_its_time_whatever_was_thought_of_the_cost() -> None:
+    loop = TurnLoop(1000 * REQUEST_COST)
+
+    def handled() -> int:
+        count = 0
+        while count < 100 and loop.turns.spend(0):
+            count += 1
+            loop.cpu_s += TURN_S / 4
+        return count
+
+    assert [handled(), handled()] == [4, 0]
+    loop.turn()
+    assert handled() == 4
+    loop.cpu_s += 10 * TURN_S  # other work of the loop
+    loop.turn()
+    assert handled() == 4
+
+
+@behaviour("http:turns:time")
+def test_of_work_that_waits_one_turn_does_as_much_as_it_has_time_for_and_always_one_piece() -> None:
+    for takes_s, pieces in ((BUSY_TURN_S / 8, 8), (TURN_S * 3, 1)):
+        loop = TurnLoop(1000 * REQUEST_COST)
+        for _ in range(40):
+            TakerOfTurns(loop, "bob", 1, takes_s=takes_s)
+        turns = [each for each in loop.all_turns() if each]
+        assert {len(each) for each in turns} == {pieces}
+        assert sum(map(len, turns)) == 40
+
+
+@behaviour("http:turns:time")
+def test_what_comes_while_others_wait_does_not_pass_them() -> None:
+    loop = TurnLoop(1000 * REQUEST_COST)
+    for _ in range(9):
+        TakerOfTurns(loop, "bob", 1, takes_s=BUSY_TURN_S / 8)
+    loop.turn()
+    assert not loop.turns.spend(0)
+    loop.turn()
+    loop.cpu_s += BUSY_TURN_S
+    assert loop.turns.spend(0), "nobody waits any more"
+
+
+@behaviour("http:turns:time")
+def test_a_principal_whose_requests_take_longer_than_they_seem_to_gets_no_more_time_than_others() -> None:
+    loop = TurnLoop(TURN_COST)
+    for _ in range(40):
+        TakerOfTurns(loop, "bob", REQUEST_COST, takes_s=TURN_S / 2)
+    TakerOfTurns(loop, "eve", *[REQUEST_COST] * 200)
+    order = [each for turn in loop.all_turns() for each in turn]
+    assert order.index("bob", 1) >= TURN_COST // 2 // REQUEST_COST
+
+
+def test_what_came_before_a_request_is_complete_counts_in_the_turn_in_which_it_is_read() -> None:
+    loop = TurnLoop(10 * REQUEST_COST)
+    assert loop.turns.spend(0)
+    loop.turns.charge(8 * REQUEST_COST)
+    assert [loop.turns.spend(0) for _ in range(2)] == [True, False]
 
 
 def test_a_turn_of_the_loop_in_which_nothing_was_done_is_the_last_one() -> None:

@@ -1446,6 +1446,10 @@ _DOOR: Final = {
         "A token that is taken out of the file is worth nothing at once, whatever else of the file is broken "
         "or cannot be served; a broken file admits nobody new.",
     ),
+    "http:tokens:unread": Behaviour(
+        "docs/security.md",
+        "Answers that the client of a token has not read yet when the token is revoked are dropped.",
+    ),
     "workspaces:tokens": Behaviour(
         "docs/workspaces.md",
         "A token that is bound to workspaces works in these only, whatever its agents ask for.",

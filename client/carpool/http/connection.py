@@ -776,6 +776,11 @@ class HttpConnection(asyncio.Protocol):
         """True if nothing more is read from the connection."""
         return self._failed
 
+    def abort_unsent(self) -> None:
+        """End the connection now if its client has not read all that was written to it."""
+        if self._transport.get_write_buffer_size():
+            self.abort()
+
     def close_after_answer(self) -> None:
         """Make the answer to the request that is handled the last one."""
         self._last_keeps = False

@@ -610,14 +610,15 @@ class HttpDoorServer:
 
     def set_gate(self, gate: AccessRules) -> None:
         """Set who may come in from now on; sessions of others are ended, and their connections count for
-        nobody.
+        nobody. One with answers that its client has not read is cut: they are not for it any more.
         """
         before = self._core.gate
         self._perform(self._core.set_gate(gate, self._clock()))
         for connection in self._places.open:
             owner = self._places.owner(connection)
-            if owner and gate.access_key(owner) != before.access_key(owner):
+            if (owner or before.is_open) and gate.access_key(owner) != before.access_key(owner):
                 self._places.owner_shut_out(connection)
+                connection.abort_unsent()
             if not gate.is_open:
                 self._places.token_needed(connection)
             if not self._is_let_in(connection):  # it came while tokens were asked for

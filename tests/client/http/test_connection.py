@@ -424,6 +424,22 @@ def test_a_client_that_takes_nothing_of_a_long_answer_is_cut_after_a_while() -> 
     played(play)
 
 
+@behaviour("http:tokens:unread")
+def test_a_connection_is_cut_with_what_its_client_has_not_read_and_goes_on_if_that_is_nothing() -> None:
+    async def play(taker: RecordingHandler, client: Client) -> None:
+        await client.send(GET)
+        await client.answer()
+        (connection,) = taker.connections
+        connection.abort_unsent()
+        await client.send(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: taker.held)
+        connection.respond(200, b"a" * 32 * 1024 * 1024, "text/plain")
+        connection.abort_unsent()
+        await until(lambda: not taker.connections)
+
+    played(play)
+
+
 def test_one_connection_too_many_is_told_so() -> None:
     async def play(taker: RecordingHandler, client: Client) -> None:
         await client.send(GET)

@@ -10,6 +10,7 @@ Knows nothing of: the broker, what events say, when an answer becomes a stream o
 """
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from carpool.http.core.body import PRIMING_VERSION
@@ -94,6 +95,14 @@ class EventStreams:
         """Others have had their turn since the last events of `x`."""
         if (turns := self._turns.get(x)) is not None and turns.continue_turn():
             del self._turns[x]
+
+    def end_principals(self, stays: Callable[[str], bool]) -> None:
+        """Drop what waits for principals that may no longer come in, and end its streams of which no exchange
+        is open any more.
+        """
+        for x, turns in list(self._turns.items()):
+            if not stays(turns.principal) and turns.shut_out():
+                del self._turns[x]
 
     def _drop_turns(self, x: int) -> None:
         turns = self._turns.pop(x, None)

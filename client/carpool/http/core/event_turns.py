@@ -92,6 +92,11 @@ class EventTurns:
         self._events.clear()
         self._released(self.size)
 
+    def shut_out(self) -> bool:
+        """Forget what waits: the client may not read it any more. Returns True if the stream has ended."""
+        self.drop()
+        return self._is_ended and self.end()
+
     def _released(self, size: int) -> None:
         self.size -= size
         self._share.release(size)

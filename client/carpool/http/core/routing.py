@@ -774,6 +774,7 @@ class ExchangeTable:
     def end_principals(self, stays: Callable[[str], bool], now: float) -> None:
         """End what belongs to principals that may no longer come in."""
         text = "the token that this began with is not good any more"
+        self._events.end_principals(stays)
         for stream in list(self._streams.values()):
             is_doors_own = stream.sort == "control" and not stream.endpoint[0]
             if not is_doors_own and not stays(stream.endpoint[0]):

@@ -11,6 +11,7 @@ from carpool.http.core.core import HttpCore
 from carpool.http.core.effects import HttpRequest, HttpRules
 from carpool.http.core.limits import MAX_PARAMETERS, HttpLimits
 from carpool.http.core.pending import MAX_WAITING
+from carpool.http.core.routing import MAX_ARRAY_BYTES
 from carpool.http.server import HttpDoorServer
 from carpool_protocol.carrier.streams import CloseStream, OpenStream, StreamOpened
 from carpool_protocol.wire.content import MAX_COMMAS
@@ -41,6 +42,35 @@ def test_a_token_that_is_taken_back_ends_what_it_has_open_and_nobody_elses() -> 
     assert others in desk.streams
     assert waiting not in desk.answers
     assert desk.core.sessions == 1
+
+
+@behaviour("http:tokens:unread")
+@pytest.mark.parametrize("answered", [4, 5])
+def test_answers_that_wait_for_the_client_of_a_token_that_is_taken_back_are_dropped(answered: int) -> None:
+    gate = AccessRules(tokens={"ann": hash_of("a"), "bob": hash_of("b")})
+    desk = DoorCoreRig(gate=gate)
+    streams = {}
+    for name in ("ann", "bob"):
+        headers = {"authorization": f"Bearer {name[0]}"}
+        session, s = desk.initialized("2025-03-26", session=name, **headers)
+        x = streams[name] = desk.post(
+            [request(ident, "tools/call", name="t") for ident in (1, 2, 3, 4, 5)],
+            mcp_session_id=session,
+            **headers,
+        )
+        for ident in range(1, answered + 1):
+            desk.answer(s, x, ident, text="x" * MAX_ARRAY_BYTES)
+        desk.take(desk.core.client_blocked(x, desk.now))
+        assert len(desk.events(x)) == 1
+    desk.take(desk.core.set_gate(AccessRules(tokens={"bob": hash_of("b")}), desk.now))
+    assert (streams["ann"] in desk.ended) is (answered == 5), "of the other one an error is still to come"
+    for x in streams.values():
+        desk.take(desk.core.client_has_room(x))
+    desk.continue_turns()
+    read = {name: [each["id"] for each in desk.events(x) if "result" in each] for name, x in streams.items()}
+    assert read == {"ann": [1], "bob": [*range(1, answered + 1)]}
+    assert streams["ann"] in desk.ended
+    assert not desk.core.has_open_calls or answered < 5
 
 
 @behaviour("profiles:tokens")
@@ -242,12 +272,16 @@ class FakeConnection:
 
     address = "127.0.0.1"
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_unsent: bool = False) -> None:
         self.is_cut = self.is_finished = False
+        self.has_unsent = has_unsent
         self.answers: list[int] = []
 
     def abort(self) -> None:
         self.is_cut = True
+
+    def abort_unsent(self) -> None:
+        self.is_cut |= self.has_unsent
 
     def close_after_write(self) -> None:
         self.is_finished = True
@@ -283,6 +317,31 @@ def test_connections_of_a_token_that_was_replaced_take_nothing_from_the_new_one(
             if each.is_cut:
                 door.connection_closed(each)
     assert [each.is_cut for each in old].count(False) == 3, "they are among those that have shown no token"
+
+
+@behaviour("http:tokens:unread")
+def test_a_connection_with_unread_answers_is_cut_when_its_token_is_taken_back() -> None:
+    gate = AccessRules(tokens={"ann": hash_of("a"), "bob": hash_of("b")})
+    door = HttpDoorServer("", HttpCore(HttpRules(), gate), HttpLimits(), 16)
+    unread: list[Any] = [FakeConnection(has_unsent=True) for _ in range(2)]
+    idle: Any = FakeConnection()
+    for each, token in ((unread[0], "a"), (unread[1], "b"), (idle, "a")):
+        door.client_connected(each)
+        ask(door, each, token)
+    door.set_gate(AccessRules(tokens={"bob": hash_of("b")}))
+    assert [each.is_cut for each in (*unread, idle)] == [True, False, False]
+
+
+@behaviour("http:tokens:unread")
+def test_a_connection_with_unread_answers_is_cut_when_tokens_are_asked_for_from_then_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(HttpDoorServer, "_is_let_in", lambda *_: True)
+    door = HttpDoorServer("", HttpCore(HttpRules(), AccessRules()), HttpLimits(), 16)
+    unread: Any = FakeConnection(has_unsent=True)
+    door.client_connected(unread)
+    door.set_gate(AccessRules(tokens={"bob": hash_of("b")}))
+    assert unread.is_cut
 
 
 @behaviour("http:shares")

@@ -1,5 +1,6 @@
 """What must not be left behind: descriptors of this process, running processes with our mark, zombies."""
 
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -14,8 +15,13 @@ OPENING_S = 2.0
 
 
 def open_fds() -> dict[int, str]:
-    """Descriptors of this process and what they are."""
+    """Descriptors of this process and what they are (where /proc tells), without those of garbage, which may
+    close at any time.
+    """
+    gc.collect()
     fds: dict[int, str] = {}
+    if not os.path.isdir("/proc/self/fd"):
+        return dict.fromkeys(map(int, os.listdir("/dev/fd")), "")
     for entry in os.listdir("/proc/self/fd"):
         try:
             fds[int(entry)] = os.readlink(f"/proc/self/fd/{entry}")

@@ -18,6 +18,7 @@ from carpool.cluster.supervisor_socket import (
 )
 from tests.behaviours import behaviour
 from tests.kit.descriptors import descriptors_left
+from tests.kit.leaks import open_fds
 from tests.kit.node_links import until
 
 Requests = list[tuple[SessionRequest, tuple[int, ...]]]
@@ -45,10 +46,6 @@ def is_closed(sock: socket.socket) -> bool:
         return False
     except ConnectionResetError:
         return True
-
-
-def open_fds() -> int:
-    return len(os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"))
 
 
 def test_a_request_has_the_descriptors_that_came_with_it(tmp_path: Path) -> None:
@@ -92,7 +89,7 @@ def test_descriptors_without_a_line_end_their_connection_and_are_closed(tmp_path
                 return is_closed(sock)
 
             await until(is_ended)
-            await until(lambda: open_fds() <= before)
+            await until(lambda: len(open_fds()) <= len(before))
             assert requests == []
 
     asyncio.run(run())

@@ -15,6 +15,7 @@ from carpool.http.connection import HttpConnection
 from carpool.http.left_connections import LeftConnection, end_backlog, end_connections, pack, unpack
 from tests.behaviours import behaviour
 from tests.client.http.test_connection import WAIT_S, Client, RecordingHandler, until
+from tests.kit.leaks import open_fds
 
 GET = b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"
@@ -43,10 +44,6 @@ def few_descriptors(count: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-def open_fds() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="it counts descriptors in /proc")

@@ -1,6 +1,5 @@
 """A launcher's hold on its runtime directory, when that vanishes, is taken, or cannot be had."""
 
-import os
 import resource
 import shutil
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ import pytest
 
 from carpool import launcher_lock
 from carpool.launcher.runtime_dir import RuntimeDirWatch
+from tests.kit.leaks import open_fds
 from tests.kit.private_daemon import PrivateDaemon
 
 
@@ -77,14 +77,14 @@ def test_a_directory_that_cannot_be_made_is_tried_again(place: Place) -> None:
 
 def test_a_lock_that_cannot_be_written_holds_nothing(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_fds()
     resource.setrlimit(resource.RLIMIT_FSIZE, (4, hard))
     try:
         with pytest.raises(OSError, match="No space left"):
             launcher_lock.take_lock(str(tmp_path), "")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_fds() == before
     assert launcher_lock.holder(str(tmp_path)) is None
 
 

@@ -1941,6 +1941,14 @@ _CONFIG: Final = {
         "docs/audit.md",
         "Each act of an operator is a line of the audit: when, who, on what, with what outcome.",
     ),
+    "http:questions-once": Behaviour(
+        "docs/http.md",
+        "The broker is asked once for all HTTP requests that read the same at once, whoever hangs up.",
+    ),
+    "http:questions-bounded": Behaviour(
+        "docs/http.md",
+        "An operator has a bounded number of requests open over HTTP, until each is answered.",
+    ),
     "operate:http": Behaviour(
         "docs/operating.md, docs/decisions/0045",
         "Over HTTP only an operator's token may read about all agents, and only a full one may act.",

@@ -16,8 +16,8 @@ from carpool.http.core.core import HttpCore
 from carpool.http.core.effects import (
     AskNodes,
     BeginEvents,
+    ContinueAnswers,
     ContinueEvents,
-    ContinueLists,
     Effect,
     EndEvents,
     HoldRequest,
@@ -95,8 +95,8 @@ class Doorway:
                     self.streams[x] += data
                 case ContinueEvents(x):
                     self.take(self.core.continue_events(x))
-                case ContinueLists():
-                    self.take(self.core.continue_lists())
+                case ContinueAnswers():
+                    self.take(self.core.continue_answers())
                 case EndEvents(x):
                     self.ended[x] += 1
                 case HoldRequest() | RequestsHeld():

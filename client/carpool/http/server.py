@@ -35,8 +35,8 @@ from carpool.http.core.effects import (
     AskNodes,
     BeginEvents,
     ClientEffect,
+    ContinueAnswers,
     ContinueEvents,
-    ContinueLists,
     Effect,
     EndEvents,
     HoldRequest,
@@ -459,8 +459,8 @@ class HttpDoorServer:
                     self._link.write(effect.line, effect.principal)
             elif isinstance(effect, RequestsHeld):
                 self._on_held()
-            elif isinstance(effect, ContinueLists):
-                asyncio.get_running_loop().call_soon(self._continue_lists)
+            elif isinstance(effect, ContinueAnswers):
+                asyncio.get_running_loop().call_soon(self._continue_answers)
             elif (connection := self._waiting.get(effect.x)) is not None:
                 self._perform_for(effect, connection)
 
@@ -492,8 +492,8 @@ class HttpDoorServer:
     def _continue_events(self, x: int) -> None:
         self._perform(self._core.continue_events(x))
 
-    def _continue_lists(self) -> None:
-        self._perform(self._core.continue_lists())
+    def _continue_answers(self) -> None:
+        self._perform(self._core.continue_answers())
 
     def _note_refused(self, connection: HttpConnection, why: RefusedWhy) -> Penalty:
         if why not in {"wrong_token", "wrong_code"}:

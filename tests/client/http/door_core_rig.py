@@ -9,8 +9,8 @@ from carpool.http.core.core import HttpCore
 from carpool.http.core.effects import (
     AskNodes,
     BeginEvents,
+    ContinueAnswers,
     ContinueEvents,
-    ContinueLists,
     Effect,
     EndEvents,
     HoldRequest,
@@ -107,7 +107,7 @@ class DoorCoreRig:
                 case HoldRequest(x, body):
                     assert x not in {*self.answers, *self.streams}, "what was answered is not held"
                     self.held[x] = body
-                case RequestsHeld() | ContinueLists():  # a test calls `continue_lists` itself
+                case RequestsHeld() | ContinueAnswers():  # a test calls `continue_answers` itself
                     self.all_held = self.all_held or isinstance(effect, RequestsHeld)
                 case ReadLog() | AskNodes():
                     self._note_question(effect)

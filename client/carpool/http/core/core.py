@@ -70,6 +70,7 @@ from carpool.http.core.quotas import PrincipalQuotas
 from carpool.http.core.refused_clients import RefusedAddress
 from carpool.http.core.routing import UNKNOWN_SESSION, ExchangeTable
 from carpool.http.core.shared_budgets import SharedBudget
+from carpool.http.core.shared_questions import SharedQuestions
 from carpool.http.core.sse_2024 import SseTransport
 from carpool.http.core.streams import BrokerStream, Endpoint
 from carpool.http.core.token_proofs import PROOF_PATH, answer_challenge
@@ -161,8 +162,9 @@ class HttpCore:
             workspaces_of=self._workspaces_of,
         )
         self._calls = HeaderCheckedCalls(self._table, self._quotas)
-        self._pages = Pages(self._table)
-        self._operator_requests = OperatorRequests(self._table)
+        self._questions = SharedQuestions(self._out)
+        self._pages = Pages(self._table, self._questions)
+        self._operator_requests = OperatorRequests(self._table, self._questions)
         self._live = LiveStreams(self._table, cpu_s)
         self._web_page = WebPage(web_files or {})
         self._page_codes = page_codes or PageCodes()
@@ -320,6 +322,7 @@ class HttpCore:
 
     def client_gone(self, x: int, now: float) -> list[Effect]:
         """The client of a request disconnected before its answer was complete."""
+        self._questions.client_gone(x)
         if not self._live.client_gone(x):
             self._table.client_gone(x, now)
         return self._take_effects()
@@ -341,24 +344,24 @@ class HttpCore:
         self._events.continue_events(x)
         return self._take_effects()
 
-    def continue_lists(self) -> list[Effect]:
-        """Others have had their turn since the last lists of tools were sent."""
-        self._pages.continue_lists()
+    def continue_answers(self) -> list[Effect]:
+        """Others have had their turn since the last shared answers were sent."""
+        self._questions.continue_answers()
         return self._take_effects()
 
     def log_read(self, x: int, found: LogsFound) -> list[Effect]:
         """A log was read for a request."""
-        self._out.append(self._operator_requests.log_read(x, found))
+        self._operator_requests.log_read(x, found)
         return self._take_effects()
 
     def log_read_failed(self, x: int) -> list[Effect]:
         """A log could not be read for a request."""
-        self._out.append(self._operator_requests.log_read_failed(x))
+        self._operator_requests.log_read_failed(x)
         return self._take_effects()
 
     def nodes_told(self, asked: AskNodes, stories: Sequence[NodeStory]) -> list[Effect]:
         """Other nodes have told what happened to a call there."""
-        self._out.append(self._operator_requests.nodes_told(asked, stories))
+        self._operator_requests.nodes_told(asked, stories)
         return self._take_effects()
 
     def tick(self, now: float) -> list[Effect]:
@@ -381,6 +384,7 @@ class HttpCore:
         """Assert every invariant."""
         self._table.check()
         self._live.check()
+        self._questions.check()
         self._page_codes.check()
 
     def _take_effects(self) -> list[Effect]:

@@ -95,8 +95,8 @@ class ContinueEvents(Struct, frozen=True):
     x: int
 
 
-class ContinueLists(Struct, frozen=True):
-    """Call `HttpCore.continue_lists` once others have had their turn."""
+class ContinueAnswers(Struct, frozen=True):
+    """Call `HttpCore.continue_answers` once others have had their turn."""
 
 
 class EndEvents(Struct, frozen=True):
@@ -162,7 +162,7 @@ ClientEffect = (
     | ReadLog
     | AskNodes
 )
-Effect = ClientEffect | SendToBroker | RequestsHeld | ContinueLists
+Effect = ClientEffect | SendToBroker | RequestsHeld | ContinueAnswers
 
 
 def refusal(x: int, status: int, code: int, text: str, ident: bytes = b"null", **headers: str) -> Respond:

@@ -146,6 +146,11 @@ SERVER_FIELDS: Final = (
 )  # fmt: skip
 
 
+def media_of(accept: str) -> str:
+    """Return the media type of the page for a client that accepts this."""
+    return choose_encoder(accept)[1]
+
+
 def metrics_page(facts: MetricFacts, accept: str) -> tuple[bytes, str]:
     """Return the page and its media type: OpenMetrics if `accept` names it, else the text format."""
     encode, media = choose_encoder(accept)

@@ -10,6 +10,7 @@ Knows nothing of: tokens (`access`), what a verb does (the broker's `admin`), fi
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 from urllib.parse import parse_qsl
 
@@ -23,6 +24,7 @@ from carpool.http.core.headers import is_json
 from carpool.http.core.limits import MAX_PARAMETERS
 from carpool.http.core.pages import AWAY
 from carpool.http.core.routing import ExchangeTable
+from carpool.http.core.shared_questions import MAX_QUESTIONS, SharedQuestion, SharedQuestions
 from carpool.http.core.web_page import SAFE_HEADERS
 from carpool.readings.call_steps import NodeStory, crossings, timeline
 from carpool_protocol.config.schema.model import OperatorRight
@@ -201,17 +203,28 @@ _NO_LOG: Final = (
 )
 _LOG_UNREAD: Final = "the log could not be read; `carpool logs --daemon` on that machine says why"
 _UNKNOWN: Final = "there is no such verb; those are: " + ", ".join(sorted(VERBS))
+_TOO_MANY: Final = f"{MAX_QUESTIONS} requests of this operator are open already; wait for one of them"
 _UNKNOWN_OUTCOME: Final = (
     "carpool's broker died or did not answer in time; what was asked may have been done: look before you ask "
     "again"
 )
 
 
-class OperatorRequests:
-    """Answers requests of operators."""
+MakeRespond = Callable[[int], Respond]
+"""Makes the answer to an HTTP request of this number."""
 
-    def __init__(self, table: ExchangeTable) -> None:
+
+class OperatorRequests:
+    """Answers requests of operators. Those that read the same at once share one answer; acts share none, but
+    no request reads what was asked before an act that is done.
+    """
+
+    def __init__(self, table: ExchangeTable, questions: SharedQuestions) -> None:
         self._table = table
+        self._questions = questions
+        self._looked_up: dict[int, SharedQuestion] = {}
+        """The questions for logs and to other nodes, which the shell answers, by the request that began each.
+        """
         self.cluster: Mapping[str, Any] | None = None
         """The section `cluster` of `carpool status --json`: the broker knows of no other nodes."""
 
@@ -242,59 +255,87 @@ class OperatorRequests:
             form = _read(request, verb)
         except ValueError as error:
             return refusal(x, 400, INVALID_PARAMS, str(error))
-        if isinstance(form, LogLines):
-            self._table.out.append(ReadLog(x, form.log, max(1, min(form.lines, MAX_LOG_LINES))))
-            return None
-        if not linked:
+        if not linked and verb.method:
             return refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1")
-        self._ask(x, principal, verb, form, now)
+        key = None if verb.changes else (principal, request.path, msgspec.json.encode(form))
+
+        def answer(make: MakeRespond) -> Respond:
+            return make(x)
+
+        if key is not None and self._questions.join(x, key, answer):
+            return None
+        if not self._questions.has_room(principal):
+            return refusal(x, 429, INTERNAL_ERROR, _TOO_MANY, Retry_After="1")
+        question = self._questions.open(x, principal, key, answer)
+        if isinstance(form, LogLines):
+            self._looked_up[x] = question
+            self._table.out.append(ReadLog(x, form.log, max(1, min(form.lines, MAX_LOG_LINES))))
+        else:
+            self._ask(question, principal, verb, form, now)
         return None
 
-    def log_read(self, x: int, found: LogsFound) -> Respond:
-        """Return the answer: the names of all logs, and the records of the one that was named."""
+    def log_read(self, x: int, found: LogsFound) -> None:
+        """Answer with the names of all logs, and the records of the one that was named."""
+        make: MakeRespond
         if found.records is None:
-            return refusal(x, 404, INVALID_PARAMS, _NO_LOG)
-        lines = [{**each, "message": str(each["message"])[:MAX_LOG_CHARS]} for each in found.records]
-        return Respond(x, 200, msgspec.json.encode({"logs": found.names, "lines": lines}), _HEADERS)
+            make = partial(refusal, status=404, code=INVALID_PARAMS, text=_NO_LOG)
+        else:
+            lines = [{**each, "message": str(each["message"])[:MAX_LOG_CHARS]} for each in found.records]
+            make = _shown_as({"logs": found.names, "lines": lines})
+        self._questions.answered(self._looked_up.pop(x), make)
 
-    def log_read_failed(self, x: int) -> Respond:
-        """Return the answer where a log could not be read."""
-        return refusal(x, 503, INTERNAL_ERROR, _LOG_UNREAD)
+    def log_read_failed(self, x: int) -> None:
+        """Say that a log could not be read."""
+        failed = partial(refusal, status=503, code=INTERNAL_ERROR, text=_LOG_UNREAD)
+        self._questions.answered(self._looked_up.pop(x), failed)
 
-    def _ask(self, x: int, principal: str, verb: _Verb, form: Any, now: float) -> None:
-        def found(answer: Any, now: float) -> None:
+    def _ask(self, question: SharedQuestion, principal: str, verb: _Verb, form: Any, now: float) -> None:
+        def found(answer: Any, _now: float) -> None:
+            if verb.changes:
+                self._questions.forbid_joining()
             if answer is not None:
-                self._answered(x, verb, form, answer)
+                self._answered(question, verb, form, answer)
             elif verb.changes:
-                self._table.out.append(refusal(x, 504, INTERNAL_ERROR, _UNKNOWN_OUTCOME))
+                unknown = partial(refusal, status=504, code=INTERNAL_ERROR, text=_UNKNOWN_OUTCOME)
+                self._questions.answered(question, unknown)
             else:
-                self._table.out.append(refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1"))
+                away = partial(refusal, status=503, code=INTERNAL_ERROR, text=AWAY, Retry_After="1")
+                self._questions.answered(question, away)
 
         stream = self._table.shared_stream("control", (principal, "", "", "", 0), now)
         dialogue = own_requests.ask_broker(verb.method, verb.params(form))
         limit_s = ACT_S if verb.changes else READ_S
         self._table.start_own_request(
-            x, stream, dialogue, found, now, is_repeatable=not verb.changes, limit_s=limit_s
+            self._table.next_number(),
+            stream,
+            dialogue,
+            found,
+            now,
+            is_repeatable=not verb.changes,
+            limit_s=limit_s,
         )
 
-    def _answered(self, x: int, verb: _Verb, form: Any, answer: dict[str, Any]) -> None:
-        """The broker has answered. Nodes to which a call went are asked for their part of its story."""
+    def _answered(self, question: SharedQuestion, verb: _Verb, form: Any, answer: dict[str, Any]) -> None:
+        """The broker has answered. Nodes to which a call went are asked for their part of its story, for the
+        first who still waits for it.
+        """
         result = answer.get("result")
         call = call_named(form.call) if verb is VERBS["story"] else None
         if call is None or answer.get("error") is not None or not isinstance(result, dict):
-            self._table.out.append(_page(x, answer, lambda result: self._shown(verb, form, result)))
+            make = _page(answer, lambda result: self._shown(verb, form, result))
+            self._questions.answered(question, make)
             return
+        x = next(iter(question.waiting), 0)
         asked = AskNodes(x, call, result, crossings(result, call))
-        self._table.out.append(asked if asked.crossings else self.nodes_told(asked, ()))
+        if asked.crossings and x:
+            self._looked_up[x] = question
+            self._table.out.append(asked)
+        else:
+            self._questions.answered(question, _story_shown(asked, ()))
 
-    def nodes_told(self, asked: AskNodes, stories: Sequence[NodeStory]) -> Respond:
-        """Return the answer to `story`: with its steps in words here and at other nodes, oldest first."""
-        shown = {
-            **asked.story,
-            "nodes": [each.as_json() for each in stories],
-            "steps": [step._asdict() for step in timeline(asked.story, asked.call, stories)],
-        }
-        return Respond(asked.x, 200, msgspec.json.encode(shown), _HEADERS)
+    def nodes_told(self, asked: AskNodes, stories: Sequence[NodeStory]) -> None:
+        """Answer a request for the story of a call with its steps here and at other nodes."""
+        self._questions.answered(self._looked_up.pop(asked.x), _story_shown(asked, stories))
 
     def _shown(self, verb: _Verb, form: Any, result: Any) -> Any:
         if verb is VERBS["status"] and isinstance(result, dict):
@@ -344,13 +385,30 @@ def _described(field: msgspec.structs.FieldInfo) -> str:
     return f"`{field.name}` ({values})" if values else f"`{field.name}`"
 
 
-def _page(x: int, answer: dict[str, Any], shown: Callable[[Any], Any]) -> Respond:
-    """Return the broker's result as it is shown, or its error as it is."""
+def _page(answer: dict[str, Any], shown: Callable[[Any], Any]) -> MakeRespond:
+    """Return what makes an answer of the broker's result as it is shown, or of its error as it is."""
     error = answer.get("error")
     if error is None:
-        return Respond(x, 200, msgspec.json.encode(shown(answer.get("result"))), _HEADERS)
+        return _shown_as(shown(answer.get("result")))
     body = msgspec.json.encode({"jsonrpc": "2.0", "id": None, "error": error})
-    return Respond(x, _status_of(error), body, _HEADERS)
+    return partial(Respond, status=_status_of(error), body=body, headers=_HEADERS)
+
+
+def _story_shown(asked: AskNodes, stories: Sequence[NodeStory]) -> MakeRespond:
+    """Return what makes an answer of a story: with its steps in words here and at other nodes, oldest
+    first.
+    """
+    return _shown_as(
+        {
+            **asked.story,
+            "nodes": [each.as_json() for each in stories],
+            "steps": [step._asdict() for step in timeline(asked.story, asked.call, stories)],
+        }
+    )
+
+
+def _shown_as(page: Any) -> MakeRespond:
+    return partial(Respond, status=200, body=msgspec.json.encode(page), headers=_HEADERS)
 
 
 def _status_of(error: Any) -> int:

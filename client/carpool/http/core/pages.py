@@ -3,7 +3,7 @@
 Knows nothing of: who may see them (`core`), streams of events.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
@@ -13,9 +13,10 @@ import msgspec
 
 from carpool.http.core import own_requests
 from carpool.http.core.body import INTERNAL_ERROR, INVALID_REQUEST
-from carpool.http.core.effects import ContinueLists, HttpRequest, Respond, refusal
+from carpool.http.core.effects import HttpRequest, Respond, refusal
 from carpool.http.core.routing import ExchangeTable
 from carpool.http.core.shared_budgets import BudgetShare, SharedBudget
+from carpool.http.core.shared_questions import SharedQuestions
 from carpool.http.core.streams import BrokerStream, Endpoint
 from carpool_protocol.bootstrap.extras import install_command
 from carpool_protocol.counters.snapshot import CountersSnapshot
@@ -37,11 +38,12 @@ METRICS_S: Final = 5.0
 """`/metrics` waits no longer than this for the broker: less than a scrape does by default (10 s)."""
 
 
+METRICS_KEPT_S: Final = 1.0
+"""The metrics count for this long: each reading costs all of the daemon, and scrapers ask less often."""
+
+
 MAX_LIST_BYTES: Final = 128 * 1024 * 1024
 """The bytes of all lists of tools that are being collected, shared by the principals."""
-
-LIST_TURN_BYTES: Final = 8 * 1024 * 1024
-"""Lists of tools are sent in one turn of the event loop until their bytes reach this number."""
 
 _NO_ROOM: Final = (
     f"lists of tools are being collected, and with this one they exceed {MAX_LIST_BYTES >> 20} MiB, or the "
@@ -51,15 +53,14 @@ _NO_LIST: Final = "the list could not be had; try again"
 
 
 class _CollectedList:
-    """A list of tools that is being collected, and the HTTP requests that wait for it."""
+    """A list of tools that is being collected."""
 
-    __slots__ = ("is_too_long", "share", "size_bytes", "waiting")
+    __slots__ = ("is_too_long", "share", "size_bytes")
 
     def __init__(self, share: BudgetShare) -> None:
         self.share = share
         self.size_bytes = 0
         self.is_too_long = False
-        self.waiting: list[int] = []
 
     def has_room(self, size_bytes: int) -> bool:
         """Count so much more of it. Returns False if there is no room."""
@@ -73,8 +74,9 @@ class _CollectedList:
 class Pages:
     """`/health`, `/metrics` and the list of tools."""
 
-    def __init__(self, table: ExchangeTable) -> None:
+    def __init__(self, table: ExchangeTable, questions: SharedQuestions) -> None:
         self._table = table
+        self._questions = questions
         self._last: dict[str, Any] = NOTHING
         """The last health that the broker has told."""
         self._last_until = float("-inf")
@@ -91,11 +93,9 @@ class Pages:
         """The door has all its connections, so new clients are refused."""
         self.cluster: Mapping[str, Any] | None = None
         """The section `cluster` of `carpool status --json`: the metrics share its verdict."""
-        self._collected: dict[Endpoint, _CollectedList] = {}
-        """The lists of tools that are being collected. Requests that come meanwhile get the same one."""
         self._list_budget = SharedBudget(MAX_LIST_BYTES)
-        self._ready: deque[tuple[int, Callable[[int], Respond]]] = deque()
-        """The requests whose list is there, and the answer of each: a few megabytes are sent in one turn."""
+        self._metrics: _KeptMetrics | None = None
+        """The last metrics that the broker has told."""
 
     def tools(
         self, x: int, request: HttpRequest, endpoint: Endpoint, now: float, *, linked: bool
@@ -111,47 +111,40 @@ class Pages:
         refused = self._table.count_waiting(x, endpoint[0])
         if refused is not None:
             return refused
-        collected = self._collected.get(endpoint)
-        if collected is None:
-            collected = self._collected[endpoint] = _CollectedList(self._list_budget.share_of(endpoint[0]))
-            collected.waiting.append(x)
-            self._collect(collected, stream, endpoint, now)
-        else:
-            collected.waiting.append(x)
+
+        def answer(make: Callable[[int], Respond]) -> Respond:
+            self._table.release_waiting(x)
+            return make(x)
+
+        key = ("tools", endpoint)
+        if not self._questions.join(x, key, answer):
+            question = self._questions.open(x, None, key, answer)
+            self._collect(partial(self._questions.answered, question), stream, endpoint, now)
         return None
 
     def _collect(
-        self, collected: "_CollectedList", stream: BrokerStream, endpoint: Endpoint, now: float
+        self,
+        tell: Callable[[Callable[[int], Respond]], None],
+        stream: BrokerStream,
+        endpoint: Endpoint,
+        now: float,
     ) -> None:
+        """Collect a list, and `tell` what makes an answer of it."""
+        collected = _CollectedList(self._list_budget.share_of(endpoint[0]))
+
         def found(tools: Any, _now: float) -> None:
-            del self._collected[endpoint]
             collected.share.release(collected.size_bytes)
-            answer: Callable[[int], Respond]
             if tools is not None:
-                answer = partial(Respond, status=200, body=msgspec.json.encode({"tools": tools}))
+                tell(partial(Respond, status=200, body=msgspec.json.encode({"tools": tools})))
             elif stream.refused:
-                answer = partial(refusal, status=404, code=INVALID_REQUEST, text=stream.refused)
+                tell(partial(refusal, status=404, code=INVALID_REQUEST, text=stream.refused))
             elif collected.is_too_long:
-                answer = partial(refusal, status=503, code=INTERNAL_ERROR, text=_NO_ROOM, Retry_After="1")
+                tell(partial(refusal, status=503, code=INTERNAL_ERROR, text=_NO_ROOM, Retry_After="1"))
             else:
-                answer = partial(refusal, status=502, code=INTERNAL_ERROR, text=_NO_LIST)
-            self._ready.extend((x, answer) for x in collected.waiting)
-            self.continue_lists()
+                tell(partial(refusal, status=502, code=INTERNAL_ERROR, text=_NO_LIST))
 
         dialogue = own_requests.list_tools(collected.has_room)
         self._table.start_own_request(self._table.next_number(), stream, dialogue, found, now)
-
-    def continue_lists(self) -> None:
-        """Answer some of the requests whose list is there."""
-        left_bytes = LIST_TURN_BYTES
-        while self._ready and left_bytes > 0:
-            x, answer = self._ready.popleft()
-            if self._table.release_waiting(x):
-                said = answer(x)
-                self._table.out.append(said)
-                left_bytes -= len(said.body)
-        if self._ready:
-            self._table.out.append(ContinueLists())
 
     def health(
         self, x: int, request: HttpRequest, now: float, *, known: bool, linked: bool
@@ -191,6 +184,7 @@ class Pages:
     def broker_lost(self) -> None:
         """The broker is gone: what it has told of its health does not count for the next one."""
         self._last_until = float("-inf")
+        self._metrics = None
 
     def metrics(self, x: int, request: HttpRequest, now: float, *, linked: bool) -> Respond | None:
         """Return the metrics for Prometheus."""
@@ -199,17 +193,31 @@ class Pages:
         if not linked:
             return refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1")
 
-        def found(facts: Any, now: float) -> None:
-            if facts is None:
-                self._table.out.append(refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1"))
-            else:
-                counters, status = facts
-                told = (counters, {**status, "cluster": self.cluster})
-                accept = request.headers.get("accept", "")
-                self._table.out.append(_metrics_page(x, told, self.refused, accept))
+        accept = request.headers.get("accept", "")
+        if self._metrics is not None and now < self._metrics.until:
+            return self._metrics.answer(x, accept)
 
-        stream = self._table.shared_stream("control", ("", "", "", "", 0), now)
-        self._table.start_own_request(x, stream, own_requests.metrics(), found, now, limit_s=METRICS_S)
+        def answer(kept: "_KeptMetrics | None") -> Respond:
+            if kept is None:
+                return refusal(x, 503, INTERNAL_ERROR, AWAY, Retry_After="1")
+            return kept.answer(x, accept)
+
+        if not self._questions.join(x, METRICS_KEY, answer):
+            question = self._questions.open(x, None, METRICS_KEY, answer)
+
+            def found(facts: Any, now: float) -> None:
+                self._metrics = None
+                if facts is not None:
+                    counters, status = facts
+                    told = (counters, {**status, "cluster": self.cluster})
+                    self._metrics = _KeptMetrics(told, self.refused, now + METRICS_KEPT_S)
+                self._questions.answered(question, self._metrics)
+
+            stream = self._table.shared_stream("control", ("", "", "", "", 0), now)
+            own_x = self._table.next_number()
+            self._table.start_own_request(
+                own_x, stream, own_requests.metrics(), found, now, limit_s=METRICS_S
+            )
         return None
 
     def _unwell(self, reason: str, asked_at: float, now: float) -> dict[str, Any]:
@@ -220,20 +228,39 @@ class Pages:
         return {**self._last, "healthy": False, "reason": reason, "silent": silent}
 
 
-def _metrics_page(
-    x: int, found: tuple[dict[str, Any], dict[str, Any]], refused: Mapping[str, int], accept: str
-) -> Respond:
-    """Return the page. The Prometheus library is imported here, because few HTTP doors are scraped."""
-    if find_spec("prometheus_client") is None:  # the extra of an earlier carpool had it not
-        text = f"/metrics needs more than is installed: {install_command('http')}"
-        return refusal(x, 501, INTERNAL_ERROR, text)
-    from carpool.http.core import metrics_page
+class _KeptMetrics:
+    """The metrics of one moment. A page is made once for each format that is wanted."""
 
-    counters, status = found
-    facts = metrics_page.MetricFacts(msgspec.convert(counters, CountersSnapshot), status, refused)
-    body, media = metrics_page.metrics_page(facts, accept)
-    return Respond(x, 200, body, (("Cache-Control", "no-store"),), media)
+    def __init__(
+        self, found: tuple[dict[str, Any], dict[str, Any]], refused: Mapping[str, int], until: float
+    ) -> None:
+        self._found = found
+        self._refused = refused
+        self.until = until
+        """The time until which they are given to everybody who asks."""
+        self._pages: dict[str, bytes] = {}
 
+    def answer(self, x: int, accept: str) -> Respond:
+        """Return the page. The Prometheus library is imported here, because few HTTP doors are scraped."""
+        if find_spec("prometheus_client") is None:  # the extra of an earlier carpool had it not
+            text = f"/metrics needs more than is installed: {install_command('http')}"
+            return refusal(x, 501, INTERNAL_ERROR, text)
+        from carpool.http.core import metrics_page
+
+        media = metrics_page.media_of(accept)
+        body = self._pages.get(media)
+        if body is None:
+            counters, status = self._found
+            facts = metrics_page.MetricFacts(
+                msgspec.convert(counters, CountersSnapshot), status, self._refused
+            )
+            body, _ = metrics_page.metrics_page(facts, accept)
+            self._pages[media] = body
+        return Respond(x, 200, body, (("Cache-Control", "no-store"),), media)
+
+
+METRICS_KEY: Final = "metrics"
+"""The question for the metrics, among the shared ones."""
 
 NOTHING: Final[dict[str, Any]] = {
     "healthy": False,

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from carpool.http.core import pages
+from carpool.http.core import pages, shared_questions
 from carpool.http.core.access import AccessRules, hash_of
 from carpool.http.core.body import INTERNAL_ERROR
 from carpool.http.core.effects import HttpRules
 from carpool.http.core.own_requests import MAX_ANNOTATED_PAGES, SUPERVISOR_S
-from carpool.http.core.pages import HEALTH_KEPT_S, HEALTH_S
+from carpool.http.core.pages import HEALTH_KEPT_S, HEALTH_S, METRICS_KEPT_S, METRICS_S
 from carpool_protocol.carrier.streams import (
     ANNOTATED_TOOLS,
     ExchangeClientGone,
@@ -518,8 +518,7 @@ def test_the_metrics_have_the_verdict_of_status_on_the_cluster_too(
     s, _ = desk.word()
     counters = {"enabled": True, "run": "r", "since": "", "age_s": 1.0, "rows": []}
     for method, answer in (("carpool/counters", counters), ("carpool/status", STATUS)):
-        desk.heard(method)
-        desk.answer(s, x, 1, **answer)
+        desk.answer(s, desk.heard(method)[2], 1, **answer)
     assert f"carpool_healthy {healthy}" in desk.answers[x].body.decode()
 
 
@@ -563,6 +562,61 @@ def test_the_daemon_is_asked_for_the_health_once_a_second_however_often_anybody_
     later = desk.send("GET", "/health")
     tell_status(desk, s, healthy=False)
     assert desk.status(later) == 503
+
+
+def tell_metrics(desk: DoorCoreRig, s: int, *, uptime_s: float = 7.5) -> None:
+    """Answer both questions of the door for the metrics."""
+    counters = {"enabled": True, "run": "r", "since": "", "age_s": 1.0, "rows": []}
+    desk.answer(s, desk.heard("carpool/counters")[2], 1, **counters)
+    status = {**STATUS, "broker": {"uptime_s": uptime_s}}
+    desk.answer(s, desk.heard("carpool/status")[2], 1, **status)
+
+
+@behaviour("http:questions-once", "metrics:names")
+def test_the_broker_is_asked_for_the_metrics_once_a_second_whoever_asks_and_hangs_up(
+    desk: DoorCoreRig,
+) -> None:
+    gone = [desk.send("GET", "/metrics") for _ in range(100)]
+    for x in gone:
+        desk.gone(x)
+    waiting = [desk.send("GET", "/metrics", accept=accept) for accept in ("", "application/openmetrics-text")]
+    s = desk.word()[0]
+    tell_metrics(desk, s)
+    assert desk.told == []
+    assert [desk.status(x) for x in waiting] == [200, 200]
+    assert [b"# EOF" in desk.answers[x].body for x in waiting] == [False, True]
+    assert not desk.answers.keys() & {*gone}
+    desk.wait(METRICS_KEPT_S - 0.1)
+    kept = desk.send("GET", "/metrics")
+    assert desk.answers[kept].body == desk.answers[waiting[0]].body
+    desk.wait(0.1)
+    later = desk.send("GET", "/metrics")
+    tell_metrics(desk, s, uptime_s=99.0)
+    assert desk.answers[later].body != desk.answers[kept].body
+
+
+@behaviour("http:questions-once")
+def test_the_metrics_of_a_broker_that_has_died_are_not_those_of_the_next_one(desk: DoorCoreRig) -> None:
+    desk.send("GET", "/metrics")
+    s = desk.word()[0]
+    tell_metrics(desk, s)
+    desk.take(desk.core.broker_lost(desk.now))
+    desk.take(desk.core.broker_connected(desk.now))
+    desk.word()
+    desk.send("GET", "/metrics")
+    desk.heard("carpool/counters")
+
+
+def test_metrics_that_cannot_be_had_are_an_error_for_all_who_wait_and_are_asked_for_again(
+    desk: DoorCoreRig,
+) -> None:
+    waiting = [desk.send("GET", "/metrics") for _ in range(2)]
+    desk.word()
+    desk.wait(METRICS_S)
+    assert [desk.status(x) for x in waiting] == [503, 503]
+    desk.told.clear()
+    desk.send("GET", "/metrics")
+    desk.heard("carpool/counters")
 
 
 @behaviour("http:health")
@@ -721,7 +775,7 @@ def test_lists_of_tools_that_are_collected_have_a_bound(monkeypatch: pytest.Monk
 
 @behaviour("http:tools-json-bounds")
 def test_a_long_list_of_tools_is_sent_to_those_who_wait_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "LIST_TURN_BYTES", 1000)
+    monkeypatch.setattr(shared_questions, "ANSWER_TURN_BYTES", 1000)
     desk = DoorCoreRig()
     waiting = [desk.send("GET", "/mcp/tools") for _ in range(7)]
     s, x = next((s, x) for s, said, x in desk.told if isinstance(said, dict))
@@ -729,7 +783,7 @@ def test_a_long_list_of_tools_is_sent_to_those_who_wait_in_turns(monkeypatch: py
     answered = [len(desk.answers.keys() & {*waiting})]
     desk.gone(waiting[-1])
     while len(desk.answers.keys() & {*waiting}) < 6:
-        desk.take(desk.core.continue_lists())
+        desk.take(desk.core.continue_answers())
         answered.append(len(desk.answers.keys() & {*waiting}))
     assert answered == [2, 4, 6]
     assert all(desk.status(each) == 200 for each in waiting[:-1])

@@ -9,6 +9,7 @@ import pytest
 from carpool.http.core.access import AccessRules, hash_of
 from carpool.http.core.effects import LogsFound
 from carpool.http.core.operator_requests import ACT_S, READ_S, VERBS
+from carpool.http.core.shared_questions import MAX_QUESTIONS
 from carpool.readings.call_steps import Crossing, StoryStep, node_story
 from carpool_protocol.carrier.streams import OpenStream, StreamOpened
 from tests.behaviours import behaviour
@@ -421,3 +422,116 @@ def test_the_status_has_the_cluster_of_which_the_broker_does_not_know() -> None:
         s, _, exchange = asked(door) if cluster is None else door.heard()
         door.answer(s, exchange, 1, healthy=True)
         assert door.body(x) == {"healthy": True, "cluster": cluster}
+
+
+def questions(door: DoorCoreRig) -> list[tuple[int, dict[str, Any], int]]:
+    """What the broker has been asked since the last look."""
+    found = [(s, message, x) for s, message, x in door.told if isinstance(message, dict)]
+    door.told.clear()
+    return found
+
+
+@behaviour("http:questions-once")
+@pytest.mark.parametrize("verb", [each for each in READS if each not in {"logs", "why", "story"}])
+def test_the_broker_is_asked_once_for_all_who_read_the_same_and_hang_up_or_wait(verb: str) -> None:
+    door = rig()
+    for _ in range(100):
+        door.gone(send(door, verb, "reader"))
+    waiting = [send(door, verb, "reader") for _ in range(2)]
+    other = send(door, verb, "full")
+    (s, _, exchange), (others_s, _, _) = questions(door)
+    assert s != others_s, "each operator asks for itself"
+    door.answer(s, exchange, 1, tools=[])
+    assert [door.status(x) for x in waiting] == [200, 200]
+    assert door.body(waiting[0]) == door.body(waiting[1])
+    assert other not in door.answers
+    send(door, verb, "reader")
+    assert len(questions(door)) == 1, "what was read before is not given again"
+
+
+@behaviour("http:questions-once")
+def test_other_parameters_are_another_question() -> None:
+    door = rig()
+    for query in ("after=1", "after=2", "after=1"):
+        send(door, f"recent_calls?{query}", "reader")
+    assert [message["params"] for _, message, _ in questions(door)] == [{"after": 1}, {"after": 2}]
+
+
+@behaviour("http:questions-once")
+def test_a_read_after_an_act_is_not_answered_from_before_the_act() -> None:
+    door = rig()
+    early, act = send(door, "status", "full"), send(door, "pause", "full")
+    reading, acting = questions(door)
+    joined = send(door, "status", "full")
+    assert questions(door) == []
+    door.answer(acting[0], acting[2], 1, ok=True)
+    assert door.status(act) == 200
+    late = send(door, "status", "full")
+    (again,) = questions(door)
+    door.answer(reading[0], reading[2], 1, healthy=False)
+    assert [x in door.answers for x in (early, joined, late)] == [True, True, False]
+    door.answer(again[0], again[2], 1, healthy=True)
+    assert door.body(late)["healthy"] is True
+
+
+@behaviour("http:questions-bounded")
+def test_an_operator_has_a_bounded_number_of_questions_open_also_of_those_that_have_hung_up() -> None:
+    door = rig()
+    for number in range(MAX_QUESTIONS):
+        door.gone(send(door, f"recent_calls?after={number}", "reader"))
+    opened = questions(door)
+    assert len(opened) == MAX_QUESTIONS
+    refused = send(door, "status", "reader")
+    assert (door.status(refused), door.header(refused, "Retry-After")) == (429, "1")
+    assert f"{MAX_QUESTIONS} requests of this operator" in door.body(refused)["error"]["message"]
+    assert send(door, "status", "full") not in door.answers, "others have their own"
+    s, _, exchange = opened[0]
+    door.answer(s, exchange, 1, calls=[])
+    assert send(door, "status", "reader") not in door.answers
+
+
+@behaviour("http:questions-bounded")
+def test_acts_are_asked_each_and_count_until_they_are_done() -> None:
+    door = rig()
+    acting = [send(door, "restart", "full") for _ in range(MAX_QUESTIONS)]
+    assert len(questions(door)) == MAX_QUESTIONS
+    for x in acting:
+        door.gone(x)
+    assert door.status(send(door, "restart", "full")) == 429
+    assert door.status(send(door, "logs", "full")) == 429
+    door.wait(ACT_S)
+    assert send(door, "restart", "full") not in door.answers
+
+
+@behaviour("http:questions-once")
+def test_a_log_is_read_once_for_all_who_want_the_same_lines() -> None:
+    door = rig()
+    first, second = (send(door, "logs?log=server-a", "full") for _ in range(2))
+    other = send(door, "logs?log=server-b", "full")
+    door.gone(first)
+    assert [each.log for each in door.logs] == ["server-a", "server-b"]
+    door.take(door.core.log_read(first, LogsFound(["server-a"], [])))
+    assert door.body(second) == {"logs": ["server-a"], "lines": []}
+    assert other not in door.answers
+
+
+@behaviour("http:questions-once")
+def test_other_nodes_are_asked_once_for_all_who_want_the_same_story() -> None:
+    door = rig()
+    gone, first, second = (send(door, "story?call=c7", "reader") for _ in range(3))
+    ((s, _, exchange),) = questions(door)
+    door.gone(gone)
+    handed = {"type": "WriteCall", "call": {"call": 7}, "instance": 3, "wire": 9}
+    supervisor = [{"at": 2.0, "event": {"type": "Call"}, "effects": [handed]}]
+    nodes = {"3": {"node": "alpha", "session": 5}}
+    door.answer(s, exchange, 1, call="c7", run="", broker=[], supervisor=supervisor, pids={}, nodes=nodes)
+    (question,) = door.node_questions
+    assert question.x == first, "the shell answers nobody who has gone"
+    door.gone(first)
+    door.take(door.core.nodes_told(question, []))
+    assert door.status(second) == 200
+    unread = send(door, "story?call=c7", "reader")
+    ((s, _, exchange),) = questions(door)
+    door.gone(unread)
+    door.answer(s, exchange, 1, call="c7", run="", broker=[], supervisor=supervisor, pids={}, nodes=nodes)
+    assert len(door.node_questions) == 1, "nobody waits for it any more"

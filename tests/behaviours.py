@@ -1941,6 +1941,10 @@ _CONFIG: Final = {
         "docs/audit.md",
         "Each act of an operator is a line of the audit: when, who, on what, with what outcome.",
     ),
+    "status:asked-once": Behaviour(
+        "docs/security.md",
+        "The work for status pages does not grow with the number of those who ask at once.",
+    ),
     "http:questions-once": Behaviour(
         "docs/http.md",
         "The broker is asked once for all HTTP requests that read the same at once, whoever hangs up.",

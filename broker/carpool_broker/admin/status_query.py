@@ -1,23 +1,26 @@
 """The methods `carpool/status`, which `carpool status` and `/health` use, and `carpool/counters`.
 
 Owns the collection of the facts on the page, and the limit on waiting for supervisors: if the answer of one
-does not arrive in time, its last answer is shown. A file of its own because `status`, which has the keys of
-the page, is a pure function of these facts.
+does not arrive in time, its last answer is shown. Supervisors are asked once for all who ask at once, and a
+page is made once for all who read it at once (`shared_query`). A file of its own because `status`, which has
+the keys of the page, is a pure function of these facts.
 
 Knows nothing of: the keys of the page.
 """
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import trio
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from carpool_broker.admin.approval_commands import ApprovalCommands
 from carpool_broker.admin.counter_report import CounterReport
 from carpool_broker.admin.methods import Methods
+from carpool_broker.admin.shared_query import Answers, SharedPages, SharedQuery
 from carpool_broker.admin.status import StatusFacts, freshness_by_pool, status_page
 from carpool_broker.admin.supervisor_queries import SupervisorQueries
 from carpool_broker.config.configuration import DEFAULT_SOURCE, Configuration
@@ -26,12 +29,16 @@ from carpool_broker.core.model.events import SourceId
 from carpool_broker.core.model.session import Session
 from carpool_broker.storage.audit_log import AuditLog
 from carpool_protocol.config.schema.model import ServerConfig
-from carpool_protocol.counters.snapshot import CountersSnapshot
+from carpool_protocol.counters.snapshot import ServersProblem
 from carpool_protocol.ids import PoolKey, ServerName, SessionId, SupervisorName
 from carpool_protocol.link.messages import PoolState, ProcessReport, Survey, Surveyed
 
 SURVEY_TIMEOUT_S = 5.0
 """`status` waits this long for the supervisor, unless the request names a shorter time."""
+
+
+Outcome = Literal["told", "silent", "unknown"]
+"""All supervisors have told how they are; or one has not; or they are away, or others than were asked."""
 
 
 class StatusParams(Struct):
@@ -95,49 +102,69 @@ class StatusQuery:
         self._surveyed_of: dict[str, int] = {}
         self._silent_since: float | None = None
         """The time of the first survey that a supervisor has not answered."""
+        self._told = 0
+        """How often all supervisors have answered a survey."""
+        self._surveys = SharedQuery(inquiries, lambda token: Survey(token, self._pids()), self._survey_heard)
+        self._counts = SharedQuery(inquiries, lambda token: Survey(token, [], counts_only=True))
+        self._pages = SharedPages()
 
     def register(self, methods: Methods) -> None:
         """Put `carpool/status` and `carpool/counters` into the table."""
         methods.add("carpool/status", StatusParams, self.status)
         methods.add("carpool/counters", StatusParams, lambda _, params: self.counters(params))
 
-    async def status(self, asker: SessionId, params: StatusParams) -> dict[str, Any]:
+    async def status(self, asker: SessionId, params: StatusParams) -> Raw:
         """The page, with the supervisor's answer if it arrives in time. What a server lacks is judged by the
         variables and the directory of the session that asks.
         """
-        core = self._core
-        sessions = [each for each in core.sessions.values() if not each.control]
-        shims = [session.pid for session in sessions if session.carrier in ("shim", "run") and session.pid]
+        outcome = await self._survey(max(0.0, min(params.within_s, SURVEY_TIMEOUT_S)))
+        source = self._core.sessions[asker].source if asker in self._core.sessions else None
+        return await self._pages.page((source, outcome), lambda: self._page(outcome, source))
+
+    def _page(self, outcome: Outcome, asker: SourceId | None) -> Raw:
+        surveyed = None
+        if outcome != "unknown" and self._surveyed:
+            surveyed = merge_surveys(list(self._surveyed.values()))
+        silent_s = None
+        if outcome == "silent":
+            now = trio.current_time()
+            silent_s = now - (now if self._silent_since is None else self._silent_since)
+        return Raw(msgspec.json.encode(status_page(self._facts(surveyed, silent_s, asker))))
+
+    def _pids(self) -> list[int]:
+        """The processes of carpool that supervisors measure."""
         hooks = [hook["pid"] for hook in self._process.hooks() if hook["pid"]]
         node = [pid] if (pid := self._process.node_pid()) else []
-        pids = [os.getpid(), os.getppid(), *self._process.carriers(), *node, *hooks, *shims]
-        surveyed, silent_s = await self._survey(pids, max(0.0, min(params.within_s, SURVEY_TIMEOUT_S)))
-        sessions = [each for each in sessions if each.id in core.sessions]  # some may have ended meanwhile
-        source = core.sessions[asker].source if asker in core.sessions else None
-        return status_page(self._facts(sessions, surveyed, silent_s, source))
+        shims = [each.pid for each in self._agents() if each.carrier in ("shim", "run") and each.pid]
+        return [os.getpid(), os.getppid(), *self._process.carriers(), *node, *hooks, *shims]
 
-    async def counters(self, params: StatusParams) -> CountersSnapshot:
+    def _agents(self) -> list[Session]:
+        """The sessions of agents."""
+        return [each for each in self._core.sessions.values() if not each.control]
+
+    async def counters(self, params: StatusParams) -> Raw:
         """All counters, with those of supervisors whose answers arrive in time.
 
         Without a supervisor the answer comes at once, and says that this part is missing.
         """
         limit_s = max(0.0, min(params.within_s, SURVEY_TIMEOUT_S))
-        found = await self._inquiries.query_all(lambda token: Survey(token, [], counts_only=True), limit_s)
+        found = await self._counts.ask(limit_s)
         answers = [each for each in found.values() if isinstance(each, Surveyed)]
-        if found and len(answers) == len(found):
-            return self._counters.snapshot(merge_surveys(answers))
-        return self._counters.snapshot(
-            servers_problem="supervisor_silent" if "late" in found.values() else "supervisor_away"
-        )
+        problem: ServersProblem = ""
+        if not found or len(answers) < len(found):
+            problem = "supervisor_silent" if "late" in found.values() else "supervisor_away"
+
+        def page() -> Raw:
+            surveyed = None if problem else merge_surveys(answers)
+            return Raw(msgspec.json.encode(self._counters.snapshot(surveyed, problem)))
+
+        return await self._pages.page(("counters", problem), page)
 
     def _facts(
-        self,
-        sessions: list[Session],
-        surveyed: Surveyed | None,
-        silent_s: float | None,
-        asker: SourceId | None,
+        self, surveyed: Surveyed | None, silent_s: float | None, asker: SourceId | None
     ) -> StatusFacts:
         core, layers = self._core, self._configuration.layers
+        sessions = self._agents()
         switches, process = self._configuration.overrides, self._process
         known = switches.apply(layers.configured_servers())
         of_agents = {each.source for each in core.sessions.values() if not each.control} | {DEFAULT_SOURCE}
@@ -200,8 +227,8 @@ class StatusQuery:
         wanted = self._core.sources.wanted_pools().pools
         return [(spec.key, spec.server, states[spec.key].state) for spec in wanted if spec.key in states]
 
-    async def _survey(self, pids: list[int], limit_s: float) -> tuple[Surveyed | None, float | None]:
-        """The last answers of the supervisors, and how long one has been silent (None: all have answered)."""
+    async def _survey(self, limit_s: float) -> Outcome:
+        """Ask the supervisors, and return what came of it."""
         linked = dict(self._inquiries.supervisors())
         if linked != self._surveyed_of:  # the answer of another supervisor no longer holds
             self._surveyed = {
@@ -211,19 +238,24 @@ class StatusQuery:
             }
             self._surveyed_of, self._silent_since = linked, None
         if not linked:
-            return None, None
-        began = trio.current_time()
-        found = await self._inquiries.query_all(lambda token: Survey(token, pids), limit_s)
+            return "unknown"
+        began, told = trio.current_time(), self._told
+        found = await self._surveys.ask(limit_s)
         if linked != self._inquiries.supervisors():
-            return None, None
-        self._surveyed |= {name: each for name, each in found.items() if isinstance(each, Surveyed)}
-        surveyed = merge_surveys(list(self._surveyed.values())) if self._surveyed else None
-        if not any(isinstance(each, str) for each in found.values()):
-            self._silent_since = None
-            return surveyed, None
+            return "unknown"
+        self._surveyed |= _surveys_in(found)
+        if not any(isinstance(each, str) for each in found.values()) or self._told != told:
+            return "told"  # also where a survey of before was answered meanwhile: who works is not silent
         if self._silent_since is None:
             self._silent_since = began
-        return surveyed, trio.current_time() - self._silent_since
+        return "silent"
+
+    def _survey_heard(self, found: Answers) -> None:
+        """A survey is complete, in time for somebody or not."""
+        self._surveyed |= _surveys_in(found)
+        if not any(isinstance(each, str) for each in found.values()):
+            self._told += 1
+            self._silent_since = None
 
     def _audit_facts(self) -> dict[str, Any]:
         audit = self._process.audit
@@ -231,6 +263,11 @@ class StatusQuery:
         if audit is None:
             return {"on": on, "file": "", "problem": "", "missed": 0}
         return {"on": on, "file": audit.path, "problem": audit.problem, "missed": audit.missed}
+
+
+def _surveys_in(answers: Answers) -> dict[str, Surveyed]:
+    """The surveys among the answers of supervisors."""
+    return {name: each for name, each in answers.items() if isinstance(each, Surveyed)}
 
 
 def merge_surveys(answers: Sequence[Surveyed]) -> Surveyed:

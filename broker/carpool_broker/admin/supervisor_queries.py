@@ -3,7 +3,7 @@
 Owns the tokens of open queries. A query ends with its answers, with the loss of those that owe one, or after
 its time limit, so none waits for ever. One that is asked while its supervisor is not linked ends at once.
 
-A file of its own because four others use it.
+A file of its own because five others use it.
 
 Knows nothing of: the content of queries, the operators, pools.
 """
@@ -30,13 +30,16 @@ NoAnswer = Literal["late", "lost", "away"]
 """Why there is no answer: the time is over, the supervisor died before it answered, or it was not there."""
 
 
-class _OpenQuery:
+class OpenQuery:
     """One query: who owes an answer, and the answers."""
 
-    def __init__(self, asked: Collection[str]) -> None:
+    def __init__(self, asked: Collection[str], on_done: Callable[[], None]) -> None:
+        """`on_done` is called once nobody owes an answer."""
+        self.token = 0
+        """What names it to supervisors; 0: it has not begun."""
         self.owed = set(asked)
         self.answers: dict[str, QueryAnswer | NoAnswer] = dict.fromkeys(asked, "late")
-        self.done = trio.Event()
+        self._on_done = on_done
 
     def answered(self, supervisor: str, answer: QueryAnswer | NoAnswer) -> None:
         """Take the answer of one of them, or its loss. Another one than the first is dropped."""
@@ -44,7 +47,7 @@ class _OpenQuery:
             self.owed.remove(supervisor)
             self.answers[supervisor] = answer
             if not self.owed:
-                self.done.set()
+                self._on_done()
 
 
 class SupervisorQueries:
@@ -63,7 +66,7 @@ class SupervisorQueries:
         self.supervisors = supervisors
         self._recipients = recipients
         self._tokens = 0
-        self._open_queries: dict[int, _OpenQuery] = {}
+        self._open_queries: dict[int, OpenQuery] = {}
 
     def require_supervisor(self) -> None:
         """Raise `ControlError` if no supervisor is linked."""
@@ -106,16 +109,26 @@ class SupervisorQueries:
     async def _query(
         self, ask: Callable[[int], None], limit_s: float, asked: Collection[str]
     ) -> dict[str, QueryAnswer | NoAnswer]:
-        self._tokens += 1
-        token = self._tokens
-        query = self._open_queries[token] = _OpenQuery(asked)
+        done = trio.Event()
+        query = OpenQuery(asked, done.set)
         try:
-            ask(token)
+            self.begin(query, ask)
             with trio.move_on_after(limit_s):
-                await query.done.wait()
+                await done.wait()
         finally:
-            del self._open_queries[token]
+            self.end(query)
         return query.answers
+
+    def begin(self, query: OpenQuery, ask: Callable[[int], None]) -> None:
+        """Begin a query: `ask` sends its token to those who owe an answer. It is open until `end`."""
+        self._tokens += 1
+        query.token = self._tokens
+        self._open_queries[query.token] = query
+        ask(query.token)
+
+    def end(self, query: OpenQuery) -> None:
+        """End a query: an answer that still comes is dropped."""
+        self._open_queries.pop(query.token, None)
 
     def answer_received(self, supervisor: str, message: QueryAnswer) -> None:
         """Take an answer of a supervisor. One without an open query is dropped."""
@@ -125,5 +138,5 @@ class SupervisorQueries:
 
     def supervisor_lost(self, supervisor: str) -> None:
         """End what this supervisor owes to open queries without an answer."""
-        for query in self._open_queries.values():
+        for query in list(self._open_queries.values()):
             query.answered(supervisor, "lost")

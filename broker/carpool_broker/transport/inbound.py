@@ -45,6 +45,10 @@ anyway.
 """
 MAX_SESSION_QUERIES = 64
 """Maximum number of open queries of one session."""
+MAX_OPERATOR_REQUESTS = 256
+"""Maximum number of open requests of one operator's session: a verb has one or two open, and the HTTP door's
+session of an operator at most `shared_questions.MAX_QUESTIONS`.
+"""
 
 
 class _UseWorkspace(msgspec.Struct):
@@ -304,8 +308,10 @@ class AgentLines(AgentServerHost):
             self._use_workspace(session, meaning)
         elif self._is_operator(session) or self._may_query(session, meaning.method):
             open_ = self._open_queries.setdefault(session, set())
-            if len(open_) >= MAX_SESSION_QUERIES and not self._is_operator(session):
-                self._pump.feed(events.BadLineReceived(session, meaning.id, "too_many_calls", ""))
+            most = MAX_OPERATOR_REQUESTS if self._is_operator(session) else MAX_SESSION_QUERIES
+            if len(open_) >= most:
+                detail = f"At most {most} requests about carpool may be open in one session."
+                self._pump.feed(events.BadLineReceived(session, meaning.id, "too_many_calls", detail))
                 return
             open_.add(scope := trio.CancelScope())
             self._start_soon(self._answer_control, session, meaning, scope)

@@ -11,9 +11,10 @@ import trio
 import trio.testing
 from msgspec import structs
 
+from carpool_broker.admin import status_query
 from carpool_broker.admin.control import ControlMethods, OperatorEvent
 from carpool_broker.admin.methods import ControlError
-from carpool_broker.admin.status import freshness_by_pool
+from carpool_broker.admin.status import StatusFacts, freshness_by_pool
 from carpool_broker.admin.status_query import Process
 from carpool_broker.admin.supervisor_queries import SupervisorQueries
 from carpool_broker.config.configuration import DEFAULT_SOURCE
@@ -430,6 +431,76 @@ async def test_a_silent_supervisor_leaves_the_last_survey_and_the_time_limit_of_
         assert said["servers"] == before["servers"], "as it was last known"
     rig.answer = answer
     assert (await rig.ask("carpool/status"))["silent"] is None
+
+
+@behaviour("status:asked-once")
+async def test_a_hundred_who_read_the_status_at_once_share_two_surveys_and_two_pages(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = ControlRig(tmp_path)
+    made: list[StatusFacts] = []
+
+    def page(facts: StatusFacts) -> dict[str, Any]:
+        made.append(facts)
+        return {"number": len(made)}
+
+    monkeypatch.setattr(status_query, "status_page", page)
+    told: list[int] = []
+
+    async def ask() -> None:
+        told.append((await rig.ask("carpool/status", within_s=1.0))["number"])
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(100):
+            nursery.start_soon(ask)
+        for number in (1, 2):
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(rig.sent) == number
+            survey = rig.sent[-1]
+            assert isinstance(survey, Survey)
+            rig.inquiries.answer_received("sup1", Surveyed(survey.token, [], []))
+    assert sorted(told) == [1] + [2] * 99
+    async with trio.open_nursery() as nursery:
+        for _ in range(100):
+            nursery.start_soon(ask)
+    assert len(made) == 3, "one page for all to whom the supervisor does not answer in time"
+
+
+@behaviour("http:health:frozen")
+async def test_a_supervisor_that_answers_others_meanwhile_is_busy_and_not_silent(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    rig = ControlRig(tmp_path)
+
+    said: list[dict[str, Any]] = []
+
+    async def ask(within_s: float) -> None:
+        said.append(await rig.ask("carpool/status", within_s=within_s))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, 5.0)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(ask, 0.5)
+        await trio.sleep(0.3)
+        (survey,) = rig.sent
+        assert isinstance(survey, Survey)
+        rig.inquiries.answer_received("sup1", Surveyed(survey.token, [], []))
+    assert len(rig.sent) == 2, "the second asker's own survey is not answered in time"
+    assert [(each["silent"], each["reason"]) for each in said] == [(None, "ok")] * 2
+
+
+@behaviour("http:health:frozen")
+async def test_an_answer_after_everybody_has_given_up_ends_the_silence(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    rig = ControlRig(tmp_path)
+    assert (await rig.ask("carpool/status", within_s=0.5))["reason"] == "supervisor_silent"
+    (survey,) = rig.sent
+    assert isinstance(survey, Survey)
+    rig.inquiries.answer_received("sup1", Surveyed(survey.token, [], []))
+    await trio.sleep(10)
+    said = await rig.ask("carpool/status", within_s=0.5)
+    assert said["silent"] == {"process": "supervisor", "for_s": 0.5}, "it is silent anew"
 
 
 @behaviour("http:health:frozen")

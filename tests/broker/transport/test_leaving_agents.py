@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from carpool_broker.transport.inbound import MAX_OPERATOR_REQUESTS
 from carpool_protocol.bootstrap.carrier_contract import ATTACH_VERSION
 from carpool_protocol.carrier.attach_line import Attach, attach_line
 from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH
@@ -110,3 +111,18 @@ def test_all_agents_are_told_of_an_end_though_one_of_them_cannot_be(
         ends = [each["params"]["text"] for each in said if each["method"] == "carpool/ended"]
         assert ends == ["the end is meant"]
     one.broker._agent_server.close()
+
+
+@behaviour("status:asked-once")
+def test_a_session_of_an_operator_has_a_bounded_number_of_requests_open(one: InProcessDaemon) -> None:
+    operator = one.connect()
+    operator.send(attach_line(Attach(version=ATTACH_VERSION, carrier="cli", cwd="/", control=True)))
+    count = MAX_OPERATOR_REQUESTS + 3
+    ask = b'{"jsonrpc":"2.0","id":%d,"method":"carpool/status"}\n'
+    operator._sock.send(b"".join(ask % number for number in range(count)))
+    one.settle()
+    said = [json.loads(each) for each in operator.lines]
+    answers = {each["id"]: each for each in said if "id" in each}
+    refused = sorted(ident for ident, each in answers.items() if "error" in each)
+    assert refused == [*range(MAX_OPERATOR_REQUESTS, count)]
+    assert f"At most {MAX_OPERATOR_REQUESTS}" in json.dumps(answers[refused[0]])

@@ -150,7 +150,6 @@ class SupervisorShell:
         self._stopping = False
         self._stop_wanted = trio.Event()
         self._stopped = trio.Event()
-        self._nursery: trio.Nursery | None = None
         self._perform_one: dict[type, Callable[..., None]] = {
             **self._instance_ios.handlers,
             **self._processes.handlers,
@@ -165,7 +164,6 @@ class SupervisorShell:
         within `END_S` and `CLOSE_S` in any case.
         """
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
             if self._lifeline is not None:  # before anything is started that it may have to find
                 self._lifeline.announce_epoch(self._epoch)
             await self._processes.start()
@@ -180,6 +178,12 @@ class SupervisorShell:
             nursery.start_soon(self._processes.run, self._flush_burst)
             nursery.start_soon(self._server_path.run, self._flush_burst)
             nursery.start_soon(self._surveyor.measure_memory, self._memory_limited, self._memory_measured)
+            nursery.start_soon(
+                self._surveyor.answer_surveys,
+                self.core.pool_reports,
+                lambda: self._processes.spawner_pid,
+                self._send_surveyed,
+            )
             await nursery.start(self._link.run, self._deliver, self._flush_burst)
             if self._lifeline is not None:
                 self._lifeline.ready()
@@ -280,6 +284,7 @@ class SupervisorShell:
             case PeerDown():
                 log.warning("broker went: %s", message.why)
                 self._broker_away = True
+                self._surveyor.broker_gone()
             case PeerRefused():
                 log.error("%s", message.text)
                 if message.superseded and self._lifeline is not None:
@@ -381,24 +386,23 @@ class SupervisorShell:
             self._learn(self._knowledge.observe_era(spec, effect, self._versions(spec.server)))
 
     def _survey(self, asked: Survey) -> None:
-        assert self._nursery is not None
+        if asked.counts_only:
+            self._link.send(BROKER, self._with_counts(Surveyed(asked.token, [], [])))
+        else:
+            self._surveyor.add(asked)
 
-        async def answer() -> None:
-            surveyed = Surveyed(asked.token, [], [])
-            if not asked.counts_only:
-                reports = self.core.pool_reports()
-                surveyed = await self._surveyor.survey(asked, reports, self._processes.spawner_pid)
-            path = self._server_path
-            surveyed = msgspec.structs.replace(
-                surveyed,
-                search_path=path.directories,
-                login_shell=path.login_shell,
-                counts=self.core.targets.counters.report(),
-            )
-            self._link.send(BROKER, surveyed)
-            self._link.flush()
+    def _send_surveyed(self, surveyed: Sequence[Surveyed]) -> None:
+        for each in surveyed:
+            self._link.send(BROKER, self._with_counts(each))
+        self._link.flush()
 
-        self._nursery.start_soon(answer)
+    def _with_counts(self, surveyed: Surveyed) -> Surveyed:
+        return msgspec.structs.replace(
+            surveyed,
+            search_path=self._server_path.directories,
+            login_shell=self._server_path.login_shell,
+            counts=self.core.targets.counters.report(),
+        )
 
     def _memory_limited(self) -> dict[InstanceId, int]:
         """The instances that have a memory limit, and their pids."""

@@ -1,12 +1,13 @@
 """The answer to `Survey`: the core's reports with memory and CPU of each process. Also measures the memory of
 instances that have a memory limit.
 
-Owns the thread that measures processes, so that reading `/proc` never delays a call. Knows nothing of: calls,
-the start and end of instances.
+Owns the thread that measures processes, so that reading `/proc` never delays a call, and the surveys that
+wait for it: the processes are measured once for all that have come meanwhile, and not for a broker that is
+gone. Knows nothing of: calls, the start and end of instances.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import trio
@@ -29,6 +30,32 @@ class Surveyor:
         self._instances = ProcessSampler()
         self._ours = ProcessSampler(families=False)
         self._one_at_a_time = trio.CapacityLimiter(1)
+        self._asked: list[Survey] = []
+        """The surveys that wait for the next measurement."""
+        self._has_asked = trio.Event()
+
+    def add(self, asked: Survey) -> None:
+        """Let a survey wait for the next measurement."""
+        self._asked.append(asked)
+        self._has_asked.set()
+
+    def broker_gone(self) -> None:
+        """Forget the surveys that wait: their broker reads no answer."""
+        self._asked.clear()
+
+    async def answer_surveys(
+        self,
+        reports: Callable[[], list[PoolReport]],
+        spawner_pid: Callable[[], int],
+        answer: Callable[[Sequence[Surveyed]], None],
+    ) -> None:
+        """Answer the surveys until cancelled. `reports`: returns those of the core now."""
+        while True:
+            await self._has_asked.wait()
+            self._has_asked = trio.Event()
+            asked, self._asked = self._asked, []
+            if asked:
+                answer(await self._survey(asked, reports(), spawner_pid()))
 
     async def measure_memory(
         self, limited: Callable[[], Mapping[InstanceId, int]], heard: Callable[[MemoryMeasured], None]
@@ -44,32 +71,37 @@ class Surveyor:
         found = await trio.to_thread.run_sync(memory_of, list(pids.values()), limiter=self._one_at_a_time)
         return MemoryMeasured(tuple((instance, found[pid]) for instance, pid in pids.items() if pid in found))
 
-    async def survey(self, asked: Survey, pools: list[PoolReport], spawner_pid: int) -> Surveyed:
-        """Fill in the reports. A process that has just ended is reported with zeros."""
+    async def _survey(
+        self, asked: Sequence[Survey], pools: list[PoolReport], spawner_pid: int
+    ) -> list[Surveyed]:
+        """Fill in the reports, the same for all. A process that has just ended is reported with zeros."""
         theirs = [instance.pid for pool in pools for instance in pool.instances if instance.pid]
-        roles = {os.getpid(): "supervisor", spawner_pid: "spawner"} | dict.fromkeys(asked.pids, "")
+        own = {os.getpid(): "supervisor", spawner_pid: "spawner"}
+        roles = own | {pid: own.get(pid, "") for each in asked for pid in each.pids}
 
         def probe() -> tuple[dict[int, ProcessUsage], dict[int, ProcessUsage]]:
             return self._instances.survey(theirs), self._ours.survey(pid for pid in roles if pid)
 
         instances, ours = await trio.to_thread.run_sync(probe, limiter=self._one_at_a_time)
-        return Surveyed(
-            asked.token,
-            [
-                replace(pool, instances=[_filled(each, instances.get(each.pid)) for each in pool.instances])
-                for pool in pools
-            ],
-            [
-                ProcessReport(
-                    role=roles[pid],
-                    pid=pid,
-                    rss_bytes=found.rss_bytes,
-                    pss_bytes=found.pss_bytes,
-                    cpu_s=found.cpu_s,
-                )
-                for pid, found in ours.items()
-            ],
-        )
+        filled = [
+            replace(pool, instances=[_filled(each, instances.get(each.pid)) for each in pool.instances])
+            for pool in pools
+        ]
+        processes = [
+            ProcessReport(
+                role=roles[pid],
+                pid=pid,
+                rss_bytes=found.rss_bytes,
+                pss_bytes=found.pss_bytes,
+                cpu_s=found.cpu_s,
+            )
+            for pid, found in ours.items()
+        ]
+        wanted = [own.keys() | each.pids for each in asked]
+        return [
+            Surveyed(each.token, filled, [row for row in processes if row.pid in pids])
+            for each, pids in zip(asked, wanted, strict=True)
+        ]
 
 
 def _filled(report: InstanceReport, found: ProcessUsage | None) -> InstanceReport:

@@ -147,6 +147,7 @@ class SupervisorShell:
         self._specs: dict[PoolKey, PoolSpec] = {}
         self._unflushed = 0
         """Messages sent since the last flush of the link."""
+        self._nursery: trio.Nursery | None = None
         self._stopping = False
         self._stop_wanted = trio.Event()
         self._stopped = trio.Event()
@@ -164,6 +165,7 @@ class SupervisorShell:
         within `END_S` and `CLOSE_S` in any case.
         """
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             if self._lifeline is not None:  # before anything is started that it may have to find
                 self._lifeline.announce_epoch(self._epoch)
             await self._processes.start()
@@ -178,12 +180,6 @@ class SupervisorShell:
             nursery.start_soon(self._processes.run, self._flush_burst)
             nursery.start_soon(self._server_path.run, self._flush_burst)
             nursery.start_soon(self._surveyor.measure_memory, self._memory_limited, self._memory_measured)
-            nursery.start_soon(
-                self._surveyor.answer_surveys,
-                self.core.pool_reports,
-                lambda: self._processes.spawner_pid,
-                self._send_surveyed,
-            )
             await nursery.start(self._link.run, self._deliver, self._flush_burst)
             if self._lifeline is not None:
                 self._lifeline.ready()
@@ -388,8 +384,14 @@ class SupervisorShell:
     def _survey(self, asked: Survey) -> None:
         if asked.counts_only:
             self._link.send(BROKER, self._with_counts(Surveyed(asked.token, [], [])))
-        else:
-            self._surveyor.add(asked)
+        elif self._surveyor.add(asked):
+            assert self._nursery is not None
+            self._nursery.start_soon(
+                self._surveyor.answer_surveys,
+                self.core.pool_reports,
+                self._processes.spawner_pid,
+                self._send_surveyed,
+            )
 
     def _send_surveyed(self, surveyed: Sequence[Surveyed]) -> None:
         for each in surveyed:

@@ -159,6 +159,7 @@ class InProcessDaemon:
                 supervisor_processes, "Spawner", lambda *_, **heard: self._processes(programs, heard)
             ):
                 self.supervisor = supervisor_shell.SupervisorShell(str(house), SUPERVISOR, None)
+        self.supervisor._nursery = self._nursery
         self.settle()
 
     def first_heritage(self) -> Incarnation:

@@ -1,8 +1,9 @@
 """The method `carpool/story`, which `carpool story` uses: the entries of both journals about one call.
 
 Owns the way from a call to its agent's request, and back: before a call is sent, the broker's journal
-mentions only that request. Another node of a cluster knows a call by its session and request. Knows nothing
-of: the text of a story.
+mentions only that request. Another node of a cluster knows a call by its session and request. The journals
+are searched for one story at a time, because each search takes both processes milliseconds. Knows nothing of:
+the text of a story.
 """
 
 from base64 import b64encode
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import trio
 from msgspec import Struct
 
 from carpool_broker.admin.methods import ControlError, Methods
@@ -40,6 +42,7 @@ class Stories:
         self._inquiries = inquiries
         self._story_of = story
         self._audit = audit
+        self._one_at_a_time = trio.CapacityLimiter(1)
 
     def register(self, methods: Methods) -> None:
         """Add `carpool/story` to the table."""
@@ -49,6 +52,10 @@ class Stories:
         """`{"call", "run", "broker", "supervisor", "pids", "nodes"}`: the entries that both journals still
         hold; `nodes`: of each instance that is or was a session at another node, the node and the session.
         """
+        async with self._one_at_a_time:
+            return await self._find(params)
+
+    async def _find(self, params: StoryParams) -> dict[str, Any]:
         if params.session:
             call = call_of_request(self._story_of, SessionId(params.session), params.request)
         else:

@@ -18,6 +18,7 @@ from carpool_broker.config.workspace_moves import WorkspaceMoves, WorkspaceScann
 from carpool_broker.core.broker import BrokerCore
 from carpool_broker.core.model import effects, events
 from carpool_broker.era import handshake, repeated_lines
+from carpool_broker.transport.control_turns import ControlTurns
 from carpool_broker.transport.delivery_log import DeliveryLog
 from carpool_broker.transport.multiplexed import with_exchange
 from carpool_broker.transport.outbound import WriteAgentLine
@@ -96,6 +97,7 @@ class AgentLines(AgentServerHost):
         self._on_unread = on_unread
         self._open_queries: dict[SessionId, set[trio.CancelScope]] = {}
         """Open `carpool/…` requests."""
+        self._turns = ControlTurns()
 
     def scan_workspace(self, attach: Attach, then: Callable[[], None]) -> None:
         """As `multiplexed.StreamHost.scan_workspace`."""
@@ -370,6 +372,7 @@ class AgentLines(AgentServerHost):
         with scope:
             if scope.cancel_called:
                 return  # the session ended before its request was handled
+            await self._turns.wait(session)
             try:
                 line = result_line(asked.id, await self._answer(session, asked.method, asked.params))
             except ControlError as error:

@@ -32,12 +32,12 @@ class Surveyor:
         self._one_at_a_time = trio.CapacityLimiter(1)
         self._asked: list[Survey] = []
         """The surveys that wait for the next measurement."""
-        self._has_asked = trio.Event()
+        self._is_answering = False
 
-    def add(self, asked: Survey) -> None:
-        """Let a survey wait for the next measurement."""
+    def add(self, asked: Survey) -> bool:
+        """Let a survey wait for the next measurement. Returns True if `answer_surveys` is to be started."""
         self._asked.append(asked)
-        self._has_asked.set()
+        return not self._is_answering
 
     def broker_gone(self) -> None:
         """Forget the surveys that wait: their broker reads no answer."""
@@ -46,16 +46,19 @@ class Surveyor:
     async def answer_surveys(
         self,
         reports: Callable[[], list[PoolReport]],
-        spawner_pid: Callable[[], int],
+        spawner_pid: int,
         answer: Callable[[Sequence[Surveyed]], None],
     ) -> None:
-        """Answer the surveys until cancelled. `reports`: returns those of the core now."""
-        while True:
-            await self._has_asked.wait()
-            self._has_asked = trio.Event()
-            asked, self._asked = self._asked, []
-            if asked:
-                answer(await self._survey(asked, reports(), spawner_pid()))
+        """Answer the surveys until none waits. `reports`: returns those of the core now."""
+        if self._is_answering:
+            return
+        self._is_answering = True
+        try:
+            while self._asked:
+                asked, self._asked = self._asked, []
+                answer(await self._survey(asked, reports(), spawner_pid))
+        finally:
+            self._is_answering = False
 
     async def measure_memory(
         self, limited: Callable[[], Mapping[InstanceId, int]], heard: Callable[[MemoryMeasured], None]

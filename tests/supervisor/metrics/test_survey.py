@@ -1,8 +1,6 @@
 """Surveys that come while processes are measured: how often is measured, and who is answered."""
 
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -39,62 +37,64 @@ def thread(monkeypatch: pytest.MonkeyPatch) -> HeldThread:
     return held
 
 
-@asynccontextmanager
-async def surveying() -> AsyncIterator[tuple[Surveyor, list[Surveyed]]]:
-    surveyor, answered = Surveyor(), list[Surveyed]()
+class SurveyRig:
+    """A surveyor with its answers; `add` starts what answers, as the shell does."""
 
-    def reports() -> list[PoolReport]:
-        return []
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.surveyor = Surveyor()
+        self.answered: list[Surveyed] = []
+        self._nursery = nursery
 
-    def answer(surveyed: Sequence[Surveyed]) -> None:
-        answered.extend(surveyed)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(surveyor.answer_surveys, reports, lambda: 0, answer)
-        yield surveyor, answered
-        nursery.cancel_scope.cancel()
+    def add(self, asked: Survey) -> None:
+        if self.surveyor.add(asked):
+            self._nursery.start_soon(self.surveyor.answer_surveys, list[PoolReport], 0, self.answered.extend)
 
 
 @behaviour("status:asked-once")
 async def test_all_surveys_that_come_while_processes_are_measured_share_the_next_measurement(
     thread: HeldThread,
 ) -> None:
-    async with surveying() as (surveyor, answered):
-        surveyor.add(Survey(1, []))
+    async with trio.open_nursery() as nursery:
+        rig = SurveyRig(nursery)
+        rig.add(Survey(1, []))
         await trio.testing.wait_all_tasks_blocked()
         for token in range(2, 1002):
-            surveyor.add(Survey(token, []))
-        assert (thread.begun, answered) == (1, [])
+            rig.add(Survey(token, []))
+        assert (thread.begun, rig.answered) == (1, [])
         await thread.end()
-        assert [each.token for each in answered] == [1], "a later one is not answered with what was before"
+        assert [each.token for each in rig.answered] == [1], (
+            "a later one is not answered with what was before"
+        )
         await thread.end()
         assert thread.begun == 2
-        assert [each.token for each in answered] == [*range(1, 1002)]
+        assert [each.token for each in rig.answered] == [*range(1, 1002)]
 
 
 async def test_each_survey_has_the_processes_that_it_asked_for(thread: HeldThread) -> None:
     parent = os.getppid()
-    async with surveying() as (surveyor, answered):
-        surveyor.add(Survey(1, []))
-        surveyor.add(Survey(2, [parent]))
-        surveyor.add(Survey(3, [os.getpid()]))
+    async with trio.open_nursery() as nursery:
+        rig = SurveyRig(nursery)
+        rig.add(Survey(1, []))
+        rig.add(Survey(2, [parent]))
+        rig.add(Survey(3, [os.getpid()]))
         await trio.testing.wait_all_tasks_blocked()
         await thread.end()
-    seen = [[(row.role, row.pid) for row in each.processes] for each in answered]
+    seen = [[(row.role, row.pid) for row in each.processes] for each in rig.answered]
     own = ("supervisor", os.getpid())
     assert seen == [[own], [own, ("", parent)], [own]]
 
 
 @behaviour("status:asked-once")
 async def test_nothing_is_measured_for_a_broker_that_is_gone(thread: HeldThread) -> None:
-    async with surveying() as (surveyor, answered):
-        surveyor.add(Survey(1, []))
+    async with trio.open_nursery() as nursery:
+        rig = SurveyRig(nursery)
+        rig.add(Survey(1, []))
         await trio.testing.wait_all_tasks_blocked()
-        surveyor.add(Survey(2, []))
-        surveyor.broker_gone()
+        rig.add(Survey(2, []))
+        rig.surveyor.broker_gone()
         await thread.end()
         assert thread.begun == 1
-        surveyor.add(Survey(3, []))
+        rig.add(Survey(3, []))
         await trio.testing.wait_all_tasks_blocked()
         await thread.end()
-    assert [each.token for each in answered] == [1, 3]
+    assert [each.token for each in rig.answered] == [1, 3]

@@ -17,8 +17,10 @@ from carpool_protocol.link.messages import (
     Policy,
     PoolSpec,
     SetPools,
+    Survey,
+    Surveyed,
 )
-from carpool_protocol.link.peer import BROKER, PeerRefused
+from carpool_protocol.link.peer import BROKER, PeerDown, PeerRefused
 from carpool_protocol.runtime.lifeline import Lifeline
 from tests.behaviours import behaviour
 from tests.kit.in_process_supervisor import FakeBrokerLink, supervised
@@ -81,3 +83,12 @@ async def test_a_supervisor_ends_when_its_broker_comes_back_in_another_version(
             shell._deliver(BROKER, [PeerRefused("another version of the link", superseded)])
             assert shell._stop_wanted.is_set() is superseded
         lifeline.close()
+
+
+@behaviour("status:asked-once")
+async def test_no_survey_is_answered_for_a_broker_that_is_gone(tmp_path: Path) -> None:
+    async with supervised(tmp_path) as (shell, broker):
+        shell._deliver(BROKER, [Survey(1, []), Survey(2, []), PeerDown("it died")])
+        broker.say(Survey(3, []))
+        await broker.heard(Surveyed, lambda it: it.token == 3)
+        assert [each.token for each in broker.those(Surveyed)] == [3]

@@ -148,3 +148,28 @@ async def test_without_an_answer_of_a_supervisor_the_snapshot_has_the_calls_and_
     found = msgspec.json.decode(body, type=CountersSnapshot)
     assert (found.enabled, found.servers, found.servers_run) == (True, {}, "")
     assert found.servers_problem == problem
+
+
+@behaviour("status:asked-once")
+async def test_a_hundred_who_read_the_counters_at_once_share_two_queries_and_two_pages(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = ControlRig(tmp_path)
+    made: list[CountersSnapshot] = []
+    snapshot = CounterReport.snapshot
+
+    def counted(*args: Any) -> CountersSnapshot:
+        made.append(snapshot(*args))
+        return made[-1]
+
+    monkeypatch.setattr(CounterReport, "snapshot", counted)
+    async with trio.open_nursery() as nursery:
+        for _ in range(100):
+            nursery.start_soon(rig.ask, "carpool/counters")
+        for number in (1, 2):
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(rig.sent) == number
+            survey = rig.sent[-1]
+            assert isinstance(survey, Survey)
+            rig.inquiries.answer_received("sup1", Surveyed(survey.token, [], []))
+    assert len(made) == 2

@@ -220,6 +220,10 @@ _SEARCH: Final = {
     "search:find": Behaviour(
         "docs/search.md", "Tools are found by what they do, and what fits best comes first."
     ),
+    "search:one-line": Behaviour(
+        "docs/search.md",
+        "A found tool is one line of bounded length, whatever its server calls its parameters.",
+    ),
     "search:call": Behaviour(
         "docs/search.md", "To call a tool through call_tool is to call it, in every respect."
     ),

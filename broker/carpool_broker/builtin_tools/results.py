@@ -3,8 +3,12 @@
 Owns the texts of `find_tools`, `describe_tool`, `list_resources` and `list_prompts`, and how the result of a
 read or of a prompt becomes content that any agent can show: a server's bytes are cut and put together.
 
+Invariant: no text of a server begins a line of `find_tools`, and each of its lines has a bounded length.
+
 Knows nothing of: the request that a call stands for (`era/builtin_tools`), sessions, lines.
 """
+
+import re
 
 import msgspec
 from msgspec import Struct
@@ -32,6 +36,11 @@ MAX_LINE_CHARS = 200
 """Longest description in a list of found tools."""
 MAX_PARAMETERS = 12
 MAX_NAMED = 20
+_plain_name = re.compile(r"[\w.$@\[\]-]{1,64}").fullmatch
+"""A name of a parameter that is shown. Another name could write a line, which would be read as another
+server's tool.
+"""
+_CONTROLS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), " ")
 _NO_INDEX = (
     "Carpool runs on a Python without SQLite's full-text index (FTS5), so it cannot search. An empty query "
     "lists all tools. The user can install carpool with another Python, or set `show` of this profile to all."
@@ -118,12 +127,14 @@ def _search_result(view: View, asked: _Query, finder: ToolSearch) -> RawJson:
 
 
 def _line(tool: ViewTool) -> str:
+    """A line of bounded length. `…` stands for parameters that are left out; `describe_tool` tells them."""
     parts = tool_text(tool.definition)
-    names = [name if name in parts.required else f"{name}?" for name in parts.parameters]
+    plain = [name for name in parts.parameters if _plain_name(name)]
+    names = [name if name in parts.required else f"{name}?" for name in plain]
     names.sort(key=lambda name: name.endswith("?"))
-    if len(names) > MAX_PARAMETERS:
+    if len(names) > MAX_PARAMETERS or len(plain) < len(parts.parameters):
         names = [*names[:MAX_PARAMETERS], "…"]
-    text = " ".join((parts.description or parts.title).split())
+    text = " ".join((parts.description or parts.title).translate(_CONTROLS).split())
     if len(text) > MAX_LINE_CHARS:
         text = text[: MAX_LINE_CHARS - 1].rstrip() + "…"
     return f"{tool.qualified}({', '.join(names)}){': ' if text else ''}{text}"

@@ -1167,6 +1167,10 @@ _SHARING: Final = {
     "modes:new-placements": Behaviour("docs/sharing.md", "A new verdict holds for new placements only."),
     "modes:list-sourced": Behaviour("docs/sharing.md", "Every entry of the shipped list has a source."),
     "modes:verdicts-kept": Behaviour("docs/sharing.md", "Evidence is kept on disk and survives restarts."),
+    "modes:evidence-of-its-own": Behaviour(
+        "docs/sharing.md",
+        "What a project's server does is no evidence about another project's server under the same words.",
+    ),
     "modes:why": Behaviour("docs/sharing.md", "`carpool why` tells mode, evidence and how to change it."),
     "modes:probe": Behaviour(
         "docs/sharing.md",

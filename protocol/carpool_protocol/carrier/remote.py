@@ -29,6 +29,7 @@ UNFIT_CODE: Final = 5300
 It lies outside the codes that servers use, so that it says nothing about the server's era.
 """
 VARIABLES: Final = "CARPOOL_REMOTE_"
+REMOTE_URL: Final = VARIABLES + "URL"
 
 _HEADER: Final = VARIABLES + "HEADER_"
 _PLAIN: Final = frozenset({VARIABLES + "SERVER", VARIABLES + "TRANSPORT", VARIABLES + "LOGINS"})
@@ -88,7 +89,7 @@ class Remote(Struct, frozen=True, kw_only=True):
 def remote_from_environment(environ: Mapping[str, str]) -> Remote | None:
     """The bridge's settings from its environment. None if they are missing or invalid."""
     transport = environ.get(VARIABLES + "TRANSPORT", "url")
-    url = environ.get(VARIABLES + "URL", "")
+    url = environ.get(REMOTE_URL, "")
     if check_url(url) is not None or transport not in get_args(Transport):
         return None
     return Remote(

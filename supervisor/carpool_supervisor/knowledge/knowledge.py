@@ -82,7 +82,7 @@ class Knowledge:
 
     def pool_knowledge(self, spec: PoolSpec) -> PoolKnowledge:
         """The knowledge about the program of this pool."""
-        identity = launch_identity(spec.server, spec.argv)
+        identity = launch_identity(spec)
         evidence = evidence_of(self._verdicts, identity)
         era = era_cache.era_of(self._eras, identity, wallclock())
         return PoolKnowledge(spec.key, well_known().find(spec.argv), evidence, era)
@@ -93,16 +93,14 @@ class Knowledge:
         """An instance of this pool has greeted. Returns what is new for pools of the same program. `specs`:
         those of the server.
         """
-        identity = launch_identity(spec.server, spec.argv)
+        identity = launch_identity(spec)
         name, version = (text_of(seen.server_info, key) or "" for key in ("name", "version"))
         sighting = EraVerdict(seen.era, seen.why, f"{name} {version}".strip(), wallclock())
         before, self._eras = self._eras, era_cache.with_observation(self._eras, identity, sighting)
         if self._eras is before:
             return []
         self._unsaved.set()
-        return [
-            self.pool_knowledge(each) for each in specs if launch_identity(each.server, each.argv) == identity
-        ]
+        return [self.pool_knowledge(each) for each in specs if launch_identity(each) == identity]
 
     def era_lines(self, pool: Pool, spec: PoolSpec) -> list[str]:
         """The era of the pool's server and the reason, as `carpool why` prints them."""
@@ -111,7 +109,7 @@ class Knowledge:
             return [f"carpool talks to it in {era}, as configured."]
         if not pool.ever_fit:
             return ["carpool detects the era of MCP that it speaks at its next start."]
-        known = self._eras.servers.get(launch_identity(spec.server, spec.argv))
+        known = self._eras.servers.get(launch_identity(spec))
         if known is None or not known.why or known.era != pool.era:
             return [f"carpool talks to it in {era}, which it answered; the other was not tried."]
         seen = f"{known.server or 'it'} {known.why}"
@@ -123,12 +121,10 @@ class Knowledge:
         """Record evidence on this pool's program. Returns what is new for pools of the same program. `specs`:
         as of `observe_era`.
         """
-        identity = launch_identity(spec.server, spec.argv)
+        identity = launch_identity(spec)
         self._verdicts = with_evidence(self._verdicts, identity, kind, wallclock(), detail)
         self._unsaved.set()
-        return [
-            self.pool_knowledge(each) for each in specs if launch_identity(each.server, each.argv) == identity
-        ]
+        return [self.pool_knowledge(each) for each in specs if launch_identity(each) == identity]
 
     async def run(self) -> None:
         """Write what was recorded, until cancelled."""

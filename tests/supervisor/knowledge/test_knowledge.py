@@ -12,7 +12,7 @@ import trio
 from msgspec.structs import replace
 
 from carpool_protocol.bootstrap import paths
-from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.ids import PoolKey, RawJson, ServerName
 from carpool_protocol.link import messages
 from carpool_protocol.link.messages import (
     ExplainSharing,
@@ -41,13 +41,13 @@ from tests.kit.waits import until
 T1 = "2026-11-21T10:00:00.000Z"
 
 
-def spec(key: str, *argv: str, server: str = "web", sharing: str = "auto") -> PoolSpec:
+def spec(key: str, *argv: str, server: str = "web", sharing: str = "auto", cwd: str = "/") -> PoolSpec:
     return PoolSpec(
         key=PoolKey(key),
         server=ServerName(server),
         argv=list(argv) or ["web-server"],
         env={},
-        cwd="/",
+        cwd=cwd,
         policy=Policy(sharing=sharing),  # type: ignore[arg-type]  # one of the four
     )
 
@@ -102,6 +102,18 @@ async def test_evidence_is_told_to_every_pool_of_the_same_program_and_to_no_othe
         ("web:2", ["asked_ambiguously"]),
     ]
     assert kinds(one.pool_knowledge(pools[2])) == []
+
+
+@behaviour("modes:evidence-of-its-own")
+async def test_nothing_that_is_seen_in_one_project_is_told_to_the_same_words_in_another(path: str) -> None:
+    one = Knowledge(path)
+    pools = [spec(f"web:{project}", "python", "server.py", cwd=f"/{project}") for project in "ab"]
+    told = one.observe(pools[0], "asked_ambiguously", "d", pools)
+    assert [each.key for each in told] == ["web:a"]
+    seen = effects.RecordEra(PoolKey("web:a"), "stateless", "refused initialize", RawJson(b"{}"))
+    assert [each.key for each in one.observe_era(pools[0], seen, pools)] == ["web:a"]
+    other = one.pool_knowledge(pools[1])
+    assert (kinds(other), other.era) == ([], None)
 
 
 async def test_the_list_is_known_without_a_file(path: str) -> None:

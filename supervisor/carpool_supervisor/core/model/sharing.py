@@ -10,13 +10,15 @@ Invariants: more evidence never gives a looser mode; only the configuration does
 (`sharing_evidence`), placement, how a probe is made.
 """
 
+import posixpath
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 from msgspec import Struct
 
-from carpool_protocol.link.messages import Mode, Policy
+from carpool_protocol.carrier.remote import REMOTE_URL, host_of
+from carpool_protocol.link.messages import Mode, Policy, PoolSpec
 from carpool_protocol.link.messages import Sharing as Configured
 from carpool_supervisor.core.model.well_known import WellKnownServer, program_of
 
@@ -273,13 +275,20 @@ _SOURCES: Final[dict[SharingSource, str]] = {
 }
 
 
-def launch_identity(server: str, argv: Sequence[str]) -> str:
+def launch_identity(spec: PoolSpec) -> str:
     """The key of verdicts on disk: the server's name and its program, without arguments.
 
     The name is included because programs such as mcp-remote run a different server for different arguments,
-    and arguments may hold secrets.
+    and arguments may hold secrets. So is the directory, where another one may have another program under the
+    same words: two projects may each have a `python server.py`. Of a URL only the host is included.
     """
-    program = program_of(argv)
+    if spec.bridge and (host := host_of(spec.env.get(REMOTE_URL, ""))):
+        return f"{spec.server} url:{host}"
+    program = program_of(spec.argv)
     if program is None:
-        return f"{server} unknown:{argv[0].rpartition('/')[2] if argv else ''}"
-    return f"{server} {program}"
+        return f"{spec.server} unknown:{posixpath.basename(spec.argv[0]) if spec.argv else ''} in {spec.cwd}"
+    if not program.is_local:
+        return f"{spec.server} {program}"
+    if program.path:
+        return f"{spec.server} {program.kind}:{posixpath.normpath(posixpath.join(spec.cwd, program.path))}"
+    return f"{spec.server} {program} in {spec.cwd}"

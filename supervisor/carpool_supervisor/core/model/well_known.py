@@ -1,8 +1,9 @@
 """The program that a command line starts, and its entry in the well-known list, as values.
 
-Owns two answers: the program (`program_of`, a name without arguments, so without secrets) and its entry
-(`WellKnownServers.find`). An npm or PyPI package is recognized behind npx, uvx and similar runners, as
-`python -m`, as a script in `node_modules` and by the name of its own command; an image behind `docker run`.
+Owns three answers: the program (`program_of`, a name without arguments, so without secrets), whether it is
+another one in another directory, and its entry (`WellKnownServers.find`). An npm or PyPI package is
+recognized behind npx, uvx and similar runners, as `python -m`, as a script in `node_modules` and by the name
+of its own command; an image behind `docker run`.
 
 Invariants: `program_of` never holds a value of an argument except the program's own name or path. Only
 certain matches count. Knows nothing of: the path of the list on disk, the network.
@@ -14,6 +15,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from carpool_protocol.link.messages import Mode
 
@@ -58,6 +60,7 @@ version.)
 _INTERPRETERS: Final = re.compile(
     r"python[0-9.]*|pypy[0-9.]*|node|nodejs|bun|deno|tsx|ts-node|ruby|perl|java"
 ).fullmatch
+_SHELLS: Final = re.compile(r"(ba|z|da|k|fi)?sh|pwsh").fullmatch
 _assignment = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=").match
 _npm_name = re.compile(r"(@[a-z0-9~._-]+/)?[a-z0-9~._-]+").match
 _pypi_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*").match
@@ -70,6 +73,10 @@ class LaunchedProgram(Struct, frozen=True):
 
     kind: Literal["npm", "pypi", "module", "image", "script", "command"]
     name: str
+    path: str = ""
+    """The file that is run, if it is given by a path: absolute, or relative to the directory."""
+    is_local: bool = False
+    """True if its path, or the directory, decides which program it is."""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
@@ -163,7 +170,12 @@ def program_of(argv: Sequence[str]) -> LaunchedProgram | None:
         return None
     if _INTERPRETERS(first):
         return _interpreted(first, rest)
-    return LaunchedProgram("command", words[0] if "/" in words[0] and not _installed(words[0]) else first)
+    if "/" in words[0]:
+        name = first if _installed(words[0]) else words[0]
+        return LaunchedProgram("command", name, words[0], is_local=True)
+    # `make serve`, `bash run.sh`: a word that is no option may name a file of the directory.
+    names_more = bool(rest) and not rest[0].startswith("-")
+    return LaunchedProgram("command", first, is_local=names_more or _SHELLS(first) is not None)
 
 
 def _run(kind: str, words: list[str]) -> LaunchedProgram | None:
@@ -172,7 +184,8 @@ def _run(kind: str, words: list[str]) -> LaunchedProgram | None:
             return _image(words)
         case "command":
             inner = _first(words)
-            return program_of(words[inner:]) if inner is not None else None
+            program = program_of(words[inner:]) if inner is not None else None
+            return program and replace(program, is_local=True)  # the project of the directory may have it
         case "npm":
             return _packaged("npm", words)
         case _:
@@ -219,7 +232,8 @@ def _packaged(kind: Literal["npm", "pypi"], words: list[str]) -> LaunchedProgram
         option, _, value = word.partition("=")
         if option in _PACKAGE_OPTIONS and not (kind == "pypi" and option == "-p"):
             after = words[at + 1 :] if value else words[at + 2 :]
-            return _package(kind, value or (words[at + 1] if at + 1 < len(words) else "")) or _command(after)
+            spec = value or (words[at + 1] if at + 1 < len(words) else "")
+            return _package(kind, spec) or _command(after, is_local="://" not in spec)
         if not word.startswith("-"):
             break
     if kind == "pypi" and words[:1] == ["-p"]:
@@ -228,10 +242,10 @@ def _packaged(kind: Literal["npm", "pypi"], words: list[str]) -> LaunchedProgram
     return None if at_package is None else _package(kind, words[at_package])
 
 
-def _command(words: list[str]) -> LaunchedProgram | None:
-    """The command that is run from a package given as an address."""
+def _command(words: list[str], *, is_local: bool) -> LaunchedProgram | None:
+    """The command that is run from a package given as an address or (`is_local`) as a path."""
     at = _first(words)
-    return None if at is None else LaunchedProgram("command", _stem(words[at]))
+    return None if at is None else LaunchedProgram("command", _stem(words[at]), is_local=is_local)
 
 
 def _package(kind: Literal["npm", "pypi"], spec: str) -> LaunchedProgram | None:
@@ -274,7 +288,7 @@ def _image(words: list[str]) -> LaunchedProgram | None:
 def _interpreted(interpreter: str, words: list[str]) -> LaunchedProgram | None:
     if words[:1] == ["-m"] or (len(words) > 1 and words[0].startswith("-") and words[1] == "-m"):
         at = words.index("-m") + 1
-        return LaunchedProgram("module", words[at]) if at < len(words) else None
+        return LaunchedProgram("module", words[at], is_local=True) if at < len(words) else None
     if interpreter in {"bun", "deno"} and words[:1] == ["run"]:
         words = words[1:]
     at_script = _first(words)
@@ -283,5 +297,5 @@ def _interpreted(interpreter: str, words: list[str]) -> LaunchedProgram | None:
     script = words[at_script]
     package = _in_node_modules(script)
     if package and package[1] != ".bin":
-        return LaunchedProgram("npm", package[1])
-    return LaunchedProgram("script", script)
+        return LaunchedProgram("npm", package[1], script, is_local=True)
+    return LaunchedProgram("script", script, script, is_local=True)

@@ -1,6 +1,7 @@
 """The sharing mode of a server and its reasons; the well-known list; programs recognized in command lines."""
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from carpool_protocol.ids import PoolKey, ServerName
-from carpool_protocol.link.messages import Mode, Policy
+from carpool_protocol.link.messages import Mode, Policy, PoolSpec
 from carpool_protocol.link.messages import Sharing as Configured
 from carpool_supervisor.core.model.pool import Pool
 from carpool_supervisor.core.model.sharing import (
@@ -361,14 +362,19 @@ def test_an_uncertain_command_line_is_not_recognised(line: str) -> None:
     assert program_of(line.split()) is None
 
 
-RUNNERS = ["npx", "uvx", "uv", "run", "docker", "python", "env"]
-OTHERS = ["-p", "--from", "-m", "--with", "-y", "a/b", "-", "--", "@x", "=", "x@1", "A=1"]
+RUNNERS = ["npx", "uvx", "uv", "run", "docker", "python", "env", "bash", "make"]
+OTHERS = ["-p", "--from", "-m", "--with", "-y", "a/b", "-", "--", "@x", "=", "x@1", "A=1", "git+https://h/x"]
+
+
+def identity(line: str, cwd: str = "/home/u", **more: Any) -> str:
+    launch = {"key": PoolKey("web:1"), "server": ServerName("web"), "env": {}, "policy": Policy(), **more}
+    return launch_identity(PoolSpec(argv=line.split(), cwd=cwd, **launch))
 
 
 @given(st.lists(st.sampled_from(RUNNERS + OTHERS)))
 @settings(deadline=None)
 def test_no_command_line_raises(argv: list[str]) -> None:
-    launch_identity("s", argv)
+    identity(" ".join(argv))
     well_known().find(argv)
 
 
@@ -378,9 +384,55 @@ def test_an_identity_holds_no_argument() -> None:
         "uvx postgres-mcp postgres://u:secret@h",
         "x --t=secret",
     ):
-        assert "secret" not in launch_identity("web", line.split())
-    assert launch_identity("web", ["npx", "mcp-remote", "a"]) == "web npm:mcp-remote"
-    assert launch_identity("web", ["sh", "-c", "secret"]) == "web command:sh"
+        assert "secret" not in identity(line)
+    assert identity("npx mcp-remote a") == "web npm:mcp-remote"
+    assert identity("sh -c secret") == "web command:sh in /home/u"
+    url = {"CARPOOL_REMOTE_URL": "https://u:secret@h.example:8443/secret?key=secret"}
+    assert identity("python -P -m carpool.bridge", env=url, bridge=True) == "web url:h.example:8443"
+
+
+@behaviour("modes:evidence-of-its-own")
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("python server.py", "python -u ./server.py", "node dist/index.js", "deno run -A server.ts"),
+        *("node node_modules/@x/y/index.js", "python -m server", "/opt/venv/bin/python -m server"),
+        *(".venv/bin/server", "./run", "uv run server", "uv run server.py", "uvx --from . server"),
+        *("bash run.sh", "sh -c run", "make serve", "npm start", "npx .", "python -c x", "docker compose up"),
+    ],
+)
+def test_a_program_that_the_directory_decides_is_another_one_in_another_directory(line: str) -> None:
+    assert identity(line, "/p/honest") != identity(line, "/p/hostile")
+    assert identity(line, "/p/honest") == identity(line, "/p/honest")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("npx -y @x/y", "uvx mcp-server-time", "uv tool run x-mcp", "pipx run x-mcp", "docker run me/x"),
+        *("uvx --from git+https://example.org/x serena", "web-server --port 1", "web-server"),
+        *("python /srv/server.py", "/opt/venv/bin/server", "node /srv/node_modules/@x/y/index.js"),
+    ],
+)
+def test_a_program_that_is_the_same_in_each_directory_is_known_in_all(line: str) -> None:
+    assert identity(line, "/p/one") == identity(line, "/p/two")
+
+
+@behaviour("modes:evidence-of-its-own")
+def test_an_installed_program_is_another_one_at_another_path() -> None:
+    assert identity("/p/honest/.venv/bin/server") != identity("/p/hostile/.venv/bin/server")
+    assert identity(".venv/bin/server", "/p/honest") == identity("/p/honest/.venv/bin/server")
+    assert (
+        identity("python ./server.py", "/p") == identity("python /p/server.py") == "web script:/p/server.py"
+    )
+
+
+@behaviour("modes:evidence-of-its-own")
+def test_a_server_over_a_url_is_another_one_at_another_host() -> None:
+    line = "python -P -m carpool.bridge"
+    hosts = ("https://a.example/mcp", "https://b.example/mcp", "http://localhost:1/", "http://localhost:2/")
+    known = {identity(line, env={"CARPOOL_REMOTE_URL": host}, bridge=True) for host in hosts}
+    assert len(known) == len(hosts)
 
 
 # --- the shipped list --------------------------------------------------------------------------------------

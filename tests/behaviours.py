@@ -656,6 +656,10 @@ _RUNS: Final = {
     "silence:breaker-on-demand": Behaviour(
         "docs/settings.md", "A server that broke is tried again when somebody misses it, and not for nobody."
     ),
+    "recycling:helpers": Behaviour(
+        "docs/settings.md",
+        "`limits.rss_mb` counts all that an instance has started, also where a parent or first thread ended.",
+    ),
     "recycling:limits": Behaviour(
         "docs/settings.md",
         "An instance past its limit of memory, calls or age is replaced, and `ps` says why.",

@@ -142,7 +142,7 @@ class SupervisorShell:
         self._pump: CorePump[events.AnyEvent, effects.AnyEffect] = CorePump(
             self.core, self._perform, clock=self._clock, dump_to=dump_to
         )
-        self._surveyor = Surveyor()
+        self._surveyor = Surveyor(self._processes.spawned)
         self._knowledge = Knowledge(verdicts_file(paths.state_dir(os.environ, runtime_dir)))
         self._specs: dict[PoolKey, PoolSpec] = {}
         self._unflushed = 0
@@ -389,7 +389,6 @@ class SupervisorShell:
             self._nursery.start_soon(
                 self._surveyor.answer_surveys,
                 self.core.pool_reports,
-                self._processes.spawner_pid,
                 self._send_surveyed,
             )
 

@@ -19,6 +19,7 @@ from carpool_protocol.ids import Epoch, InstanceId, PoolKey, WireId
 from carpool_protocol.link.messages import PoolSpec
 from carpool_protocol.runtime.poller import ReadySet
 from carpool_supervisor.core.model import effects, events
+from carpool_supervisor.metrics.adopted import SpawnedProcesses
 from carpool_supervisor.spawn.exit_messages import exit_text
 from carpool_supervisor.spawn.node_sessions import NodeSessionStarter
 from carpool_supervisor.spawn.request import AtLimitError, Pipes, SpawnRefusedError
@@ -90,10 +91,9 @@ class Processes:
         self._node_sessions.close()
         await self._spawner.close(patience_s)
 
-    @property
-    def spawner_pid(self) -> int:
-        """The pid of the spawner; 0 if there is none."""
-        return self._spawner.pid
+    def spawned(self) -> SpawnedProcesses:
+        """The spawner and the instances that it has started."""
+        return SpawnedProcesses(self._spawner.pid, self._spawner.leaders())
 
     def hold(self) -> None:
         """Start nothing until `release`, because the PATH of servers is not known yet."""

@@ -4,12 +4,16 @@ A server is often a grandchild (`npx` and `uvx` stay as its parents), so every n
 its descendants. Memory is given as RSS and as PSS: RSS counts a shared page once for each process, PSS
 divides it among them, so only PSS may be added up.
 
+Memory that threads of a process hold counts although its first thread has ended: such a process looks like a
+zombie, whose memory is 0.
+
 A vanished process is never an error, nor is a process table that cannot be read. One read of the table serves
 any number of pids. Blocks for some milliseconds: from trio, survey many in a thread. Knows nothing of: the
-role of a pid, limits.
+role of a pid, limits, processes that are no descendants (`adopted`).
 """
 
 import contextlib
+import itertools
 import os
 import sys
 import time
@@ -21,6 +25,7 @@ from msgspec import Struct
 from carpool_protocol.runtime.process_search import find_processes
 from carpool_protocol.runtime.wallclock import unix_s
 from carpool_supervisor import marks
+from carpool_supervisor.metrics.adopted import ProcessTree
 
 
 class ProcessUsage(Struct, frozen=True):
@@ -50,9 +55,12 @@ class ProcessSampler:
         """By pid and start time, since a pid may be reused: the time of the last survey and its CPU seconds.
         """
 
-    def survey(self, pids: Iterable[int]) -> dict[int, ProcessUsage]:
-        """The usage of the living processes among these. Forgets all others."""
-        tree = _children_by_parent() if self._families else {}
+    def survey(self, pids: Iterable[int], tree: ProcessTree | None = None) -> dict[int, ProcessUsage]:
+        """The usage of the living processes among these. Forgets all others. `tree`: as it is now, unless it
+        is to be read.
+        """
+        if tree is None:
+            tree = children_by_parent() if self._families else {}
         now = time.monotonic()
         last, self._last = self._last, {}
         found: dict[int, ProcessUsage] = {}
@@ -87,19 +95,16 @@ def process_usage(pid: int) -> ProcessUsage | None:
     return ProcessSampler().survey([pid]).get(pid)
 
 
-def memory_of(pids: Iterable[int]) -> dict[int, int]:
-    """RSS in bytes of the living processes among these, each with its descendants; memory that they share
-    counts for each.
+def memory_of(pids: Iterable[int], tree: ProcessTree | None = None) -> dict[int, int]:
+    """RSS in bytes of these processes, each with its descendants; memory that they share counts for each.
+    Those of which nothing is left are missing. `tree`: as of `ProcessSampler.survey`.
 
     Far cheaper than a survey: PSS makes the kernel walk every page table.
     """
-    tree = _children_by_parent()
-    found: dict[int, int] = {}
-    for pid in pids:
-        sizes = [_rss(each) for each in _family(pid, tree)]
-        if sizes[0]:
-            found[pid] = sum(sizes)
-    return found
+    if tree is None:
+        tree = children_by_parent()
+    sizes = {pid: sum(map(_rss, _family(pid, tree))) for pid in pids}
+    return {pid: size_bytes for pid, size_bytes in sizes.items() if size_bytes}
 
 
 def is_stopped(pid: int) -> bool:
@@ -144,8 +149,9 @@ class _Sample(Struct, frozen=True):
     threads: int
 
 
-def _children_by_parent() -> dict[int, list[int]]:
-    tree: dict[int, list[int]] = {}
+def children_by_parent() -> ProcessTree:
+    """The children of each process of the machine; empty if the table cannot be read."""
+    tree: ProcessTree = {}
     for pid, parent in _parents():
         tree.setdefault(parent, []).append(pid)
     return tree
@@ -165,7 +171,7 @@ def _parents() -> Iterable[tuple[int, int]]:
         return []
 
 
-def _family(pid: int, tree: dict[int, list[int]]) -> list[int]:
+def _family(pid: int, tree: ProcessTree) -> list[int]:
     """The process first, then its descendants, each once, even if a racy table has a cycle."""
     family = [pid]
     seen = {pid}
@@ -203,9 +209,23 @@ def _rss(pid: int) -> int:
     """RSS of a process; 0 if it is gone."""
     try:
         rss_bytes: int = psutil.Process(pid).memory_info().rss
+        if not rss_bytes and (task := _living_task(pid)):
+            rss_bytes = psutil.Process(task).memory_info().rss
     except (psutil.Error, OSError, ValueError):
         return 0
     return rss_bytes
+
+
+def _living_task(pid: int) -> int:
+    """A thread of a process whose first thread has ended; /proc/THREAD tells the memory of the process. 0:
+    there is none.
+    """
+    try:
+        with os.scandir(f"/proc/{pid}/task") as tasks:
+            # Threads that have ended are not listed, but for the first one.
+            return next((int(task.name) for task in itertools.islice(tasks, 2) if int(task.name) != pid), 0)
+    except (OSError, ValueError):
+        return 0
 
 
 def _memory(process: psutil.Process) -> tuple[int, int]:
@@ -214,7 +234,7 @@ def _memory(process: psutil.Process) -> tuple[int, int]:
         with contextlib.suppress(OSError), open(f"/proc/{process.pid}/smaps_rollup", "rb") as rollup:
             sizes = {name: rest for name, _, rest in (line.partition(b":") for line in rollup)}
             return int(sizes[b"Rss"].split()[0]) * 1024, int(sizes[b"Pss"].split()[0]) * 1024
-        rss_bytes: int = process.memory_info().rss
+        rss_bytes = _rss(process.pid)
         return rss_bytes, rss_bytes
     else:
         full = process.memory_full_info()

@@ -17,7 +17,13 @@ from carpool_protocol.ids import InstanceId
 from carpool_protocol.link.messages import InstanceReport, PoolReport, ProcessReport, Survey, Surveyed
 from carpool_protocol.runtime.pace import IDLE_S, until_due
 from carpool_supervisor.core.model.events import MemoryMeasured
-from carpool_supervisor.metrics.process_stats import ProcessSampler, ProcessUsage, memory_of
+from carpool_supervisor.metrics.adopted import AdoptedProcesses, ProcessTree, SpawnedProcesses
+from carpool_supervisor.metrics.process_stats import (
+    ProcessSampler,
+    ProcessUsage,
+    children_by_parent,
+    memory_of,
+)
 
 MEASURE_EVERY_S: Final = IDLE_S
 """The interval at which the memory of instances with a memory limit is measured."""
@@ -26,7 +32,9 @@ MEASURE_EVERY_S: Final = IDLE_S
 class Surveyor:
     """Measures processes and remembers their CPU time between surveys."""
 
-    def __init__(self) -> None:
+    def __init__(self, spawned: Callable[[], SpawnedProcesses]) -> None:
+        self._spawned = spawned
+        self._adopted = AdoptedProcesses()
         self._instances = ProcessSampler()
         self._ours = ProcessSampler(families=False)
         self._one_at_a_time = trio.CapacityLimiter(1)
@@ -46,7 +54,6 @@ class Surveyor:
     async def answer_surveys(
         self,
         reports: Callable[[], list[PoolReport]],
-        spawner_pid: int,
         answer: Callable[[Sequence[Surveyed]], None],
     ) -> None:
         """Answer the surveys until none waits. `reports`: returns those of the core now."""
@@ -56,7 +63,7 @@ class Surveyor:
         try:
             while self._asked:
                 asked, self._asked = self._asked, []
-                answer(await self._survey(asked, reports(), spawner_pid))
+                answer(await self._survey(asked, reports()))
         finally:
             self._is_answering = False
 
@@ -71,19 +78,30 @@ class Surveyor:
 
     async def _measure(self, pids: Mapping[InstanceId, int]) -> MemoryMeasured:
         """The memory of these instances now, without those that have just ended."""
-        found = await trio.to_thread.run_sync(memory_of, list(pids.values()), limiter=self._one_at_a_time)
+        spawned = self._spawned()
+
+        def probe() -> dict[int, int]:
+            return memory_of(pids.values(), self._tree(spawned))
+
+        found = await trio.to_thread.run_sync(probe, limiter=self._one_at_a_time)
         return MemoryMeasured(tuple((instance, found[pid]) for instance, pid in pids.items() if pid in found))
 
-    async def _survey(
-        self, asked: Sequence[Survey], pools: list[PoolReport], spawner_pid: int
-    ) -> list[Surveyed]:
+    def _tree(self, spawned: SpawnedProcesses) -> ProcessTree:
+        """All processes, each below its parent or its instance. Blocks."""
+        tree = children_by_parent()
+        self._adopted.return_to_instances(tree, spawned)
+        return tree
+
+    async def _survey(self, asked: Sequence[Survey], pools: list[PoolReport]) -> list[Surveyed]:
         """Fill in the reports, the same for all. A process that has just ended is reported with zeros."""
         theirs = [instance.pid for pool in pools for instance in pool.instances if instance.pid]
-        own = {os.getpid(): "supervisor", spawner_pid: "spawner"}
+        spawned = self._spawned()
+        own = {os.getpid(): "supervisor", spawned.spawner_pid: "spawner"}
         roles = own | {pid: own.get(pid, "") for each in asked for pid in each.pids}
 
         def probe() -> tuple[dict[int, ProcessUsage], dict[int, ProcessUsage]]:
-            return self._instances.survey(theirs), self._ours.survey(pid for pid in roles if pid)
+            tree = self._tree(spawned)
+            return self._instances.survey(theirs, tree), self._ours.survey(pid for pid in roles if pid)
 
         instances, ours = await trio.to_thread.run_sync(probe, limiter=self._one_at_a_time)
         filled = [

@@ -102,6 +102,13 @@ class Spawner:
         """The processes that run now."""
         return dict(self._pids)
 
+    def leaders(self) -> dict[str, int]:
+        """The same by their marks."""
+        return {self._mark_of(instance): pid for instance, pid in self._pids.items()}
+
+    def _mark_of(self, instance: InstanceId) -> str:
+        return marks.instance_mark(self._runtime_id, self._epoch, instance)
+
     async def start(self) -> None:
         """Start the spawner and wait until it is ready. Call from the task that runs in the main thread.
 
@@ -126,7 +133,7 @@ class Spawner:
         """
         if self._sender is None or self._is_closing:
             raise SpawnRefusedError("the spawner is not running; the supervisor starts it or is ending")
-        mark = marks.instance_mark(self._runtime_id, self._epoch, instance)
+        mark = self._mark_of(instance)
         ours = {marks.RUNTIME: self._runtime_id, marks.INSTANCE: mark}
         full = ours | env | ours  # first, where each search finds them
         body = encode(("spawn", instance, checked_argv(argv), checked_env(full), checked_cwd(cwd), mark))

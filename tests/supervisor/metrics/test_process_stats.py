@@ -62,6 +62,28 @@ async def test_the_memory_of_a_limit_is_that_of_the_process_and_all_its_descenda
     assert memory_of([wrapper.pid]) == {}
 
 
+@behaviour("recycling:helpers")
+@pytest.mark.skipif(sys.platform != "linux", reason="a process ends with its first thread elsewhere")
+async def test_the_memory_of_a_process_whose_first_thread_has_ended_counts() -> None:
+    code = (
+        "import ctypes, sys, threading\n"
+        "held = bytearray(b'x' * (60 << 20))\n"
+        "threading.Thread(target=sys.stdin.read).start()\n"
+        "print(flush=True)\n"
+        "ctypes.CDLL(None).pthread_exit(None)"
+    )
+    with running(sys.executable, "-I", "-c", code) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        await until(
+            lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, "its first thread has ended"
+        )
+        assert memory_of([process.pid])[process.pid] > 60 * MIB
+        usage = process_usage(process.pid)
+        assert usage is not None
+        assert min(usage.rss_bytes, usage.pss_bytes) > 60 * MIB
+
+
 async def test_the_rate_of_cpu_is_that_since_the_last_survey() -> None:
     code = "print(flush=True); exec('while True: pass')"
     probe = ProcessSampler()

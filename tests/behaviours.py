@@ -902,6 +902,10 @@ _FEATURES: Final = {
     "subscriptions:subscribers-only": Behaviour(
         "2025-11-25 server/resources", "resources/updated reaches subscribers only, of sub-resources too."
     ),
+    "subscriptions:told-in-slices": Behaviour(
+        "docs/security.md",
+        "Changes that many agents hear of are told in slices, and the last one of each resource always.",
+    ),
     "subscriptions:price-of-a-change": Behaviour(
         "docs/security.md",
         "A change of one subscription costs the same, however many others there are.",

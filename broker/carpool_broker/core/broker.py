@@ -277,6 +277,8 @@ class BrokerCore:
                 if NEXT_SLICE in keys:
                     self.updates.learn_slice(now)
                     self._take_cached_catalogs(now)
+            case "resource_updates":
+                self.requests.resource_updates.tell_slice(now)
             case "unused_source":
                 self.unused_sources.forget(keys)
             case "drain":
@@ -367,7 +369,7 @@ class BrokerCore:
                 self.notifications.log_received(event)
             case ResourceChanged():
                 self.call_table.resource_cache.resource_changed(event.key, event.uri)
-                self.notifications.resource_updated(event)
+                self.requests.resource_updates.resource_changed(event, now)
             case AskOpened():
                 self.agent_asks.ask_opened(event, now)
             case AskWithdrawn():
@@ -515,6 +517,7 @@ class BrokerCore:
                 self.admission.send_queued(session, now)
             case UnreadChanged():
                 self.call_table.unread_changed(session, event.unread_bytes, now)
+                self.requests.resource_updates.unread_changed(session, now)
             case InitializedReceived():
                 self.roots.agent_ready(session)
             case RootsListChanged():

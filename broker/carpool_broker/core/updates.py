@@ -221,6 +221,9 @@ class Updates:
     def _sessions_rescoped(self, moved: list[ScopeChanged], gone: Session | None) -> None:
         if moved:
             self._requests.subscriptions.scopes_changed()
+            self._requests.resource_updates.pools_left(
+                {(old, new) for *_, left in moved for _, old, new in left if new}
+            )
         for session, _, _, left in moved:
             for word in lost_state.scope_changed(session, left):
                 # A pool that nobody has any more gives its leases back by itself, and lets them finish.

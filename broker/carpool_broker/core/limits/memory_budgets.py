@@ -9,8 +9,7 @@ share as much again.
 
 The transport reports unread bytes as they change (`UnreadChanged`); answers sent between two reports are
 added here. While an agent leaves much unread, its calls wait, the cache does not answer them, progress and
-log messages are dropped (and counted, for the log), and of the changes of each resource only the last one is
-kept.
+log messages are dropped (and counted, for the log), and changes of resources wait (`resource_updates`).
 
 Invariants (`check`): the sums are those of the sessions. Refuses to know: sockets, what a call is, how a
 refusal is worded.
@@ -20,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from carpool_broker.core.model.effects import AnyEffect, LogLine, SendResourceUpdated
+from carpool_broker.core.model.effects import AnyEffect, LogLine
 from carpool_broker.core.model.session import OpenCall, Session, SessionOwner
 from carpool_protocol.machine.memory_shares import MemoryUse, exceeds_share
 
@@ -89,9 +88,6 @@ class UnreadBudget:
         """The transport reports how many bytes wait for this agent; 0 if it reads."""
         self._add(session, unread_bytes - session.unread_bytes)
         if unread_bytes <= UNREAD_STEP_BYTES:
-            late, session.postponed = session.postponed, {}
-            for each in late.values():
-                self._emit(each)
             self._report_dropped(session)
 
     def may_keep_answer(self, session: Session, size_bytes: int, max_bytes: int) -> bool:
@@ -123,19 +119,9 @@ class UnreadBudget:
         session.left_out += 1
         return True
 
-    def drop_repeated_update(self, effect: SendResourceUpdated, session: Session) -> None:
-        """Return whether this update of a resource is postponed: an agent that does not read gets the last
-        one of each.
-        """
-        if session.unread_bytes > UNREAD_STEP_BYTES:
-            session.postponed[effect.uri, effect.listen] = effect
-        else:
-            self._emit(effect)
-
     def session_closed(self, session: Session) -> None:
         """The session has closed."""
         self._add(session, -session.unread_bytes)
-        session.postponed.clear()
         self._report_dropped(session)
 
     def _add(self, session: Session, size_bytes: int) -> None:

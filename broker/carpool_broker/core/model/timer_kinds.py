@@ -21,6 +21,7 @@ TimerKind = Literal[
     "return_window",  # "grace" or "return": sessions may still resume
     "hook_run",  # hook run id: the run must begin or end
     "catalogs",  # `catalog_queue.NEXT_SLICE`: the next slice of catalogs; `notifications.GATHERED`
+    "resource_updates",  # `resource_updates.NEXT_SLICE`: the next slice of changes of resources that wait
     "unused_source",  # source: no session has used it for long enough
     "drain",  # `drain.BOUND`: open calls must end
 ]

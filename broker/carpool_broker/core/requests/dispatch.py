@@ -49,6 +49,7 @@ from carpool_broker.core.requests.list_freshness import ListFreshness
 from carpool_broker.core.requests.lists import METHODS, ListRequests
 from carpool_broker.core.requests.recheck import CallRecheck
 from carpool_broker.core.subscriptions.listen_streams import ListenStreams
+from carpool_broker.core.subscriptions.resource_updates import ResourceUpdates
 from carpool_broker.core.subscriptions.subscribe import SubscribeRequests
 from carpool_broker.core.subscriptions.subscription_table import SubscriptionTable
 from carpool_protocol.faults.fault_answers import TOOLS_CALL
@@ -107,6 +108,10 @@ class RequestDispatch:
                 or session_views.view_of(sessions[session]).still_readable(entry, uri)
             ),
             lambda session, size_bytes: self.subscription_budget.count(sessions[session], size_bytes),
+            lambda session: sessions[session].principal,
+        )
+        self.resource_updates = ResourceUpdates(
+            sessions, session_views, call_table, self.subscriptions, out, timers=timers
         )
         self.list_freshness = ListFreshness(registry, out)
         self.tasks = AgentTasks(
@@ -122,7 +127,7 @@ class RequestDispatch:
             self.subscriptions,
             out,
             budget=self.subscription_budget,
-            tell=call_table.unread.drop_repeated_update,
+            tell=self.resource_updates.tell,
         )
         self.listen_streams = ListenStreams(
             sessions,
@@ -503,6 +508,7 @@ class RequestDispatch:
         self.listen_streams.session_closed(session)
         self.tasks.session_closed(session)
         self.subscribe.session_closed(session)
+        self.resource_updates.session_closed(session)
         self.subscriptions.session_closed(session.id)
         self.subscription_budget.session_closed(session)
 
@@ -536,6 +542,7 @@ class RequestDispatch:
         self.subscription_budget.check(self._sessions.values())
         self.deferred.check(self._sessions)
         self.subscribe.check()
+        self.resource_updates.check()
         self.listen_streams.check()
         self.tasks.check()
         waiting = self.deferred.all()

@@ -1,4 +1,4 @@
-"""Who hears of what servers say outside answers: log messages, changes of resources, changes of lists.
+"""Who hears of what servers say outside answers: log messages and changes of lists.
 
 Owns that a message reaches whoever wants it, on the request or the listen it belongs to, and nobody else. A
 request of the stateless era that names no level hears none. An agent of the handshake era is told once that a
@@ -6,7 +6,8 @@ list has changed, until it lists again; an agent with an open listen is told of 
 after the whole event, so a change that the same event takes back is not told. Servers that start together
 list one after the other: the broker gathers these changes and tells them as one.
 
-Knows nothing of: what is wanted (`subscription_table`, `listen_streams`), which instance said it.
+Knows nothing of: what is wanted (`subscription_table`, `listen_streams`), which instance said it, when a
+change of a resource is told (`resource_updates`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -25,7 +26,7 @@ from carpool_broker.core.requests.dispatch import RequestDispatch
 from carpool_broker.core.requests.lists import notification_of
 from carpool_broker.core.subscriptions.subscription_table import rank
 from carpool_protocol.ids import RawJson, SessionId
-from carpool_protocol.link.messages import LogForSession, ResourceChanged
+from carpool_protocol.link.messages import LogForSession
 from carpool_protocol.wire.jsonrpc import quote
 
 GATHER_QUIET_S: Final = 2.0
@@ -55,6 +56,7 @@ class Notifications:
         self._subscriptions = requests.subscriptions
         self._listen_streams = requests.listen_streams
         self._unplaced = requests.subscribe.unplaced
+        self._resource_updates = requests.resource_updates
         self._emit = out
         self.changed: dict[SessionId, set[ListNotification]] = {}
         """The sessions that may hold lists that have changed, and which lists."""
@@ -81,16 +83,6 @@ class Notifications:
         if is_wanted and not self._call_table.unread.drop_notification(session):
             self._emit(SendLog(session.id, event.params, open_call.asked.id))
 
-    def resource_updated(self, event: ResourceChanged) -> None:
-        """A resource changed."""
-        for session_id, listen, spelled, exact in self._subscriptions.subscribers(event.key, event.uri):
-            session, uri = self._sessions[session_id], spelled
-            if not exact:
-                uri = self._session_views.view_of(session).agent_uri(event.key, event.uri)
-            self._call_table.unread.drop_repeated_update(
-                SendResourceUpdated(session_id, uri, event.params, listen), session
-            )
-
     def workspace_left(self, session: Session, scope: Scope) -> None:
         """The session has moved to another workspace. Its subscribed resources are told as changed where
         another pool serves them now. Where no pool does, that is also the last it hears of them. `scope` is
@@ -100,9 +92,7 @@ class Notifications:
         for server, uri, listen, spelled in self._subscriptions.subscriptions_of(session.id):
             if now.get(server) != before.get(server):
                 params = RawJson(b'{"uri":%b}' % quote(uri))
-                self._call_table.unread.drop_repeated_update(
-                    SendResourceUpdated(session.id, spelled, params, listen), session
-                )
+                self._resource_updates.tell(SendResourceUpdated(session.id, spelled, params, listen), session)
             if server not in now:
                 self._subscriptions.unsubscribe(session.id, server, uri, listen)
         self._unplaced.workspace_left(session)

@@ -13,7 +13,7 @@ Knows nothing of: how an era words it, which instance logs.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
@@ -35,25 +35,33 @@ Resource = tuple[ServerName, str]
 ScopeOf = Callable[[SessionId], Scope]
 MayRead = Callable[[SessionId, ScopeEntry, str], bool]
 CountBytes = Callable[[SessionId, int], None]
+OwnerOf = Callable[[SessionId], str]
+
+
+_NOBODY: Final[Mapping[RawJson, str]] = {}
 
 
 class SubscriptionTable:
     """The levels and subscriptions of all sessions. `scope_of` gives the scope in force for a session;
     `may_read` tells whether it may still read this URI of the server. `count_bytes` counts what it is itself
-    subscribed to, until it closes; what its listens name is counted with them (`listen_streams`).
+    subscribed to, until it closes; what its listens name is counted with them (`listen_streams`). `owner_of`
+    gives the token of a session, which never changes: empty for all sessions without one.
     """
 
-    def __init__(self, scope_of: ScopeOf, may_read: MayRead, count_bytes: CountBytes) -> None:
+    def __init__(
+        self, scope_of: ScopeOf, may_read: MayRead, count_bytes: CountBytes, owner_of: OwnerOf
+    ) -> None:
         self._scope_of = scope_of
         self._may_read = may_read
         self._count_bytes = count_bytes
+        self._owner_of = owner_of
         self._levels: dict[SessionId, int] = {}
         self._subscriptions: dict[SessionId, dict[Resource, dict[RawJson, str]]] = {}
         """By resource: the holders within the session (the id of a listen; ABSENT is
         the session itself), each with the URI as it was spelled there.
         """
-        self._subscribers: dict[Resource, dict[SessionId, None]] = {}
-        """The sessions with a subscription to it, in order."""
+        self._subscribers: dict[Resource, dict[str, dict[SessionId, None]]] = {}
+        """The sessions with a subscription to it, by owner and in order."""
         self._counted_levels: dict[SessionId, tuple[int, Scope]] = {}
         """The level of each session, and the scope in whose pools it is counted."""
         self._session_levels: dict[PoolKey, Counter[int]] = {}
@@ -94,7 +102,8 @@ class SubscriptionTable:
         """Subscribe the session to this resource. `holder` is the listen that asks for it."""
         held = self._subscriptions.setdefault(session, {}).setdefault((server, uri), {})
         if not held:
-            self._subscribers.setdefault((server, uri), {})[session] = None
+            owners = self._subscribers.setdefault((server, uri), {})
+            owners.setdefault(self._owner_of(session), {})[session] = None
             self._changed.setdefault((server, uri), set()).add(session)
             self.is_stale = True
         if not holder:
@@ -116,9 +125,11 @@ class SubscriptionTable:
         self._subscriber_left(session, (server, uri))
 
     def _subscriber_left(self, session: SessionId, resource: Resource) -> None:
-        subscribers = self._subscribers[resource]
-        del subscribers[session]
-        if not subscribers:
+        owners, owner = self._subscribers[resource], self._owner_of(session)
+        del owners[owner][session]
+        if not owners[owner]:
+            del owners[owner]
+        if not owners:
             del self._subscribers[resource]
         self._changed.setdefault(resource, set()).discard(session)
         self.is_stale = True
@@ -257,26 +268,52 @@ class SubscriptionTable:
         least = self._levels.get(session)
         return least is not None and rank(level) >= least
 
-    def subscribers(self, key: PoolKey, uri: str) -> Iterator[tuple[SessionId, RawJson, str, bool]]:
-        """Return the subscribers of this resource, or of what it is a part of: session, listen, the URI as
-        the agent spelled it, and whether that is the very resource.
+    def subscribed(self, key: PoolKey, uri: str) -> list[Resource]:
+        """Return those of this resource and what it is a part of that somebody is subscribed to. Not all of
+        their sessions need have this pool, or be allowed to read the resource.
         """
         if len(uri) > MAX_CHARS:  # nobody can subscribe to it
-            return
+            return []
+        server, subscribers = server_of_pool(key), self._subscribers
+        found = [(server, each) for each in parent_uris(uri) if (server, each) in subscribers]
+        return [(server, uri), *found] if (server, uri) in subscribers else found
+
+    def has_few_sessions(self, resources: Iterable[Resource], few: int) -> bool:
+        """True if all of these together have so many sessions subscribed at most."""
+        count = 0
+        for resource in resources:
+            count += sum(map(len, self._subscribers[resource].values()))
+        return count <= few
+
+    def owners(self, resource: Resource) -> Iterable[str]:
+        """Return whose sessions are subscribed to this very resource."""
+        return self._subscribers[resource].keys()
+
+    def subscribers(
+        self, key: PoolKey, uri: str, subscribed: Sequence[Resource], owner: str | None = None
+    ) -> Iterator[tuple[SessionId, Mapping[RawJson, tuple[str, str]]]]:
+        """Return each session (of this owner) that is subscribed to this resource, or to what it is a part
+        of, with its holders. Each holder has the URI that it is subscribed to and its own spelling of that. A
+        session that may not be told has none. `subscribed`: what the method of this name returns now. Between
+        two sessions subscriptions may change.
+        """
         server = server_of_pool(key)
-        parts = [part for part in parent_uris(uri) if (server, part) in self._subscribers]
-        found = (self._subscribers.get((server, each), ()) for each in (uri, *parts))
-        for session in dict.fromkeys(chain.from_iterable(found)):
-            entry = self._scope_of(session).entry_of(server)
-            if entry is None or entry.key != key or not self._may_read(session, entry, uri):
-                continue
-            watched = self._subscriptions[session]
-            told = watched.get((server, uri), {})
-            for holder, spelled in told.items():
-                yield session, holder, spelled, True
-            inexact = {holder for part in parts for holder in watched.get((server, part), ())}
-            for holder in sorted(inexact - told.keys()):
-                yield session, holder, uri, False
+        owners = map(self._subscribers.__getitem__, subscribed)
+        if owner is None:
+            found = chain.from_iterable(chain.from_iterable(each.values() for each in owners))
+        else:
+            found = chain.from_iterable(each.get(owner, ()) for each in owners)
+        for session in dict.fromkeys(found):
+            holders: dict[RawJson, tuple[str, str]] = {}
+            watched = self._subscriptions.get(session)
+            if watched:
+                entry = self._scope_of(session).entry_of(server)
+                if entry is not None and entry.key == key and self._may_read(session, entry, uri):
+                    for resource in subscribed:
+                        for holder, spelled in watched.get(resource, _NOBODY).items():
+                            if holder not in holders:
+                                holders[holder] = (resource[1], spelled)
+            yield session, holders
 
     def _count_level(self, session: SessionId) -> set[PoolKey]:
         """Count the level of this session as it is now. Returns the pools that may have another one."""
@@ -308,9 +345,12 @@ class SubscriptionTable:
     def _wanting_pools(self, resource: Resource) -> tuple[PoolKey, ...]:
         """Return the pools whose server sessions want to hear of this resource, in order."""
         found: set[PoolKey] = set()
-        for session in self._subscribers.get(resource, ()):
+        for session in self._sessions_of(resource):
             self._add_wanting_pool(session, resource, found)
         return tuple(sorted(found))
+
+    def _sessions_of(self, resource: Resource) -> Iterator[SessionId]:
+        return chain.from_iterable(self._subscribers.get(resource, {}).values())
 
     def _still_wanting_pools(self, resource: Resource, added: Iterable[SessionId]) -> tuple[PoolKey, ...]:
         """Return the wanting pools where `added` are the only subscribers that came after the pools were last
@@ -319,7 +359,7 @@ class SubscriptionTable:
         sent, found = set(self._sent_pools.get(resource, ())), set[PoolKey]()
         for session in added:
             self._add_wanting_pool(session, resource, found)
-        for session in self._subscribers.get(resource, ()):
+        for session in self._sessions_of(resource):
             if sent <= found:
                 break
             self._add_wanting_pool(session, resource, found)
@@ -337,7 +377,10 @@ class SubscriptionTable:
         assert self._levels.keys() <= sessions.keys(), "a level of nobody"
         assert self._subscriptions.keys() <= sessions.keys(), "a subscription of nobody"
         pairs = {(session, resource) for session, held in self._subscriptions.items() for resource in held}
-        assert pairs == {(session, it) for it, sessions in self._subscribers.items() for session in sessions}
+        assert pairs == {(session, it) for it in self._subscribers for session in self._sessions_of(it)}
+        for owners in self._subscribers.values():
+            for owner, held in owners.items():
+                assert {self._owner_of(session) for session in held} == {owner}
         levels = {
             session: (level, self._counted_levels[session][1])
             for session, level in self._levels.items()

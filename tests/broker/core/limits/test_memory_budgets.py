@@ -17,7 +17,7 @@ from carpool_broker.core.limits.memory_budgets import (
 )
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.bounds import SessionBounds
-from carpool_broker.core.model.effects import LogLine, Reply, SendResourceUpdated
+from carpool_broker.core.model.effects import LogLine, Reply
 from carpool_broker.core.model.events import CallRequested, SourceId
 from carpool_broker.core.model.session import Session
 from carpool_broker.core.model.supervisors import ONLY
@@ -219,17 +219,6 @@ def test_progress_is_left_out_while_an_agent_does_not_read_and_the_log_says_how_
     assert "3 progress and log messages" in note.text
     rig.ledger.call_progressed(CallProgressed(CallId(1), EMPTY_OBJECT))
     assert len(rig.done()) == 1
-
-
-def test_an_agent_that_reads_again_hears_of_the_last_change_of_each_resource() -> None:
-    rig = MemoryBudgetRig()
-    rig.unread(ONE, UNREAD_STEP_BYTES + 1)
-    for uri, params in (("a:1", b"{}"), ("b:1", b"{}"), ("a:1", b'{"n":2}')):
-        rig.ledger.unread.drop_repeated_update(
-            SendResourceUpdated(ONE, uri, RawJson(params)), rig.sessions[ONE]
-        )
-    assert rig.done() == []
-    assert [(each.uri, each.params) for each in rig.unread(ONE, 0)] == [("a:1", b'{"n":2}'), ("b:1", b"{}")]
 
 
 def test_a_closed_session_counts_no_bytes() -> None:

@@ -1,7 +1,12 @@
 """Levels and subscriptions: what the supervisor is told, and who hears of what."""
 
+from itertools import chain
+
 from carpool_broker.core.model.scope import Scope, ScopeEntry
-from carpool_broker.core.subscriptions.subscription_table import MAX_SUBSCRIPTIONS, SubscriptionTable
+from carpool_broker.core.subscriptions.subscription_table import (
+    MAX_SUBSCRIPTIONS,
+    SubscriptionTable,
+)
 from carpool_protocol.ids import ABSENT, PoolKey, RawJson, ServerName, SessionId
 from carpool_protocol.link.messages import ChangeResourceSubscriptions, SetLevel, SetResourceSubscriptions
 from carpool_protocol.wire.uri_normalization import MAX_CHARS
@@ -23,10 +28,19 @@ class Two:
     def __init__(self) -> None:
         self.scopes = {A: scope(fs=FS_KEY, web=WEB_KEY), B: scope(fs=FS_KEY)}
         self.counted = dict.fromkeys(self.scopes, 0)
-        self.interests = SubscriptionTable(self.scopes.__getitem__, lambda *_: True, self.count)
+        self.interests = SubscriptionTable(self.scopes.__getitem__, lambda *_: True, self.count, str)
 
     def count(self, session: SessionId, size_bytes: int) -> None:
         self.counted[session] += size_bytes
+
+    def told(self, key: PoolKey, uri: str) -> list[tuple[SessionId, RawJson, str, str]]:
+        """Who is told of a change: session, holder, what that is subscribed to and how it was spelled."""
+        subscribed = self.interests.subscribed(key, uri)
+        owners = dict.fromkeys(owner for each in subscribed for owner in self.interests.owners(each))
+        of_all = dict(self.interests.subscribers(key, uri, subscribed))
+        by_owner = [self.interests.subscribers(key, uri, subscribed, owner) for owner in owners]
+        assert of_all == dict(chain.from_iterable(by_owner))
+        return [(session, holder, *of) for session, held in of_all.items() for holder, of in held.items()]
 
     def news(self) -> list[SetLevel | SetResourceSubscriptions | ChangeResourceSubscriptions]:
         return list(self.interests.take_changes())
@@ -130,18 +144,16 @@ def test_only_subscribers_hear_of_a_change_each_in_its_own_spelling() -> None:
     two = Two()
     two.interests.subscribe(A, FS, "file:///x", "carpool+fs+file:///x")
     two.interests.subscribe(B, FS, "file:///y", "file:///y")
-    assert list(two.interests.subscribers(FS_KEY, "file:///x")) == [(A, ABSENT, "carpool+fs+file:///x", True)]
-    assert list(two.interests.subscribers(WEB_KEY, "file:///x")) == []
+    assert two.told(FS_KEY, "file:///x") == [(A, ABSENT, "file:///x", "carpool+fs+file:///x")]
+    assert two.told(WEB_KEY, "file:///x") == []
 
 
 @behaviour("subscriptions:subscribers-only")
 def test_a_subscriber_of_a_directory_hears_of_its_files_and_not_of_its_neighbours() -> None:
     two = Two()
     two.interests.subscribe(A, FS, "file:///dir", "file:///dir")
-    assert list(two.interests.subscribers(FS_KEY, "file:///dir/file")) == [
-        (A, ABSENT, "file:///dir/file", False)
-    ]
-    assert list(two.interests.subscribers(FS_KEY, "file:///dirt/file")) == []
+    assert two.told(FS_KEY, "file:///dir/file") == [(A, ABSENT, "file:///dir", "file:///dir")]
+    assert two.told(FS_KEY, "file:///dirt/file") == []
 
 
 def test_a_subscription_goes_along_when_its_servers_pool_is_replaced() -> None:
@@ -154,7 +166,8 @@ def test_a_subscription_goes_along_when_its_servers_pool_is_replaced() -> None:
         SetResourceSubscriptions(FS_KEY, []),
         SetResourceSubscriptions(NEW_FS, ["file:///x"]),
     ]
-    assert list(two.interests.subscribers(NEW_FS, "file:///x")) == [(B, ABSENT, "file:///x", True)]
+    assert two.told(NEW_FS, "file:///x") == [(B, ABSENT, "file:///x", "file:///x")]
+    assert two.told(FS_KEY, "file:///x") == []
 
 
 def subscribed(count: int) -> Two:
@@ -270,7 +283,7 @@ def test_an_update_costs_nothing_for_sessions_that_are_not_subscribed() -> None:
             session = SessionId(f"other{number}")
             two.scopes[session], two.counted[session] = two.scopes[B], 0
             two.interests.subscribe(session, FS, f"file:///of/{number}", "")
-        return count_bytecodes(lambda: list(two.interests.subscribers(FS_KEY, "file:///0")))
+        return count_bytecodes(lambda: two.told(FS_KEY, "file:///0"))
 
     price(1)
     assert price(500) == price(1)
@@ -281,8 +294,8 @@ def test_of_an_update_with_an_overlong_uri_nobody_hears() -> None:
     two = Two()
     two.interests.subscribe(A, FS, "file:///dir", "file:///dir")
     longest = "file:///dir/".ljust(MAX_CHARS, "x")
-    assert [session for session, *_ in two.interests.subscribers(FS_KEY, longest)] == [A]
-    assert list(two.interests.subscribers(FS_KEY, f"{longest}x")) == []
+    assert [session for session, *_ in two.told(FS_KEY, longest)] == [A]
+    assert two.told(FS_KEY, f"{longest}x") == []
 
 
 def test_a_session_may_subscribe_to_so_many_resources_and_no_more() -> None:

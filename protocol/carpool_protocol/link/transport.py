@@ -13,7 +13,7 @@ Knows nothing of: the meaning of messages, the process at the other end.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 from msgspec import Struct
@@ -22,6 +22,9 @@ from carpool_protocol.link.codec import FrameData
 from carpool_protocol.link.messages import AnyMessage, Hello
 from carpool_protocol.link.peer import BROKER, LEFT_OVER_S, LINK_WINDOW_BYTES, LinkEvent, Peer
 from carpool_protocol.runtime.pace import IDLE_S, until_due
+
+MESSAGE_COST_BYTES: Final = 1024
+"""The cost of a message beside its bytes: what its owner does for it takes time, however short it is."""
 
 Deliver = Callable[[str, list[LinkEvent]], None]
 """Called with the peer's name and the events of one frame, in order."""
@@ -183,8 +186,8 @@ class PeeredLink(ABC):
         """Wake the task: there are events to announce."""
 
     def _frame_received(self, name: str, data: FrameData, deliver: Deliver) -> int:
-        """Process one frame of this peer. Returns its size. The caller keeps no reference to it: a large
-        frame is freed before its messages are delivered, which may copy them again.
+        """Process one frame of this peer. Returns its cost, in bytes. The caller keeps no reference to it: a
+        large frame is freed before its messages are delivered, which may copy them again.
         """
         self._frames_in += 1
         peer = self._peer(name)
@@ -198,7 +201,7 @@ class PeeredLink(ABC):
         if events:
             self._heard = True
             deliver(name, events)
-        return size
+        return size + MESSAGE_COST_BYTES * len(events)
 
     def _connection_opened(self, name: str, deliver: Deliver) -> None:
         """A connection of this peer was made anew (only the listening end notices)."""

@@ -44,9 +44,9 @@ _RECONNECT_MS = 50
 _POLL_S = IDLE_S
 """How often the broker's end checks that the file of its socket exists."""
 _BURST_BYTES = 1024 * 1024
-"""After so many bytes of frames the owner settles and other tasks run."""
+"""After frames of so many bytes, or a thousand short messages, the owner settles and other tasks run."""
 _FRAME_COST_BYTES = 4 * 1024
-"""The cost of a frame beside its bytes: small ones cost time too."""
+"""The cost of a frame beside its messages: small ones cost time too."""
 
 
 def checked_address(address: str) -> str:

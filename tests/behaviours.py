@@ -563,6 +563,11 @@ _RUNS: Final = {
         "A server of which many instances are wanted and do not greet holds up the start of another one for "
         "one greeting turn at most, and once that is known for no time.",
     ),
+    "children:layers-start-in-turn": Behaviour(
+        "docs/decisions/0004",
+        "However many servers of a project, a named workspace or the user's file do not greet, they hold up "
+        "the start of a server that is configured elsewhere for one second at most.",
+    ),
     "supervisor:many": Behaviour(
         "docs/architecture.md", "The supervisor's work for all servers grows with their number alone."
     ),

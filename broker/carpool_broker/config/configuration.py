@@ -454,6 +454,7 @@ class Configuration:
             roots=basis.roots,
             interpreter=sys.executable,
             named_root=basis.named_root,
+            project=basis.project,
             logins=self._logins,
         )
         kept_out, untrusted = self.layers.servers_not_run(basis.name, project)

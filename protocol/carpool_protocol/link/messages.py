@@ -234,6 +234,10 @@ class PoolSpec(Struct, frozen=True, kw_only=True, array_like=True):
     """The server is at another node: its instances are sessions there and no processes (`argv` is unused)."""
     offline: bool = False
     """True: there is nothing to run, only a list of tools (`argv` is unused)."""
+    layer: str = ""
+    """The layer of the configuration that it comes from: the file of a project, a named workspace, or
+    `carpool run`; empty: the user's file. Layers take turns when processes start.
+    """
 
 
 class SetPools(Message, frozen=True, tag=10):

@@ -234,7 +234,7 @@ class SupervisorCore:
             case "shortage":
                 self.instances.start_queue.end_shortage()
             case "greeting_turn":
-                self.instances.start_queue.turns_used_up(keys)  # `start_queued` runs after each tick
+                self.instances.start_queue.turn_times_over(keys, now)  # `start_queued` runs after each tick
             case "silent_greeting":
                 self.instances.tell_silence(keys, now)
             case "era_silence":

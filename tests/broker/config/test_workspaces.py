@@ -208,6 +208,29 @@ def test_servers_of_two_workspaces_share_a_pool_exactly_when_they_launch_alike(t
     assert one[B] != two[B]
 
 
+@behaviour("children:layers-start-in-turn")
+def test_each_pool_names_the_layer_that_its_server_comes_from(tmp_path: Path) -> None:
+    """All files of a project are one layer: it cannot have more turns by more files."""
+    workspaces = {"w": {"mcpServers": {"b": {"command": "named"}}}}
+    house = WorkspacesHome(tmp_path, {"a": {"command": "mine"}}, workspaces=workspaces)
+    (tmp_path / "p" / ".carpool").mkdir(parents=True)
+    (tmp_path / "p" / ".carpool" / "more.json").write_text(
+        '{"mcpServers": {"c": {"command": "x"}}}', encoding="utf-8"
+    )
+    file = house.project("p", {"b": {"command": "its"}}, ".carpool/mcp.json", include=["more.json"])
+    house.trust(file)
+
+    def layers(session: SessionId, directory: str, workspace: str = "") -> dict[str, str]:
+        read = house.come(session, directory, workspace)
+        others = (*read.twins.values(), *read.stateless.values())
+        layer_of: dict[str, str] = {spec.server: spec.layer for spec in read.specs}
+        assert all(each.layer == layer_of[each.server] for each in others)
+        return layer_of
+
+    assert layers(ONE, "p/deep/within") == {"a": "", "b": str(file), "c": str(file)}
+    assert layers(TWO, "elsewhere", "w") == {"a": "", "b": "workspace w"}
+
+
 def test_a_project_has_no_say_in_the_sharing_and_the_limits_of_what_others_use(tmp_path: Path) -> None:
     """Not even where it launches the very same."""
     same = {"command": "x", "cwd": "~"}

@@ -692,6 +692,7 @@ def spec(
         stop_first=key[0] == "b",
         replaces=PoolKey(replaces),
         era="stateless" if key in STATELESS else "handshake",
+        layer="/p" if key[0] in "cd" else "",
     )
 
 

@@ -111,6 +111,8 @@ class EffectiveSources:
         """Those of them that replace another pool in their source: one that came later knows of no pool
         before.
         """
+        self._of_user_file = SharedEntries[PoolKey, None]()
+        """The pools that come from the user's file in some source: no other layer has a say in their turn."""
         self._names = SharedEntries[ServerName, None]()
         """The servers that sources name, in whatever state."""
         self.paused_servers: frozenset[ServerName] = frozenset()
@@ -187,7 +189,10 @@ class EffectiveSources:
         return changed
 
     def _shared_entries(self) -> tuple[SharedEntries[Any, Any], ...]:
-        return self._twins, self._stateless, self._kept, self._names, self._specs, self._replacing_specs
+        return (
+            self._twins, self._stateless, self._kept, self._names, self._specs, self._replacing_specs,
+            self._of_user_file,
+        )  # fmt: skip
 
     def _update_pairs(self) -> None:
         twins = self._twins.entries
@@ -221,6 +226,9 @@ class EffectiveSources:
         self._specs.set_source(goal.source, source.specs)
         self._replacing_specs.set_source(
             goal.source, {key: spec for key, spec in source.specs.items() if spec.replaces}
+        )
+        self._of_user_file.set_source(
+            goal.source, {key: None for key, spec in source.specs.items() if not spec.layer}
         )
         return moved
 
@@ -396,6 +404,10 @@ class EffectiveSources:
         pools = [
             replace(spec, start_after=PoolKey("")) if spec.start_after in specs else spec
             for spec in specs.values()
+        ]
+        pools = [
+            replace(spec, layer="") if spec.layer and spec.key in self._of_user_file.entries else spec
+            for spec in pools
         ]
         pools = [replace(spec, paused=True) if spec.server in self.paused_servers else spec for spec in pools]
         goals = [source.goal for source in self.sources.values()]

@@ -93,6 +93,8 @@ class LaunchEnvironment(Struct, frozen=True, kw_only=True):
     roots: Sequence[Root] | None
     interpreter: str
     """The Python of carpool's own children, which is the daemon's."""
+    project: str = ""
+    """The file of the project; empty: there is none."""
     logins: str = ""
     """The directory of OAuth logins; empty if there is none."""
 
@@ -108,6 +110,12 @@ class LaunchEnvironment(Struct, frozen=True, kw_only=True):
 
     def directories_of(self, server: ServerConfig) -> Mapping[str, str]:
         return self.named_places if server.workspace else self.places
+
+    def layer_of(self, server: ServerConfig) -> str:
+        """Return the layer that the server comes from (`PoolSpec.layer`)."""
+        if server.project:
+            return self.project
+        return f"workspace {server.workspace}" if server.workspace else ""
 
     def base_directory(self, server: ServerConfig) -> str:
         """Return the directory to which a relative directory of the server is relative."""
@@ -137,6 +145,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     """The server of other nodes that it is; None: it runs here."""
     offline: bool = False
     """True if there is nothing to run, only a list of tools."""
+    layer: str = ""
+    """See `PoolSpec.layer`. It is no part of the pool key."""
     secrets: list[str] = []
     """The values of variables that were expanded into it."""
     decided: tuple[tuple[str, object], ...] = ()
@@ -172,6 +182,7 @@ class Launch(Struct, frozen=True, kw_only=True):
             bridge=self.bridge,
             target=self.target,
             offline=self.offline,
+            layer=self.layer,
         )
 
 

@@ -76,6 +76,7 @@ def resolve(
     roots: Sequence[Root] | None = None,
     interpreter: str,
     named_root: str = "",
+    project: str = "",
     logins: str = "",
     operator: Mapping[str, str] | None = None,
 ) -> Resolution:
@@ -87,9 +88,9 @@ def resolve(
     empty where the agent did not say them. `secret` keys the hash in pool keys: one per daemon. `roots`: the
     file URIs that the agent names, for servers with `roots: agent`; None where it names none.
     `interpreter`: the Python of servers that are not a command. `named_root`: the `${workspace}` of servers
-    that are written under a named workspace. `logins`: the directory of OAuth logins. `operator`: variables
-    of an explicit `carpool up`, for the user's servers with `auto_connect`: after the session's own, before
-    `env_file`.
+    that are written under a named workspace. `project`: the file of the project. `logins`: the
+    directory of OAuth logins. `operator`: variables of an explicit `carpool up`, for the user's servers with
+    `auto_connect`: after the session's own, before `env_file`.
     """
     scope = LaunchEnvironment(
         known={**env_file, **environment},
@@ -101,6 +102,7 @@ def resolve(
         home=home or "/",
         roots=roots,
         interpreter=interpreter,
+        project=project,
         logins=logins,
     )
     specs: list[PoolSpec] = []
@@ -121,7 +123,7 @@ def resolve(
         if isinstance(launch, CannotRun):
             lame[server.name] = launch
             continue
-        launch = replace(launch, decided=decided_fields(written, server))
+        launch = replace(launch, decided=decided_fields(written, server), layer=scope.layer_of(server))
         if server.replace == "stop_first" or launch.offline:
             spec = launch.spec(secret, asking=True)
         else:
@@ -164,6 +166,7 @@ def resolve_run(run: RunCommand, *, secret: bytes, policy: Policy | None = None)
         policy=policy or Policy(),
         era="auto",
         origin="run",
+        layer="run",
     )
     spec = launch.spec(secret)
     entry = ScopeEntry(

@@ -121,7 +121,8 @@ FILE_SETTINGS: Final[tuple[Setting, ...]] = (
         "max_greeting",
         3,
         "instances",
-        "Maximum number of instances that start at the same time; others wait their turn.",
+        "Maximum number of instances that start at the same time; others wait their turn. One that does "
+        "not greet keeps its turn for 5 s, towards servers of other projects and workspaces for 1 s.",
         high=4096,
     ),
     count(

@@ -339,6 +339,8 @@ class Pool:
         """The counts of the server, which all its pools share."""
         self.policy = policy
         self._set_places(policy.max_in_flight)
+        self.layer = ""
+        """The layer of the configuration that it comes from (`PoolSpec.layer`)."""
         self.wanted = True
         self.is_abandoned = False
         """It is not wanted, and no call waits in it."""

@@ -24,7 +24,7 @@ TimerKind = Literal[
     "tainted_instance",  # pool: an instance still owes the answer to a call that is over
     "start_backoff",  # pool: the next instance may start
     "shortage",  # `ALL`: a start may be tried again
-    "greeting_turn",  # instance: its greeting no longer holds back others
+    "greeting_turn",  # instance: its greeting holds back fewer other starts, then none
     "silent_greeting",  # instance: it has answered nothing to its greeting
     "era_silence",  # instance: it has not answered `server/discover`
     "instance_phase",  # instance: it must greet, finish or end

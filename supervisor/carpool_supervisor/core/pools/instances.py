@@ -105,7 +105,7 @@ class Instances:
     def set_limits(self, max_processes: int, max_greeting: int) -> None:
         """Set the process cap, and the number that may greet at once."""
         self.start_queue.max_processes = max_processes
-        self.start_queue.max_greeting = max_greeting
+        self.start_queue.turns.max_greeting = max_greeting
         self._most = max(max_processes, self.start_queue.process_count)
 
     def close(self, now: float) -> None:
@@ -392,7 +392,7 @@ class Instances:
 
     def _leaves_service(self, instance: Instance) -> None:
         self._timers.disarm("silent_greeting", instance.id)
-        self.start_queue.greeting_turns.disarm(instance.id)
+        self.start_queue.turns.end(instance.id)
         if instance.state is InstanceState.SERVING:
             instance.pool.serving.remove(instance)
             self.breakers.instance_left(instance)
@@ -556,6 +556,7 @@ class Instances:
         """Assert every invariant."""
         self.era_greetings.check()
         self.breakers.check(self._pools)
+        self.start_queue.turns.check()
         assert self.start_queue.process_count == sum(each.is_process for each in self.by_id.values())
         assert self.start_queue.process_count <= self._most + 1, "more processes than the cap"
         for instance in self.by_id.values():

@@ -2,16 +2,18 @@
 the process cap.
 
 A pool with fewer active instances than its target is in the queue or in backoff, never forgotten. A greeting
-uses one of few turns, but only for a while. Pools start one instance each, in turn, and those that want many
-leave a turn to others: a server that never greets costs another one a turn at most, however many of its
-instances are wanted (docs/decisions/0004). At the cap other instances end to make room (`process_room`) for
-an instance with work to do, never for a spare. Needs come before spares (`demand`): a spare starts only if no
-pool in the queue waits for a turn or for room, or it would take the room that another instance was ended for.
-Among needs, those with a waiting call come first, because a start that only reads a catalog may install
-packages for minutes.
+uses one of few turns, but only for a while (`greeting_turns`). Layers start one instance each, in turn, and
+so do the pools of a layer (`start_line`); those that want many leave a turn to others: a server that never
+greets costs another one a turn at most, however many of its instances are wanted, and one of another layer a
+short turn, however many such servers there are (docs/decisions/0004). At the cap other instances end to make
+room (`process_room`) for an instance with work to do, never for a spare. Needs come before spares (`demand`):
+a spare starts only if no pool in the queue waits for a turn or for room, or it would take the room that
+another instance was ended for. Among needs, those with a waiting call come first, because a start that only
+reads a catalog may install packages for minutes.
 
-One pass looks at few pools, however many are queued: it ends with the last free turn, and once no room can be
-made it goes on with pools that have an instance already or a line of leases.
+One pass looks at few pools, however many are queued: it ends with the last free turn, passes over layers
+without one as a whole, and once no room can be made it goes on with pools that have an instance already or a
+line of leases.
 
 A start that fails for want of descriptors, processes or memory lowers the cap to the number of processes that
 run, until `SHORTAGE_S` later: room is made as at the cap, and the start is tried again.
@@ -19,7 +21,6 @@ run, until `SHORTAGE_S` later: room is made as at the cap, and the start is trie
 Knows nothing of: calls, how instances end, failures.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Final
 
@@ -32,11 +33,10 @@ from carpool_supervisor.core.model.pool import Instance, Pool
 from carpool_supervisor.core.model.pool_table import Pools
 from carpool_supervisor.core.model.timer_kinds import ALL, SupervisorTimers
 from carpool_supervisor.core.pools.demand import needed_instances
+from carpool_supervisor.core.pools.greeting_turns import GreetingTurns
 from carpool_supervisor.core.pools.process_room import RoomSearch
 from carpool_supervisor.core.pools.start_line import StartLine
 
-GREETING_TURN_S: Final = 5.0
-"""After this long a greeting no longer holds up the next start."""
 SHORTAGE_S: Final = 2.0
 """After this long without room a start is tried again."""
 
@@ -60,7 +60,7 @@ class StartQueue:
         self._start = start
         self._drain = drain
         self.max_processes = 64
-        self.max_greeting = 3
+        self.turns = GreetingTurns(instances, timers)
         self._asked = StartLine()
         """Queued pools in which a call waits for an instance."""
         self._unasked = StartLine()
@@ -69,12 +69,10 @@ class StartQueue:
         """Those that lack no more than a spare."""
         self._remote: dict[PoolKey, None] = {}
         """Those whose instances are sessions at other nodes: these need no turn and no room here."""
-        self._turns: Counter[PoolKey] = Counter()
+        self._turns_of = self.turns.counts()
         """The number of turns that each pool has, in the running pass."""
         self.process_count = 0
         """The number of instances that are processes of this machine."""
-        self.greeting_turns = timers.of("greeting_turn")
-        """Greetings that still use one of the `max_greeting` turns (rule 2)."""
         self.backoffs = timers.of("start_backoff")
         """Pools in backoff."""
         self._shortage = timers.of("shortage")
@@ -123,14 +121,13 @@ class StartQueue:
 
     def instance_greeted(self, instance: Instance) -> None:
         """The instance has greeted: its turn, if it has it still, is free."""
-        if self.greeting_turns.disarm(instance.id):
+        if self.turns.end(instance.id):
             self._set_slow(instance.pool, is_slow=False)
 
-    def turns_used_up(self, instances: Iterable[InstanceId]) -> None:
-        """These instances have had their whole turn without greeting. It is free for others."""
-        for each in instances:
-            if each in self._instances:
-                self._set_slow(self._instances[each].pool, is_slow=True)
+    def turn_times_over(self, instances: Iterable[InstanceId], now: float) -> None:
+        """These instances have had their short or their whole turn without greeting."""
+        for each in self.turns.times_over(instances, now):
+            self._set_slow(each.pool, is_slow=True)
 
     def _set_slow(self, pool: Pool, *, is_slow: bool) -> None:
         """Note if the pool is slow to greet, which decides its place in its line."""
@@ -207,9 +204,9 @@ class StartQueue:
             pool = self._ready(key, now)
             while pool is not None and falls_short(pool) and (self._possible is None or self._has_room(pool)):
                 self._begin(pool, now)
-        if not self._has_free_turn() or not (self._asked or self._unasked or self._wishes):
+        if not self.turns.is_any_free or not (self._asked or self._unasked or self._wishes):
             return
-        self._turns = Counter(self._instances[each].pool.key for each in self.greeting_turns.armed)
+        self._turns_of = self.turns.counts()
         if not self._fill_needs(now):
             self._fill_wishes(now)
 
@@ -251,7 +248,7 @@ class StartQueue:
                     continue
                 if not self._is_in_need(pool):
                     self._move(pool, self._wishes)
-                elif not self._has_free_turn():
+                elif not self.turns.is_any_free:
                     return True
                 elif not self._may_greet(pool):
                     waits.add(key)
@@ -264,8 +261,9 @@ class StartQueue:
                     has_started = True
                     if falls_short(pool) and not self._is_in_need(pool):
                         self._move(pool, self._wishes)
-        skipped = (self._asked.has_slow or self._unasked.has_slow) and not self._may_slow_greet()
-        return bool(waits) or skipped
+        return bool(waits) or any(
+            line.is_held_up(self.turns.may_start) for line in (self._asked, self._unasked)
+        )
 
     def _needy(self, room: RoomSearch, waits: Set[PoolKey], now: float) -> Iterator[PoolKey]:
         """The queued pools in need that do not wait already, in order: those last that have all turns but
@@ -275,7 +273,7 @@ class StartQueue:
         seen = set(waits)
         greedy: list[PoolKey] = []
         for line in (self._asked, self._unasked):
-            for key in line.keys(with_slow=self._may_slow_greet()):
+            for key in line.keys(self.turns.may_start):
                 if room.is_exhausted:
                     break
                 pool = self._pools.get(key)
@@ -283,7 +281,7 @@ class StartQueue:
                     self._move(pool, self._unasked)  # its calls went elsewhere, or were cancelled
                 elif key not in seen:
                     seen.add(key)
-                    if self._turns[key] < self._most_turns():
+                    if self._turns_of[key] < self.turns.most:
                         yield key
                     else:
                         greedy.append(key)
@@ -304,15 +302,15 @@ class StartQueue:
         more = 1
         if needy.restart.breaker == "closed":
             more = needed_instances(needy, self._leases) - needy.active_count()
-        turns = self.max_greeting - len(self.greeting_turns)
+        turns = self.turns.free(needy.layer)
         room.make_room(needy, min(more, turns), self._cap_for(needy) - self.process_count, now)
 
     def _fill_wishes(self, now: float) -> None:
         has_started = True
         while has_started:
             has_started = False
-            for key in self._wishes.keys(with_slow=self._may_slow_greet()):
-                if not self._has_free_turn():
+            for key in self._wishes.keys(self.turns.may_start):
+                if not self.turns.is_any_free:
                     return
                 pool = self._ready(key, now)
                 if pool is not None and self._may_greet(pool) and self._has_room(pool):
@@ -322,29 +320,17 @@ class StartQueue:
     def _begin(self, pool: Pool, now: float) -> None:
         instance = self._start(pool, now)
         if instance.is_process:
-            self.greeting_turns.arm(instance.id, now, GREETING_TURN_S)
-            self._turns[pool.key] += 1
+            self.turns.begin(instance, now)
+            self._turns_of[pool.key] += 1
         if not falls_short(pool):
             self._remove(pool.key)
         for line in (self._asked, self._unasked, self._wishes):
             line.move(pool.key, last=True)
-
-    def _has_free_turn(self) -> bool:
-        """True if another process may start now; a session at another node costs no start here."""
-        return len(self.greeting_turns) < self.max_greeting
-
-    def _most_turns(self) -> int:
-        """The most turns of one pool while others wait, and of all pools together that are slow to greet."""
-        return max(self.max_greeting - 1, 1)
-
-    def _may_slow_greet(self) -> bool:
-        """True if a pool that is slow to greet may take another turn."""
-        slow = sum(self._instances[each].pool.is_slow_to_greet for each in self.greeting_turns.armed)
-        return slow < self._most_turns()
+            line.layer_started(pool.layer)
 
     def _may_greet(self, pool: Pool) -> bool:
         """True if this pool may take a turn now."""
-        return self._has_free_turn() and (not pool.is_slow_to_greet or self._may_slow_greet())
+        return self.turns.may_start(pool.layer, pool.is_slow_to_greet)
 
     def _has_room(self, pool: Pool) -> bool:
         """True if the process cap leaves room for another instance of the pool."""

@@ -102,6 +102,7 @@ class PoolTargets:
                     pool.target = max(pool.target, spec.policy.min_instances)
             pool.start_after, pool.stop_first = spec.start_after, spec.stop_first
             pool.is_remote = spec.target is not None
+            pool.layer = spec.layer
             self._set_replaced_pools(pool, spec)
             pool.touch()
             pool.keeps_state = spec.target is None or spec.target.keeps_state

@@ -1,5 +1,6 @@
 """Configurations that are read again: what is in force, and which pools are wanted for it."""
 
+import pytest
 from msgspec.structs import replace
 
 from carpool_broker.core.configuration.effective_sources import EffectiveSources
@@ -565,3 +566,19 @@ def test_the_one_who_asks_sees_the_problems_of_its_own_source_and_no_others() ->
     wrong = replace(reading(source=TWO), misconfigured={A: "wrong"})
     amiss = SourcesRig(lacking, wrong).sources.problems(frozenset({TWO}), TWO)
     assert (amiss.misconfigured, amiss.unset) == ({A: "wrong", B: "unset here"}, frozenset({B}))
+
+
+@behaviour("children:layers-start-in-turn")
+@pytest.mark.parametrize("order", [(ONE, TWO), (TWO, ONE)])
+def test_a_pool_that_the_users_file_has_too_is_of_that_layer(order: tuple[SourceId, SourceId]) -> None:
+    """Else a project could put the servers of all others behind its own."""
+    of_project = reading("a:1", "b:1", source=TWO)
+    of_project = replace(of_project, specs=tuple(replace(each, layer="/p") for each in of_project.specs))
+    both = {ONE: reading("a:1"), TWO: of_project}
+    rig = SourcesRig(*(both[source] for source in order))
+    rig.sources.check()
+    layers = {each.key: each.layer for each in rig.sources.wanted_pools().pools}
+    assert layers == {"a:1": "", "b:1": "/p"}
+    rig.sources.drop_source(ONE)
+    rig.sources.check()
+    assert {each.layer for each in rig.sources.wanted_pools().pools} == {"/p"}

@@ -247,6 +247,7 @@ def test_the_server_of_a_run_has_both_pools_too() -> None:
     (plain,) = found.specs
     assert found.twins[plain.key].asking
     assert found.twins[plain.key].env == plain.env
+    assert {plain.layer, found.twins[plain.key].layer, found.stateless[plain.key].layer} == {"run"}
 
 
 # --- roots (rule 6) --------------------------------------------------------------------------------------

@@ -6,10 +6,18 @@ from carpool_supervisor.core.model.pool import Pool
 from carpool_supervisor.core.pools.start_line import StartLine
 
 
-def pool(name: str, *, slow: bool = False) -> Pool:
+def pool(name: str, *, slow: bool = False, layer: str = "") -> Pool:
     made = Pool(PoolKey(name), ServerName(name), Policy())
-    made.is_slow_to_greet = slow
+    made.is_slow_to_greet, made.layer = slow, layer
     return made
+
+
+def anything(_layer: str, _is_slow: bool) -> bool:
+    return True
+
+
+def no_slow(_layer: str, is_slow: bool) -> bool:
+    return not is_slow
 
 
 def line_of(*pools: Pool) -> StartLine:
@@ -21,22 +29,22 @@ def line_of(*pools: Pool) -> StartLine:
 
 def test_pools_that_are_slow_to_greet_stand_behind_all_others() -> None:
     line = line_of(pool("s", slow=True), pool("a"), pool("b"))
-    assert line.keys(with_slow=True) == ["a", "b", "s"]
-    assert line.keys(with_slow=False) == ["a", "b"]
-    assert (len(line), line.has_slow) == (3, True)
+    assert line.keys(anything) == ["a", "b", "s"]
+    assert line.keys(no_slow) == ["a", "b"]
+    assert (len(line), line.is_held_up(no_slow), line.is_held_up(anything)) == (3, True, False)
 
 
 def test_a_pool_keeps_its_place_when_it_is_added_again_and_changes_its_part_when_it_becomes_slow() -> None:
     first = pool("a")
     line = line_of(first, pool("b"))
     line.add(first)
-    assert line.keys(with_slow=True) == ["a", "b"]
+    assert line.keys(anything) == ["a", "b"]
     first.is_slow_to_greet = True
     line.add(first)
-    assert line.keys(with_slow=True) == ["b", "a"]
+    assert line.keys(anything) == ["b", "a"]
     first.is_slow_to_greet = False
     line.add(first)
-    assert (line.keys(with_slow=False), line.has_slow) == (["b", "a"], False)
+    assert (line.keys(no_slow), line.is_held_up(no_slow)) == (["b", "a"], False)
 
 
 def test_a_pool_that_is_taken_out_is_in_no_part_of_the_line() -> None:
@@ -44,7 +52,7 @@ def test_a_pool_that_is_taken_out_is_in_no_part_of_the_line() -> None:
     for key in (PoolKey("a"), PoolKey("s"), PoolKey("nobody")):
         line.discard(key)
         assert key not in line
-    assert (len(line), line.has_slow) == (0, False)
+    assert (len(line), line.is_held_up(no_slow)) == (0, False)
 
 
 def test_a_pool_moves_within_its_part_only() -> None:
@@ -52,4 +60,32 @@ def test_a_pool_moves_within_its_part_only() -> None:
     line.move(PoolKey("t"), last=False)
     line.move(PoolKey("a"), last=True)
     line.move(PoolKey("nobody"), last=True)
-    assert line.keys(with_slow=True) == ["b", "a", "t", "s"]
+    assert line.keys(anything) == ["b", "a", "t", "s"]
+
+
+def test_layers_take_turns_and_each_keeps_its_own_order() -> None:
+    line = line_of(pool("a1", layer="a"), pool("a2", layer="a"), pool("a3", layer="a"), pool("b1", layer="b"))
+    line.add(pool("s", slow=True, layer="c"))
+    assert line.keys(anything) == ["a1", "b1", "a2", "a3", "s"]
+    line.layer_started("a")
+    assert line.keys(anything) == ["b1", "a1", "a2", "a3", "s"]
+    line.layer_started("nobody")
+    line.move(PoolKey("a3"), last=False)
+    assert line.keys(anything) == ["b1", "a3", "a1", "a2", "s"], "its layer keeps its place"
+
+
+def test_a_layer_that_may_not_start_is_passed_over() -> None:
+    line = line_of(pool("a1", layer="a"), pool("b1", layer="b"), pool("a2", layer="a"))
+    assert line.keys(lambda layer, _: layer == "a") == ["a1", "a2"]
+    assert line.is_held_up(lambda layer, _: layer == "a")
+    line.discard(PoolKey("b1"))
+    assert not line.is_held_up(lambda layer, _: layer == "a")
+
+
+def test_a_pool_whose_layer_changes_stands_at_the_end_of_the_other_layer() -> None:
+    moved = pool("a1", layer="a")
+    line = line_of(moved, pool("a2", layer="a"), pool("b1", layer="b"))
+    moved.layer = "b"
+    line.add(moved)
+    assert line.keys(lambda layer, _: layer == "b") == ["b1", "a1"]
+    assert len(line) == 3

@@ -568,6 +568,11 @@ _RUNS: Final = {
         "However many servers of a project, a named workspace or the user's file do not greet, they hold up "
         "the start of a server that is configured elsewhere for one second at most.",
     ),
+    "children:agents-start-in-turn": Behaviour(
+        "docs/decisions/0004",
+        "An agent or token that calls many servers that do not greet holds up the first call of another one "
+        "for one greeting turn at most, also where all these servers are in one file.",
+    ),
     "supervisor:many": Behaviour(
         "docs/architecture.md", "The supervisor's work for all servers grows with their number alone."
     ),

@@ -117,6 +117,10 @@ class FairQueue:
         """The principals and whole sessions with queued calls, next turn first."""
         return self._turns.keys()
 
+    def last_turn(self) -> SessionId:
+        """The principal or whole session whose turn comes last. The queue must not be empty."""
+        return next(reversed(self._turns))
+
     def next_session(self, turn: SessionId) -> SessionId:
         """The session whose call goes next of this turn, which must have a queued call."""
         return next(iter(self._turns[turn].parts))

@@ -3,13 +3,13 @@ the process cap.
 
 A pool with fewer active instances than its target is in the queue or in backoff, never forgotten. A greeting
 uses one of few turns, but only for a while (`greeting_turns`). Layers start one instance each, in turn, and
-so do the pools of a layer (`start_line`); those that want many leave a turn to others: a server that never
-greets costs another one a turn at most, however many of its instances are wanted, and one of another layer a
-short turn, however many such servers there are (docs/decisions/0004). At the cap other instances end to make
-room (`process_room`) for an instance with work to do, never for a spare. Needs come before spares (`demand`):
-a spare starts only if no pool in the queue waits for a turn or for room, or it would take the room that
-another instance was ended for. Among needs, those with a waiting call come first, because a start that only
-reads a catalog may install packages for minutes.
+so do those whose calls wait, and the pools of each (`start_line`); those that want many leave a turn to
+others: a server that never greets costs another one a turn at most, however many of its instances are wanted,
+and one of another layer a short turn, however many such servers there are (docs/decisions/0004). At the cap
+other instances end to make room (`process_room`) for an instance with work to do, never for a spare. Needs
+come before spares (`demand`): a spare starts only if no pool in the queue waits for a turn or for room, or it
+would take the room that another instance was ended for. Among needs, those with a waiting call come first,
+because a start that only reads a catalog may install packages for minutes.
 
 One pass looks at few pools, however many are queued: it ends with the last free turn, passes over layers
 without one as a whole, and once no room can be made it goes on with pools that have an instance already or a
@@ -61,7 +61,7 @@ class StartQueue:
         self._drain = drain
         self.max_processes = 64
         self.turns = GreetingTurns(instances, timers)
-        self._asked = StartLine()
+        self._asked = StartLine(of_askers=True)
         """Queued pools in which a call waits for an instance."""
         self._unasked = StartLine()
         """Further ones in need of an instance: they are wanted for their catalogs."""
@@ -117,7 +117,7 @@ class StartQueue:
     def move_to_front(self, pool: Pool) -> None:
         """Move the pool to the head of its line if it is queued."""
         for line in (self._asked, self._unasked):
-            line.move(pool.key, last=False)
+            line.move_to_front(pool.key)
 
     def instance_greeted(self, instance: Instance) -> None:
         """The instance has greeted: its turn, if it has it still, is free."""
@@ -322,11 +322,10 @@ class StartQueue:
         if instance.is_process:
             self.turns.begin(instance, now)
             self._turns_of[pool.key] += 1
+        for line in (self._asked, self._unasked, self._wishes):
+            line.pool_started(pool)
         if not falls_short(pool):
             self._remove(pool.key)
-        for line in (self._asked, self._unasked, self._wishes):
-            line.move(pool.key, last=True)
-            line.layer_started(pool.layer)
 
     def _may_greet(self, pool: Pool) -> bool:
         """True if this pool may take a turn now."""

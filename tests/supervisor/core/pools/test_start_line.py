@@ -1,6 +1,6 @@
 """A line of pools that wait for a start: in order, those that are slow to greet last."""
 
-from carpool_protocol.ids import PoolKey, ServerName
+from carpool_protocol.ids import CallId, PoolKey, ServerName, SessionId
 from carpool_protocol.link.messages import Policy
 from carpool_supervisor.core.model.pool import Pool
 from carpool_supervisor.core.pools.start_line import StartLine
@@ -56,10 +56,11 @@ def test_a_pool_that_is_taken_out_is_in_no_part_of_the_line() -> None:
 
 
 def test_a_pool_moves_within_its_part_only() -> None:
-    line = line_of(pool("a"), pool("b"), pool("s", slow=True), pool("t", slow=True))
-    line.move(PoolKey("t"), last=False)
-    line.move(PoolKey("a"), last=True)
-    line.move(PoolKey("nobody"), last=True)
+    first = pool("a")
+    line = line_of(first, pool("b"), pool("s", slow=True), pool("t", slow=True))
+    line.move_to_front(PoolKey("t"))
+    line.pool_started(first)
+    line.move_to_front(PoolKey("nobody"))
     assert line.keys(anything) == ["b", "a", "t", "s"]
 
 
@@ -67,10 +68,10 @@ def test_layers_take_turns_and_each_keeps_its_own_order() -> None:
     line = line_of(pool("a1", layer="a"), pool("a2", layer="a"), pool("a3", layer="a"), pool("b1", layer="b"))
     line.add(pool("s", slow=True, layer="c"))
     assert line.keys(anything) == ["a1", "b1", "a2", "a3", "s"]
-    line.layer_started("a")
+    line.pool_started(pool("elsewhere", layer="a"))
     assert line.keys(anything) == ["b1", "a1", "a2", "a3", "s"]
-    line.layer_started("nobody")
-    line.move(PoolKey("a3"), last=False)
+    line.pool_started(pool("elsewhere", layer="nobody"))
+    line.move_to_front(PoolKey("a3"))
     assert line.keys(anything) == ["b1", "a3", "a1", "a2", "s"], "its layer keeps its place"
 
 
@@ -89,3 +90,64 @@ def test_a_pool_whose_layer_changes_stands_at_the_end_of_the_other_layer() -> No
     line.add(moved)
     assert line.keys(lambda layer, _: layer == "b") == ["b1", "a1"]
     assert len(line) == 3
+
+
+# --- whose calls wait ---------------------------------------------------------------------------------------
+
+
+def asked(name: str, *sessions: str, principal: str = "") -> Pool:
+    """A pool in which a call of each of these sessions waits."""
+    made = pool(name)
+    wait_in(made, *sessions, principal=principal)
+    return made
+
+
+def wait_in(pool: Pool, *sessions: str, principal: str = "") -> None:
+    for session in sessions:
+        pool.queue.add(SessionId(session), CallId(pool.queue.calls + 1), 1, principal)
+
+
+def asked_line_of(*pools: Pool) -> StartLine:
+    line = StartLine(of_askers=True)
+    for each in pools:
+        line.add(each)
+    return line
+
+
+def test_those_whose_calls_wait_take_turns() -> None:
+    pools = [asked("a1", "a"), asked("a2", "a"), asked("a3", "a"), asked("b1", "b"), asked("b2", "b")]
+    line = asked_line_of(*pools)
+    assert line.keys(anything) == ["a1", "b1", "a2", "b2", "a3"]
+    line.pool_started(pools[0])
+    assert line.keys(anything) == ["b1", "a2", "b2", "a3", "a1"]
+    for each in pools:
+        line.discard(each.key)
+    assert (line.keys(anything), len(line)) == ([], 0)
+
+
+def test_sessions_of_one_token_share_a_turn() -> None:
+    of_token = [asked(f"t{n}", f"s{n}", principal="token") for n in range(3)]
+    line = asked_line_of(*of_token, asked("b1", "b"))
+    assert line.keys(anything) == ["t0", "b1", "t1", "t2"]
+
+
+def test_a_pool_for_which_somebody_waits_who_waits_for_few_is_among_the_pools_of_that_one() -> None:
+    shared = asked("shared", "a")
+    line = asked_line_of(asked("a1", "a"), asked("a2", "a"), shared)
+    wait_in(shared, "b")
+    line.add(shared)
+    assert line.keys(anything) == ["a1", "shared", "a2"]
+    wait_in(shared, "c")
+    line.add(shared)
+    assert line.keys(anything) == ["a1", "shared", "a2"], "it keeps its place"
+
+
+def test_a_pool_keeps_its_place_when_its_first_caller_is_served() -> None:
+    first = asked("first", "a", "b")
+    line = asked_line_of(first, asked("c1", "c"))
+    assert first.queue.pop() == CallId(1)
+    line.add(first)
+    assert line.keys(anything) == ["first", "c1"]
+    first.queue.clear()
+    line.add(first)
+    assert line.keys(anything) == ["first", "c1"]

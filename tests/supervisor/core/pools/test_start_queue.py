@@ -208,6 +208,33 @@ def test_servers_of_another_layer_that_are_slow_to_greet_do_not_wait_for_slow_on
     assert other.key in started(rig)
 
 
+# --- agents ------------------------------------------------------------------------------------------------
+
+
+@behaviour("children:agents-start-in-turn")
+@pytest.mark.parametrize("servers", [12, 40])
+def test_an_agent_that_calls_many_servers_that_do_not_greet_holds_up_another_agent_for_one_turn(
+    servers: int,
+) -> None:
+    other = layered(99, PROJECT)
+    rig = mute_project(servers, other)
+    rig.call(100, "other", other.key)
+    rig.wait(SHORT_TURN_S)
+    assert started(rig) == []
+    rig.wait(GREETING_TURN_S - SHORT_TURN_S)
+    assert other.key in started(rig)
+
+
+@behaviour("children:agents-start-in-turn")
+def test_a_server_that_an_agent_calls_behind_many_others_starts_soon_for_another_agent() -> None:
+    other = layered(99, PROJECT)
+    rig = mute_project(12, other)
+    rig.call(100, "mute", other.key)
+    rig.call(101, "other", other.key)
+    rig.wait(GREETING_TURN_S)
+    assert other.key in started(rig)
+
+
 @behaviour("supervisor:many")
 @pytest.mark.parametrize("line", ["asked", "listed"])
 def test_a_start_looks_at_no_pool_of_a_layer_that_may_start_none(line: str) -> None:

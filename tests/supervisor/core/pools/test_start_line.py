@@ -142,6 +142,14 @@ def test_a_pool_for_which_somebody_waits_who_waits_for_few_is_among_the_pools_of
     assert line.keys(anything) == ["a1", "shared", "a2"], "it keeps its place"
 
 
+def test_somebody_who_waits_for_many_pools_takes_none_of_another_with_them() -> None:
+    of_other = asked("b1", "b")
+    line = asked_line_of(asked("a1", "a"), asked("a2", "a"), asked("a3", "a"), of_other)
+    wait_in(of_other, "a")
+    line.add(of_other)
+    assert line.keys(anything) == ["a1", "b1", "a2", "a3"]
+
+
 def test_a_pool_keeps_its_place_when_its_first_caller_is_served() -> None:
     first = asked("first", "a", "b")
     line = asked_line_of(first, asked("c1", "c"))

@@ -1533,6 +1533,10 @@ _DOOR: Final = {
         "docs/operating.md",
         "A server that floods its stdout is read slowly, and its calls go on.",
     ),
+    "flood:endless-line": Behaviour(
+        "docs/operating.md",
+        "A line over the cap is a flood while it goes on, and all that write one take the time of one flood.",
+    ),
     "logs:flood": Behaviour(
         "docs/files.md", "Of a server that floods stderr the log has a part, and says how much it leaves out."
     ),

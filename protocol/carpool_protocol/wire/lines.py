@@ -74,6 +74,11 @@ class LineBuffer:
         """Bytes of the unfinished line in memory. 0 if it is over the cap."""
         return self._pending.tell()
 
+    @property
+    def is_overlong(self) -> bool:
+        """True while the unfinished line is over its cap: whatever follows, nobody gets it."""
+        return self._size_bytes > self._allowed_bytes
+
     def feed(self, data: bytes) -> list[bytes | OverlongLine]:
         """Take the next bytes of the stream. Returns the lines that are complete now, in order."""
         first = data.find(b"\n")

@@ -11,7 +11,8 @@ have executed; reading depends on writing only beyond `MAX_ANSWERS` (a full stdi
 deadlock); at most `TURN_LINES` lines are handed over in one turn, also of a process that has ended.
 
 The pipe of an instance that has sent a long line is raised to 1 MiB, but of few instances: raising all pipes
-of a user shrinks all new ones to 8 KiB (rule 11). Knows nothing of: JSON, calls, stderr, why the process
+of a user shrinks all new ones to 8 KiB (rule 11). A line over its cap is read in short pieces all the same:
+each is scanned in one step, and nobody gets the line. Knows nothing of: JSON, calls, stderr, why the process
 runs.
 """
 
@@ -19,6 +20,7 @@ import fcntl
 import os
 import struct
 import termios
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -75,7 +77,7 @@ class ChildIo:
     that everything has been written since (False). `on_stdin_broken` is called once, perhaps within `flush`:
     the process reads no more, and unwritten lines stay unwritten. `on_long_line` is called each time the
     unfinished line on stdout has grown beyond `LONG_LINE_BYTES`, and when such a line ends. `on_paused` says
-    that reading has stopped (True) or continues (False), at each change.
+    that reading has stopped (True) or continues (False), at each change. `now`: a clock in seconds.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class ChildIo:
         on_long_line: "Callable[[ChildIo], None]",
         on_paused: Callable[[bool], None],
         cap_bytes: int = LINE_CAP_BYTES,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ready = ready
         self._stdin_fd = stdin_fd
@@ -103,6 +106,7 @@ class ChildIo:
         self._on_stdin_broken = on_stdin_broken
         self._on_long_line = on_long_line
         self._on_paused = on_paused
+        self._now = now
         self._is_paused = False
         self._is_slowed = False
         self._drain_until = -1
@@ -119,8 +123,10 @@ class ChildIo:
         self._is_waiting = False
         self._waiting_answers = 0
         """Answers that were accepted since the pipe was full."""
-        self._line_bytes = 0
-        """Length so far of the unfinished line on stdout."""
+        self.line_bytes = 0
+        """Length so far of the unfinished line on stdout, kept or not."""
+        self._line_s = 0.0
+        """The time that the long line has taken so far, until it is handed over or asked for."""
         self._raised: bool | None = False
         """None: raising failed and is not tried again."""
         self._read_bytes = _READ_BYTES
@@ -270,6 +276,16 @@ class ChildIo:
         """The bytes kept of the unfinished line on stdout."""
         return self._buffer.pending_bytes
 
+    @property
+    def is_overlong(self) -> bool:
+        """True while the unfinished line on stdout is over its cap."""
+        return self._buffer.is_overlong
+
+    def take_line_s(self) -> float:
+        """The seconds that the long line has taken which goes on or is being handed over. Told once."""
+        line_s, self._line_s = self._line_s, 0.0
+        return line_s
+
     # --- from the process ---------------------------------------------------------------------------------
 
     def pause(self) -> None:
@@ -357,27 +373,36 @@ class ChildIo:
             return
         self.received_bytes += len(data)
         end = data.rfind(b"\n")
-        was_long = self._line_bytes > LONG_LINE_BYTES
+        was_long = self.line_bytes > LONG_LINE_BYTES
         if end < 0:
-            self._line_bytes += len(data)
+            self.line_bytes += len(data)
         else:
-            self._line_bytes = len(data) - end - 1
-        is_long = self._line_bytes > LONG_LINE_BYTES
-        if is_long and self._raised is False:
-            self._raise_pipe()
+            self.line_bytes = len(data) - end - 1
+        if was_long or self.line_bytes > LONG_LINE_BYTES:
+            self._feed_long_line(data)
+            return
         lines = self._buffer.feed(data)
-        if is_long or was_long:
-            self._on_long_line(self)
-        if lines and was_long:  # it took long enough to cut it: others have their turn before it is parsed
-            lines.reverse()
-            self._ahead = lines
-            self._ready.read_again(self._stdout_fd)
-        elif len(lines) > TURN_LINES:
+        if len(lines) > TURN_LINES:
             lines.reverse()
             self._ahead = lines
             self._hand_over(TURN_LINES)
         elif lines:
             self._on_lines(lines)
+
+    def _feed_long_line(self, data: bytes) -> None:
+        """Handle bytes of a long line that goes on or ends here."""
+        if self._raised is False and self.line_bytes > LONG_LINE_BYTES:
+            self._raise_pipe()
+        began = self._now()
+        lines = self._buffer.feed(data)
+        if self._raised and self._drain_until < 0:
+            self._read_bytes = _READ_BYTES if self._buffer.is_overlong else _RAISED_READ_BYTES
+        self._line_s += self._now() - began
+        self._on_long_line(self)
+        if lines:  # it took long enough to cut it: others have their turn before it is parsed
+            lines.reverse()
+            self._ahead = lines
+            self._ready.read_again(self._stdout_fd)
 
     def _hand_over(self, most: int) -> None:
         """Hand over at most this many waiting lines; the rest wait until other instances had their turn."""
@@ -389,6 +414,7 @@ class ChildIo:
         if self._ahead:
             self._ready.read_again(self._stdout_fd)
         self._on_lines(lines)
+        self._line_s = 0.0
 
     def _raise_pipe(self) -> None:
         if not hasattr(fcntl, "F_SETPIPE_SZ"):  # Linux only

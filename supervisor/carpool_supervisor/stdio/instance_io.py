@@ -76,6 +76,8 @@ _LEVELS: Final = {
     "warning": "warning",
 }
 """Levels of MCP's log messages in a log of carpool; the rest are errors."""
+_MANY_LINES: Final = f"more than {LINES_S} lines a second that no call has asked for"
+_ENDLESS: Final = "a line that is too long to be read, and goes on with it"
 PROGRESS_S = 1.0
 """If a server floods, the progress of each of its calls passes once in this time: timeouts need it."""
 TOKEN_BYTES = 8
@@ -132,6 +134,8 @@ class InstanceIo:
         self._slow_readers = slow_readers
         self._flood_limit = FloodLimit()
         self._was_slowed = False
+        self._counted_bytes = 0
+        """The bytes of the unfinished line that are counted already, because it is over the cap."""
         self._has_adapter_failed = False
         self._progressed: dict[WireId, float] = {}
         """When the progress of each call was passed on last, while the server floods."""
@@ -150,6 +154,7 @@ class InstanceIo:
             on_stdin_broken=self._stdin_broken,
             on_long_line=self._long_line,
             on_paused=self._paused,
+            now=self._flood_limit.now,
         )
         intake.add(self.io)
         log.attach(instance, pipes.stderr_fd, self._mask)
@@ -310,9 +315,16 @@ class InstanceIo:
             self._feed((ListRequestChanged(self.instance, out[1]),))
 
     def _long_line(self, io: ChildIo) -> None:
-        """Bytes of an unfinished line are a sign of life too (rule 8)."""
+        """Bytes of an unfinished line are a sign of life too (rule 8). Over the cap they are a flood. Until
+        then their time is counted when the line ends, unless a call waits for it.
+        """
         if self._read_budget.line_grew(io):
             self._feed((StdoutReceived(self.instance),))
+        if io.is_overlong:
+            size_bytes, self._counted_bytes = io.line_bytes - self._counted_bytes, io.line_bytes
+            self._flood_limit.forfeit()
+            began = self._flood_limit.now() - io.take_line_s()
+            self._limit_flood(0, size_bytes, began, _ENDLESS)
 
     def _paused(self, paused: bool) -> None:
         self._feed((StdoutPaused(self.instance, paused),))
@@ -365,7 +377,9 @@ class InstanceIo:
         if any(type(event) is ServerLineRejected for event in events):
             self._log_unread(lines)
         self._feed([self._masked_event(event) for event in events] or (StdoutReceived(self.instance),))
-        self._limit_flood(messages, max(sum(map(_size_of, lines)) - asked_for_bytes, 0), began)
+        counted_bytes, self._counted_bytes = self._counted_bytes, 0
+        size_bytes = sum(map(_size_of, lines)) - asked_for_bytes - counted_bytes
+        self._limit_flood(messages, max(size_bytes, 0), began - self.io.take_line_s())
 
     def _may_leave_out(self, event: OwnEvent, now: float) -> bool:
         """True for each log message of a server that floods, and for progress of a call that has had some."""
@@ -380,20 +394,20 @@ class InstanceIo:
         self._left_out_messages += 1
         return True
 
-    def _limit_flood(self, messages: int, size_bytes: int, began: float) -> None:
+    def _limit_flood(self, messages: int, size_bytes: int, began: float, flood: str = _MANY_LINES) -> None:
         """Count these messages with these bytes, and read slowly from now on if there are too many. `began`:
-        when their reading began.
+        when their reading began; `flood`: what the log says.
         """
         limit = self._flood_limit
-        pause_s = limit.pause_after(messages, self._last_call, size_bytes, limit.now() - began)
+        now = limit.now()
+        floods = self._slow_readers.count_floods(self.io, now) if limit.is_used_up else 1
+        pause_s = limit.pause_after(messages, self._last_call, size_bytes, now - began, floods)
         if pause_s:
             self._slow_readers.pause(self.io, pause_s)
         if limit.is_used_up and not self._was_slowed:
             self._was_slowed = True
-            text = (
-                f"it writes more than {LINES_S} lines a second that no call has asked for: it is read slowly,"
-                " and its log messages and most of its progress are left out meanwhile"
-            )
+            effect = "it is read slowly, and its log messages and most of its progress are left out meanwhile"
+            text = f"it writes {flood}: {effect}"
             self._log.write_line(self.instance, text, level="warning")
         elif not limit.is_used_up and self._progressed:
             self._progressed.clear()
@@ -507,7 +521,7 @@ class InstanceIos:
         self._budget = PipeBudget()
         self.read_budget = ReadBudget()
         """The limit on reading from all of them together."""
-        self.slow_readers = SlowReaders()
+        self.slow_readers = SlowReaders(ready)
         """Those that write too much."""
         self._held: dict[InstanceId, InstanceIo] = {}
         self._stderr: dict[ServerName, StderrLog] = {}

@@ -99,6 +99,28 @@ async def served(budget: PipeBudget | None = None, cap_bytes: int = 1 << 20) -> 
             nursery.cancel_scope.cancel()
 
 
+@behaviour("flood:endless-line")
+def test_a_line_over_the_cap_is_read_in_short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    read = os.read
+
+    def counted(fd: int, size_bytes: int) -> bytes:
+        asked.append(size_bytes)
+        return read(fd, size_bytes)
+
+    with far() as (one, ready):
+        monkeypatch.setattr(os, "read", counted)
+        sizes = []
+        for data in (*[b"x" * 32 * KIB] * 40, b"\n", *[b"x" * 32 * KIB] * 12):
+            os.write(one.stdout_fd, data)
+            ready._round()
+            ready._round()
+            sizes.append((asked[-1] // KIB, one.io.is_overlong))
+        assert sizes[20] == (256, False), "a long line is read in long pieces"
+        assert sizes[39] == (64, True)
+        assert sizes[-1] == (256, False), "the next one"
+
+
 def test_written_lines_arrive_whole_and_in_order_and_only_at_flush() -> None:
     with far() as (one, _):
         one.io.write(b"one\n")

@@ -1,6 +1,7 @@
 """A server that floods its stdout is read slowly, and everything that it writes is read in the end."""
 
 import os
+from typing import cast
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ from carpool_supervisor.stdio.child_io import ChildIo, PipeBudget
 from carpool_supervisor.stdio.flood_limit import (
     BURST_LINES,
     BYTES_OF_LINE,
+    FLOOD_S,
     LINES_OF_CALL,
     LINES_OF_WORK,
     LINES_S,
@@ -107,9 +109,66 @@ def test_the_allowance_is_used_up_until_half_of_it_is_saved_again() -> None:
         assert limit.is_used_up == is_used_up
 
 
+@behaviour("flood:endless-line")
+@pytest.mark.parametrize("floods", [1, 4, 32])
+def test_all_that_have_nothing_left_take_a_quarter_of_the_time_together(floods: int) -> None:
+    clock = Clock()
+    slow = SlowReaders(ReadySet())
+    ios = [cast("ChildIo", object()) for _ in range(floods)]
+    limits = [FloodLimit(clock) for _ in ios]
+    due = [0.0] * floods
+    work_s = 0.0
+    while clock.now < 100:
+        at = due.index(min(due))
+        clock.now = max(clock.now, due[at]) + 0.002
+        work_s += 0.002
+        limits[at].forfeit()
+        together = slow.count_floods(ios[at], clock.now)
+        due[at] = clock.now + limits[at].pause_after(0, 0, 0, 0.002, together)
+    assert 0.1 * clock.now < work_s <= 0.26 * clock.now
+
+
+def test_an_instance_counts_as_flooding_for_some_time_and_not_once_it_has_ended() -> None:
+    slow = SlowReaders(ReadySet())
+    one, other, third = (cast("ChildIo", object()) for _ in range(3))
+    assert (slow.count_floods(one, 0.0), slow.count_floods(other, FLOOD_S - 1)) == (1, 2)
+    assert slow.count_floods(other, FLOOD_S) == 1
+    slow.remove(other)
+    assert slow.count_floods(third, FLOOD_S) == 1
+
+
+@behaviour("flood:endless-line")
+async def test_of_pauses_that_are_over_together_one_ends_in_each_round(autojump_clock: object) -> None:
+    ready = ReadySet()
+    slow = SlowReaders(ready)
+    ended: list[int] = []
+
+    class Io:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def slow_down(self, *, is_on: bool) -> None:
+            ended.extend([] if is_on else [self.number])
+
+    async with trio.open_nursery() as nursery:
+        for number, pause_s in enumerate((0.3, 0.1, 0.2, 9.0)):
+            slow.pause(cast("ChildIo", Io(number)), pause_s)
+        nursery.start_soon(slow.run)
+        await trio.sleep(0.4)
+        for so_far in ([1], [1, 2], [1, 2, 0], [1, 2, 0]):
+            ready._round()
+            assert ended == so_far
+        await trio.sleep(9.0)
+        ready._round()
+        assert ended == [1, 2, 0, 3]
+        nursery.cancel_scope.cancel()
+    ready.close()
+
+
 @behaviour("flood:stdout")
 async def test_what_a_server_wrote_during_a_pause_is_read_after_it(autojump_clock: object) -> None:
-    ready, slow, lines = ReadySet(), SlowReaders(), list[bytes | OverlongLine]()
+    ready, lines = ReadySet(), list[bytes | OverlongLine]()
+    slow = SlowReaders(ready)
     told_pauses: list[bool] = []
     stdin_read, stdin_write = os.pipe()
     stdout_read, stdout_write = os.pipe()

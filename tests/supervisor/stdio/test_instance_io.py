@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec import structs
@@ -18,8 +18,8 @@ from carpool_protocol.runtime.poller import TURN_LINES, ReadySet
 from carpool_supervisor.core.model import effects, events
 from carpool_supervisor.era.odd_lines import BATCH_VERSION, MAX_BATCH
 from carpool_supervisor.spawn.request import Pipes
-from carpool_supervisor.stdio import instance_io
-from carpool_supervisor.stdio.child_io import DRAIN_TURNS, LONG_LINE_BYTES, MAX_ANSWERS
+from carpool_supervisor.stdio import child_io, instance_io
+from carpool_supervisor.stdio.child_io import DRAIN_TURNS, LONG_LINE_BYTES, MAX_ANSWERS, ChildIo
 from carpool_supervisor.stdio.flood_limit import BURST_LINES, FloodLimit
 from carpool_supervisor.stdio.instance_io import InstanceIos
 from carpool_supervisor.stdio.read_budget import HELD_HIGH_BYTES
@@ -255,7 +255,7 @@ def test_many_lines_that_are_no_calls_take_no_line_back_that_calls_have_allowed(
     so_far: list[int] = []
 
     class Limit(FloodLimit):
-        def pause_after(self, lines: int, calls: int, size_bytes: int = 0, work_s: float = 0.0) -> float:
+        def pause_after(self, lines: int, calls: int, *_: float) -> float:
             so_far.append(calls)
             return 0.0
 
@@ -307,18 +307,33 @@ class FloodRig(InstanceIoRig):
         super().__init__(logs)
         self.counted: list[tuple[int, int]] = []
         """The messages and the bytes of each burst that was counted."""
+        self.works: list[float] = []
+        """The time that each of them took."""
+        self.floods: list[int] = []
+        """Among how many floods that time was shared."""
         self.now = 0.0
+        self.tick_s = 0.0
+        """So much passes each time the clock is read."""
         rig = self
 
+        def clock() -> float:
+            self.now += self.tick_s
+            return self.now
+
         class Limit(FloodLimit):
-            def pause_after(self, lines: int, calls: int, size_bytes: int = 0, work_s: float = 0.0) -> float:
+            def pause_after(
+                self, lines: int, calls: int, size_bytes: int = 0, work_s: float = 0.0, floods: int = 1
+            ) -> float:
                 rig.counted.append((lines, size_bytes))
-                super().pause_after(lines, 0, size_bytes, work_s)
+                rig.works.append(work_s)
+                rig.floods.append(floods)
+                super().pause_after(lines, 0, size_bytes, work_s, floods)
                 return 0.0
 
-        monkeypatch.setattr(instance_io, "FloodLimit", lambda: Limit(lambda: self.now))
+        monkeypatch.setattr(instance_io, "FloodLimit", lambda: Limit(clock))
         self.talk(with_tools, "handshake", "handshake")
         self.counted.clear()
+        self.works.clear()
 
     def call(self, wire: int) -> str:
         """Write a call. Returns its progress token."""
@@ -334,6 +349,12 @@ class FloodRig(InstanceIoRig):
         os.write(self.stdout, b"".join(lines))
         self.ready._round()
         return self.fed
+
+    def write_on(self, data: bytes) -> None:
+        """The server writes all of this, as the pipe takes it."""
+        for at in range(0, len(data), 32768):
+            os.write(self.stdout, data[at : at + 32768])
+            self.ready._round()
 
     def use_up(self) -> None:
         """Use up the allowance, with junk."""
@@ -401,6 +422,58 @@ def test_of_a_flood_log_messages_are_left_out_and_progress_but_one_of_each_call_
     written = (tmp_path / "server-s.log").read_text()
     assert written.count("it is read slowly") == 1
     assert "17 log and progress messages of its floods were left out" in written
+    rig.close()
+
+
+SHORT_CAP_BYTES = 2 * LONG_LINE_BYTES
+"""For these tests: of a line that shows no result near its beginning."""
+
+
+@behaviour("flood:endless-line")
+def test_a_line_over_the_cap_is_counted_while_it_goes_on_each_byte_once_and_the_log_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_io, "MAX_LINE_BYTES", SHORT_CAP_BYTES)
+    rig = FloodRig(tmp_path, monkeypatch)
+    rig.tick_s = 0.001
+    rig.write_on(b"[" * SHORT_CAP_BYTES)
+    assert not rig.counted, "it may still be a message"
+    rig.write_on(b"[" * SHORT_CAP_BYTES)
+    assert sum(size_bytes for _, size_bytes in rig.counted) == 2 * SHORT_CAP_BYTES
+    assert not sum(messages for messages, _ in rig.counted)
+    assert min(rig.works) > 0, "the time of its scanner"
+    log = tmp_path / "server-s.log"
+    assert (
+        log.read_text().count("a line that is too long to be read, and goes on with it: it is read sl") == 1
+    )
+    rig.write_on(b"[\n")
+    rig.ready._round()
+    assert sum(size_bytes for _, size_bytes in rig.counted) == 2 * SHORT_CAP_BYTES + 1
+    rig.write_on(b"[" * 2 * SHORT_CAP_BYTES)
+    assert sum(size_bytes for _, size_bytes in rig.counted) == 4 * SHORT_CAP_BYTES + 1
+    assert log.read_text().count("it is read slowly") == 1
+    assert rig.floods[-1] == 1
+    rig.instance_ios.slow_readers.count_floods(cast("ChildIo", object()), rig.now)
+    rig.write_on(b"[")
+    assert rig.floods[-1] == 2, "they share the time of one"
+    rig.close()
+
+
+@behaviour("flood:endless-line")
+def test_the_time_of_a_long_result_counts_only_if_no_call_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_io, "MAX_LINE_BYTES", SHORT_CAP_BYTES)
+    rig = FloodRig(tmp_path, monkeypatch)
+    rig.tick_s = 1.0
+    rig.call(1)
+    for line in (answer(1, "x" * 2 * SHORT_CAP_BYTES), b"{}\n", answer(1, "x" * 2 * SHORT_CAP_BYTES)):
+        rig.write_on(line)
+        rig.ready._round()
+    assert [messages for messages, _ in rig.counted] == [1, 1]
+    short_s, long_s = rig.works
+    pieces = 2 * SHORT_CAP_BYTES // 32768
+    assert short_s < 10 < pieces // 2 < long_s
     rig.close()
 
 

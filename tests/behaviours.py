@@ -839,6 +839,10 @@ _FEATURES: Final = {
         "docs/security.md",
         "A page of a list with more than a million commas is refused before anything of it is read.",
     ),
+    "lists:changes-without-end": Behaviour(
+        "docs/operating.md",
+        "A server that announces changes all the time is asked for each list once a second.",
+    ),
     "lists:in-slices": Behaviour(
         "docs/decisions/0039",
         "A long list is taken in by slices: calls pass between two of them, and nobody sees a part of it.",

@@ -21,6 +21,8 @@ from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
 
 TOOLS_LIST: Final = "tools/list"
 PAUSE_S: Final = 1.0
+CALM_S: Final = 60.0
+"""After so long without a reading that a timer began, a few changes are followed at once again."""
 MAX_LOST: Final = 5
 """After this many losses in a row lists are read again only when the server announces a change, or a session
 asks for them.
@@ -84,11 +86,14 @@ class ListThrottle:
             else:  # the answer may lie unread in the pipe
                 self._answers.arm(instance_id, now, limit_s)
 
-    def reread(self, instances: Iterable[InstanceId]) -> None:
+    def reread(self, instances: Iterable[InstanceId], now: float) -> None:
         """Read the lists of these instances again."""
         for instance_id in instances:
-            if self._instances[instance_id].state in (InstanceState.SERVING, InstanceState.DRAINING):
-                self._emit(RereadLists(instance_id))
+            instance = self._instances[instance_id]
+            if instance.state in (InstanceState.SERVING, InstanceState.DRAINING):
+                is_calm = now - instance.lists_reread_at >= CALM_S
+                instance.lists_reread_at = now
+                self._emit(RereadLists(instance_id, is_calm))
 
     def check(self) -> None:
         """Assert every invariant."""

@@ -223,7 +223,7 @@ class SupervisorCore:
             case "list_answer":
                 self.list_throttle.answers_overdue(keys, now)
             case "list_reread":
-                self.list_throttle.reread(keys)
+                self.list_throttle.reread(keys, now)
             case "idle_lease":
                 self.targets.end_idle_leases(keys, now)
             case "tainted_instance" | "lease_share":

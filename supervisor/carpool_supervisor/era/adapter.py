@@ -90,8 +90,10 @@ class EraAdapter(Protocol):
     def list_timed_out(self, after_s: float) -> tuple[list[OwnEvent], list[bytes]]:
         """Give up the open list request after this time. Returns the same as `feed`."""
 
-    def relist_line(self) -> bytes:
-        """The line that begins to read the server's lists again."""
+    def relist_line(self, *, is_calm: bool = False) -> bytes:
+        """The line that begins to read the server's lists again. `is_calm`: after it a few changes are
+        followed at once.
+        """
 
     def take_events(self) -> Sequence[OwnEvent]:
         """The events of calls that commands have ended without an answer of the server."""

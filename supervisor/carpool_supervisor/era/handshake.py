@@ -197,9 +197,9 @@ class HandshakeAdapter:
         self._greeting.list_timed_out(after_s)
         return events, out
 
-    def relist_line(self) -> bytes:
+    def relist_line(self, *, is_calm: bool = False) -> bytes:
         """The request for the first page of the first list."""
-        return self._greeting.relist_line()
+        return self._greeting.relist_line(is_calm=is_calm)
 
     def retry_line(self, wire_id: WireId) -> bytes:
         """Always empty: a server of this era asks in requests of its own."""

@@ -159,9 +159,9 @@ class InitializeGreeting:
         """See `EraAdapter`."""
         self._lists.list_timed_out(after_s)
 
-    def relist_line(self) -> bytes:
+    def relist_line(self, *, is_calm: bool = False) -> bytes:
         """The line that begins to read all lists again."""
-        return self._lists.relist_line()
+        return self._lists.relist_line(is_calm=is_calm)
 
     def close(self) -> None:
         """See `EraAdapter`."""

@@ -74,7 +74,7 @@ class ListReader:
         self.fit = False
         """True once a catalog was reported."""
         self._begun = 0
-        """Lists begun since `relist_line`."""
+        """Lists begun since the server was calm."""
         self._postponed = False
         """A change is left for the next `relist_line`."""
         self._said = SelfDescription("", EMPTY_OBJECT, EMPTY_OBJECT)
@@ -94,7 +94,7 @@ class ListReader:
 
     def lists_changed(self, families: Iterable[Family]) -> None:
         """The server says that these lists have changed. If it does so all the time they are not read at
-        once.
+        once, and what is being read is not begun anew.
         """
         if self._begun < MAX_BEGUN:
             self._ask(self._reading.lists_changed(families))
@@ -103,16 +103,19 @@ class ListReader:
             if self.fit:
                 self._decoded.events.append(ListsChanged(self._instance))
 
-    def relist_line(self) -> bytes:
-        """The line that begins to read all lists again; empty while they are being read."""
-        self._begun = 0
+    def relist_line(self, *, is_calm: bool = False) -> bytes:
+        """The line that begins to read all lists again; empty while they are being read. `is_calm`: so many
+        changes as at first are followed at once again. Else those wait that come during this reading.
+        """
+        if is_calm:
+            self._begun = 0
         self._postponed, was_put_off = False, self._postponed
         if self.open_request[0] or self.is_busy:
             if was_put_off:
                 self._reading.lists_changed(FAMILIES)  # once the open request is answered
             return b""
         before, self._decoded.lines = self._decoded.lines, []
-        self.lists_changed(FAMILIES)
+        self._ask(self._reading.lists_changed(FAMILIES))
         written, self._decoded.lines = b"".join(self._decoded.lines), before
         return written
 

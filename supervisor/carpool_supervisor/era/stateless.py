@@ -191,9 +191,9 @@ class StatelessAdapter:
         self._discovery.list_timed_out(after_s)
         return self.take_events(), self._decoded.lines
 
-    def relist_line(self) -> bytes:
+    def relist_line(self, *, is_calm: bool = False) -> bytes:
         """The request for the first page of the first list."""
-        return self._discovery.relist_line()
+        return self._discovery.relist_line(is_calm=is_calm)
 
     def take_events(self) -> list[OwnEvent]:
         """See `EraAdapter`."""

@@ -228,9 +228,9 @@ class InstanceIo:
         """Write a probe."""
         self._write(self._adapter.probe_line(number))
 
-    def reread_lists(self) -> None:
+    def reread_lists(self, *, is_calm: bool) -> None:
         """Read the server's lists again."""
-        self._write(self._adapter.relist_line())
+        self._write(self._adapter.relist_line(is_calm=is_calm))
         self._report_list_request()
 
     def give_up_list(self, after_s: float) -> None:
@@ -544,7 +544,7 @@ class InstanceIos:
             effects.KeepServerLog: lambda e: held[e.instance].log_message(e.level, e.params),
             effects.WriteProbe: lambda e: held[e.instance].write_probe(e.number),
             effects.GreetInOtherEra: lambda e: held[e.instance].greet_in_other_era(),
-            effects.RereadLists: lambda e: held[e.instance].reread_lists(),
+            effects.RereadLists: lambda e: held[e.instance].reread_lists(is_calm=e.is_calm),
             effects.GiveUpListRequest: lambda e: held[e.instance].give_up_list(e.after_s),
             effects.ReleaseInstance: self._release_instance,
         }

@@ -31,6 +31,7 @@ from carpool_protocol.link.messages import (
     PoolSpec,
     SetPools,
 )
+from carpool_supervisor.core.list_throttle import CALM_S
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.effects import (
     CloseStdin,
@@ -372,10 +373,21 @@ def test_lists_that_are_old_again_and_again_are_read_once_a_second() -> None:
     rig = serving()
     assert rig.feed(ev.ListsChanged(ONE)) == []
     assert rig.feed(ev.ListsChanged(ONE)) == []
-    assert [type(each) for each in rig.wait(3.0)] == [RereadLists]
+    assert rig.wait(3.0) == [RereadLists(ONE)]
     rig.feed(ev.ListsChanged(ONE))
     rig.ended()
     assert not [each for each in rig.wait(3.0) if isinstance(each, RereadLists)]
+
+
+@behaviour("lists:changes-without-end")
+def test_a_server_is_calm_again_when_no_timer_has_read_its_lists_for_some_time() -> None:
+    rig = serving()
+    rig.wait(CALM_S)
+    read: list[object] = []
+    for pause_s in (1.0, 1.0, CALM_S - 1.0, 1.0, CALM_S, 1.0):
+        rig.feed(ev.ListsChanged(ONE))
+        read += [each.is_calm for each in rig.wait(pause_s) if isinstance(each, RereadLists)]
+    assert read == [True, False, False, False, False, True]
 
 
 def test_every_serving_instance_is_probed_after_the_clock_jumped() -> None:

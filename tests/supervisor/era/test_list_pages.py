@@ -478,6 +478,7 @@ def test_a_server_whose_list_changes_whenever_it_is_asked_greets_all_the_same() 
     assert out == []
 
 
+@behaviour("lists:changes-without-end")
 def test_a_server_that_says_a_change_after_every_list_is_read_a_few_times_and_then_when_told_to() -> None:
     talk = ListPagesRig(tools={})
     events, _ = talk.answer("t")
@@ -492,4 +493,15 @@ def test_a_server_that_says_a_change_after_every_list_is_read_a_few_times_and_th
         assert times < 100
     assert events == [ListsChanged(InstanceId(1))]
     assert talk.say(method=TOOLS_CHANGED) == ([], []), "that is known"
-    assert b'"tools/list"' in talk.adapter.relist_line()
+    for _ in range(3):
+        talk.out = [json.loads(line) for line in talk.adapter.relist_line().splitlines()]
+        assert [asked["method"] for asked in talk.out] == ["tools/list"]
+        asked_for = talk.out
+        assert talk.say(method=TOOLS_CHANGED) == ([ListsChanged(InstanceId(1))], [])
+        talk.out = asked_for
+        events, out = talk.answer("t")
+        assert [type(event) for event in events] == [CatalogRead]
+        assert out == [], "one reading each time that it is told to"
+    talk.out = [json.loads(line) for line in talk.adapter.relist_line(is_calm=True).splitlines()]
+    talk.answer("t")
+    assert talk.say(method=TOOLS_CHANGED)[1], "at once again"

@@ -255,9 +255,9 @@ class NodeInstance(SimInstance):
         super().set_level(level)
         self._write(self._adapter.level_line(level))
 
-    def relist(self) -> None:
+    def relist(self, *, is_calm: bool) -> None:
         """Its lists are read again."""
-        self._write(self._adapter.relist_line())
+        self._write(self._adapter.relist_line(is_calm=is_calm))
         self._tell_list_request()
 
     def give_up_list(self, after_s: float) -> None:

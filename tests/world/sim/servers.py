@@ -251,7 +251,7 @@ class SimInstance:
             self._tools = self._traits.tools
             self._say(ev.CatalogRead(self.id, self._catalog()))
 
-    def relist(self) -> None:
+    def relist(self, *, is_calm: bool) -> None:
         """It is to tell its lists again."""
         self._later(0.05, lambda: self._say(ev.CatalogRead(self.id, self._catalog())))
 

@@ -167,7 +167,7 @@ class SimSupervisor(SimProcess):
                 self.sharing.said_again(instance, effect.wire, self.mode_of(instance))
                 instance.again(effect.wire)
             case sf.RereadLists():
-                instance.relist()
+                instance.relist(is_calm=effect.is_calm)
             case sf.GiveUpListRequest():
                 instance.give_up_list(effect.after_s)
             case sf.GreetInOtherEra() | sf.KeepServerLog():

@@ -70,6 +70,8 @@ class RereadLists(SupervisorEffect, frozen=True):
     """Read the instance's lists again."""
 
     instance: InstanceId
+    is_calm: bool = False
+    """They were not read again for some time: a few changes are followed at once again."""
 
 
 class WriteCall(SupervisorEffect, frozen=True):

@@ -120,13 +120,14 @@ class Instance:
     """One process of a pool."""
 
     __slots__ = (
-        "abandoned", "asks", "asks_closed_at", "blocked", "calls", "cause", "end_reason", "era",
-        "failure", "fit_at", "generation", "held_tasks", "id", "idle_since", "in_flight",
-        "is_level_late", "is_process", "is_silence_told", "is_stdin_closed", "last_output_at",
-        "late_add", "late_drop", "limit_reached", "list_request", "list_requested_at", "next_wire", "node",
+        "abandoned", "asks", "asks_closed_at", "blocked", "calls", "cause", "end_reason", "era", "failure",
+        "fit_at", "generation", "held_tasks", "id", "idle_since", "in_flight", "is_level_late",
+        "is_process", "is_silence_told", "is_stdin_closed", "last_output_at", "late_add", "late_drop",
+        "limit_reached", "list_request", "list_requested_at", "lists_reread_at", "next_wire", "node",
         "node_session", "offered_version", "over_rss_count", "pid", "pings", "pool", "probed_at",
-        "probed_era", "recycle_pending_since", "refusals", "review_from", "rss_mb", "spawned_at", "state",
-        "stop_ping", "suspended", "tasks", "tried_versions", "turns", "undelivered", "unread_since",
+        "probed_era", "recycle_pending_since", "refusals", "review_from", "rss_mb", "spawned_at",
+        "state", "stop_ping", "suspended", "tasks", "tried_versions", "turns", "undelivered",
+        "unread_since",
     )  # fmt: skip
 
     def __init__(self, instance: InstanceId, pool: "Pool", generation: int, now: float) -> None:
@@ -196,6 +197,8 @@ class Instance:
         self.list_request = ""
         self.list_requested_at = now
         """The method of the open list request; empty: none is open."""
+        self.lists_reread_at = now
+        """When its lists were read again last because a timer said so."""
         self.is_stdin_closed = False
         """It has closed its stdin for ever."""
         self.suspended = False

@@ -857,6 +857,10 @@ _FEATURES: Final = {
         "2025-11-25 server/utilities/pagination",
         "All pages of a server's list are read; pages without end are cut off.",
     ),
+    "pages:long-lists": Behaviour(
+        "rule 18",
+        "Of a long list that keeps changing fewer earlier versions are kept, and always the last one.",
+    ),
     "pages:own-cursors": Behaviour(
         "rule 18", "Pages are cut from an immutable view; an old or foreign cursor is -32602."
     ),

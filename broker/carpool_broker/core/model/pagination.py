@@ -23,6 +23,11 @@ from carpool_protocol.machine import slices
 PAGE_ENTRIES: Final = 1000
 PAGE_BYTES: Final = 4 * 1024 * 1024
 MAX_KEPT_VERSIONS: Final = 8
+"""The most versions of a list whose cursors count, with the present one."""
+MAX_KEPT_ENTRIES: Final = 100_000
+"""The most entries of all earlier versions together, but the last one is kept whatever its length is: each
+version of a list that changes completely is as large as the list.
+"""
 
 Family = Literal["tools", "prompts", "resources", "templates"]
 FAMILIES: Final[tuple[Family, ...]] = get_args(Family)
@@ -108,6 +113,7 @@ class Paging(Struct, frozen=True):
     page_entries: int = PAGE_ENTRIES
     page_bytes: int = PAGE_BYTES
     kept_versions: int = MAX_KEPT_VERSIONS
+    kept_entries: int = MAX_KEPT_ENTRIES
 
 
 class ListVersion(Generic[E]):
@@ -221,16 +227,22 @@ class ListVersions(Generic[E]):
     def with_new_version(
         self, entries: tuple[E, ...], version: int, starts: tuple[int, ...] | None = None
     ) -> "ListVersions[E]":
-        """The list with a new present version; keeps recent earlier ones that have a second page."""
+        """The list with a new present version; keeps recent earlier ones that have a second page, of long
+        lists fewer.
+        """
         ordinal = self.present.ordinal + 1
         present = ListVersion(
             self.family, entries, version=version, ordinal=ordinal, paging=self._paging, starts=starts
         )
-        kept = [
-            listing
-            for listing in self.listings
-            if listing.is_paged and ordinal - listing.ordinal < self._paging.kept_versions
-        ]
+        kept: list[ListVersion[E]] = []
+        left_entries = self._paging.kept_entries
+        for listing in self.listings:
+            if not listing.is_paged or ordinal - listing.ordinal >= self._paging.kept_versions:
+                continue
+            left_entries -= len(listing.entries)
+            if kept and left_entries < 0:
+                break
+            kept.append(listing)
         return ListVersions(self.family, self._paging, [present, *kept])
 
     def with_same_entries(
@@ -271,6 +283,8 @@ class ListVersions(Generic[E]):
         """Assert the order of versions, and that none is kept for nothing."""
         assert self.present is self.listings[0]
         assert len(self.listings) <= kept_versions
+        earlier = self.listings[1:]
+        assert len(earlier) < 2 or sum(len(each.entries) for each in earlier) <= self._paging.kept_entries
         for newer, older in zip(self.listings, self.listings[1:], strict=False):
             assert newer.version > older.version
             assert newer.ordinal > older.ordinal

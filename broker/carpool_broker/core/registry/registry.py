@@ -6,7 +6,7 @@ version. A view is replaced, never changed; sessions and pages keep the value th
 
 Invariants (`check`): a scope has a view exactly while somebody retains it; the view is what its catalogs
 say; versions are unique and grow, and a change of one list leaves the versions of the others alone; a cursor
-outlives `kept_versions` - 1 changes of its list.
+outlives `kept_versions` - 1 changes of its list, of a long list as many as `kept_entries` allow.
 
 Knows nothing of: sessions (they hold scopes), why a pool is hidden, instances, the link, how a view is made
 (`view_builder`).
@@ -22,6 +22,7 @@ from carpool_broker.core.model.approval import PinId
 from carpool_broker.core.model.effects import AnyEffect
 from carpool_broker.core.model.pagination import (
     FAMILIES,
+    MAX_KEPT_ENTRIES,
     MAX_KEPT_VERSIONS,
     PAGE_BYTES,
     PAGE_ENTRIES,
@@ -74,8 +75,9 @@ class Registry:
         page_entries: int = PAGE_ENTRIES,
         page_bytes: int = PAGE_BYTES,
         kept_versions: int = MAX_KEPT_VERSIONS,
+        kept_entries: int = MAX_KEPT_ENTRIES,
     ) -> None:
-        self._paging = Paging(mark, page_entries, page_bytes, kept_versions)
+        self._paging = Paging(mark, page_entries, page_bytes, kept_versions, kept_entries)
         self._version = 0
         self._pool_catalogs: dict[PoolKey, PoolCatalog] = {}
         """The catalogs that pools have told."""

@@ -457,6 +457,23 @@ def test_an_old_cursor_pages_its_own_list_for_seven_changes_and_then_is_refused(
     assert registry.view(seen).page("tools", cursor) == BadCursor()
 
 
+@behaviour("pages:long-lists")
+@pytest.mark.parametrize(("kept_entries", "kept"), [(30, 3), (29, 2), (10, 1), (0, 1), (1000, 7)])
+def test_the_earlier_versions_of_a_list_are_bounded_by_their_entries_together(
+    kept_entries: int, kept: int
+) -> None:
+    registry = Registry(no_effect, page_entries=5, kept_entries=kept_entries)
+    seen = scope("git")
+    registry.retain_scope(seen)
+    cursors: list[str | None] = []
+    for number in range(12):
+        registry.catalog_received(catalog("git", *[f"t{number}_{at}" for at in range(10)]))
+        cursors.append(page(registry.view(seen)).next_cursor)
+        registry.check()
+    answered = [isinstance(registry.view(seen).page("tools", cursor), ListPage) for cursor in cursors]
+    assert answered == [False] * (11 - kept) + [True] * (kept + 1)
+
+
 @behaviour("pages:own-cursors")
 def test_a_cursor_of_another_scope_or_another_life_of_the_broker_is_refused() -> None:
     registry, later = (

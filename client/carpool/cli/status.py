@@ -313,7 +313,8 @@ def status_page(facts: Facts, wanted: StatusFilter = EVERYTHING) -> str:
     broker, shown = facts.get("broker") or {}, filtered(facts, wanted)
     up = display.duration(broker.get("uptime_s", 0))
     version = display.printable(str(broker.get("version", "?")))
-    head = display.wrapped(f"carpool {version}, up {up}: {health_line(facts)}")
+    so_far = SO_FAR if is_well(facts) and _has_trouble(facts) else ""
+    head = display.wrapped(f"carpool {version}, up {up}: {health_line(facts)}{so_far}")
     parts = [_coloured_health(head, facts)]
     if version not in {RELEASE, "?"}:
         newer = f"carpool {RELEASE} is installed; `carpool restart --all` takes agents over to it"
@@ -352,6 +353,8 @@ def _coloured_health(head: str, facts: Facts) -> str:
 
 
 DOCTOR: Final = "`carpool doctor` says how to repair what is wrong here"
+SO_FAR: Final = " so far; see `carpool doctor`"
+"""What follows on "all is well" where doctor names a problem that costs no agent anything yet."""
 
 
 def _has_trouble(facts: Facts) -> bool:

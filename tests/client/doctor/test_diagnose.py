@@ -336,4 +336,7 @@ def test_status_leads_to_doctor_exactly_if_doctor_names_a_problem(state: str, no
     status = {**STATUS, "healthy": True, "reason": "ok", "servers": servers, "counters": {}}
     status["broker"] = {**STATUS["broker"], "version": RELEASE}
     assert is_well(status)
-    assert (DOCTOR in status_page(status)) is bool(diagnose(facts(status=status, installed=RELEASE)))
+    page, has_problems = status_page(status), bool(diagnose(facts(status=status, installed=RELEASE)))
+    assert (DOCTOR in page) is has_problems
+    first = " ".join(page.partition("\n\n")[0].split())
+    assert first.endswith(": all is well") is not has_problems, "the first line says the same"

@@ -102,7 +102,6 @@ from carpool_supervisor.core.pools.liveness import leave_out_pause
 from carpool_supervisor.core.pools.recycling import Recycling
 from carpool_supervisor.core.pools.status import PoolAnnouncer, report_pool
 from carpool_supervisor.core.pools.targets import PoolTargets
-from carpool_supervisor.core.subscriptions import InstanceSubscriptions
 
 
 class SupervisorCore:
@@ -138,7 +137,6 @@ class SupervisorCore:
             self.instances.by_id, self.leases, self.instances.recheck_draining, timers=timers, out=self._emit
         )
         self.list_throttle = ListThrottle(self.instances.by_id, timers, self._emit)
-        self.subscriptions = InstanceSubscriptions(self.instances.by_id, timers, self._emit)
         self.broker_failover = BrokerFailover(
             self.record,
             self.dispatcher,
@@ -226,8 +224,6 @@ class SupervisorCore:
                 self.list_throttle.answers_overdue(keys, now)
             case "list_reread":
                 self.list_throttle.reread(keys, now)
-            case "subscription_pause":
-                self.subscriptions.pauses_over(keys, now)
             case "idle_lease":
                 self.targets.end_idle_leases(keys, now)
             case "tainted_instance" | "lease_share":
@@ -269,7 +265,6 @@ class SupervisorCore:
         self.retries.check(self.dispatcher.calls.values())
         self.task_holds.check()
         self.list_throttle.check()
-        self.subscriptions.check()
         self.record.check(self.dispatcher.calls.keys())
 
     def check_touched(self, event: Struct, effects: Iterable[Struct]) -> None:
@@ -313,7 +308,7 @@ class SupervisorCore:
                 self.targets.set_pools(event, now)
                 self.recycling.watch(now)
                 if event.complete:
-                    self.subscriptions.drop_stale(self.pools.values(), now)
+                    subscriptions.drop_stale(self.pools.values(), self._emit)
             case DiscoverCatalog():
                 self.targets.catalog_wanted(event, now)
             case EndCall():
@@ -335,13 +330,13 @@ class SupervisorCore:
                 self.targets.operate(event, now)
             case SetLevel():
                 if event.key in self.pools:
-                    self.subscriptions.set_level(self.pools[event.key], event, now)
+                    subscriptions.set_level(self.pools[event.key], event, self._emit)
             case SetResourceSubscriptions():
                 if event.key in self.pools:
-                    self.subscriptions.set_resources(self.pools[event.key], event, now)
+                    subscriptions.set_resources(self.pools[event.key], event, self._emit)
             case ChangeResourceSubscriptions():
                 if event.key in self.pools:
-                    self.subscriptions.change_resources(self.pools[event.key], event, now)
+                    subscriptions.change_resources(self.pools[event.key], event, self._emit)
             case AnswerAsk():
                 self.asks.agent_answered(event, now)
             case ForwardAskProgress():
@@ -402,7 +397,7 @@ class SupervisorCore:
             case InstanceGreeted():
                 self.instances.instance_greeted(instance, event.catalog, now)
                 self.recycling.instance_greeted(instance, now)
-                self.subscriptions.instance_greeted(instance, now)
+                subscriptions.instance_greeted(instance, self._emit)
             case GreetingFailed():
                 self.instances.end_unfit(instance, event.text, now)
                 self.instances.start_queue.start_queued(now)  # it has given back its greeting turn
@@ -466,7 +461,7 @@ class SupervisorCore:
             case StdinBlocked():
                 instance.blocked = event.blocked or instance.is_stdin_closed
                 if not instance.blocked:
-                    self.subscriptions.stdin_read(instance, now)
+                    subscriptions.stdin_read(instance, self._emit)
                 self.dispatcher.instance_freed(instance, now)
             case StdinBroken():
                 self.instances.stdin_broken(instance, event, now)
@@ -477,7 +472,6 @@ class SupervisorCore:
             case InstanceExited():
                 self.task_holds.instance_exited(instance)
                 self.list_throttle.instance_exited(instance)
-                self.subscriptions.instance_exited(instance)
                 self.instances.instance_exited(instance, event, now)
             case _:
                 assert_never(event)

@@ -94,6 +94,10 @@ class InProcessServers:
         self._todo.append(("on_spawned", instance, 4000 + instance))
         return pipes
 
+    def leaders(self) -> dict[str, int]:
+        """None: they are no processes, so nothing that they start could be adopted."""
+        return {}
+
     def signal(self, instance: InstanceId, _name: str) -> None:
         self.exit(instance, -9)
 

@@ -354,7 +354,7 @@ def _coloured_health(head: str, facts: Facts) -> str:
 
 DOCTOR: Final = "`carpool doctor` says how to repair what is wrong here"
 SO_FAR: Final = " so far; see `carpool doctor`"
-"""What follows on "all is well" where doctor names a problem that costs no agent anything yet."""
+"""The words after "all is well" if `carpool doctor` names a problem that costs no agent anything yet."""
 
 
 def _has_trouble(facts: Facts) -> bool:

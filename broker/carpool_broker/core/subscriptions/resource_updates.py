@@ -35,7 +35,7 @@ NEXT_SLICE: Final = "next"
 LINE_UNITS: Final = 20
 """The cost of a line to an agent."""
 BYTES_OF_UNIT: Final = 64
-"""So many bytes of params of a line cost one unit more."""
+"""A line costs one unit more for each so many bytes of its params."""
 FEW_SESSIONS: Final = 100
 """A change that so many hear of is told at once if nothing waits. If more do, owners take turns."""
 PASSED_UNITS: Final = 2
@@ -45,7 +45,7 @@ SLICE_UNITS: Final = 2_000
 TURN_UNITS: Final = 200
 """After so much the next owner has its turn."""
 UNITS_S: Final = 100_000
-"""What all telling may cost in a second, in the long run: a tenth of the broker's time, 5,000 lines."""
+"""The units that lines to all agents together may cost in a second: a tenth of the broker's time."""
 SAVED_UNITS: Final = 25_000
 """The most that may be saved up, and so told without a rest: 1,250 lines."""
 MAX_PARTS: Final = 1024
@@ -61,7 +61,7 @@ _EVERYBODY: Final = None
 
 
 class _WaitingOfOwner:
-    """What waits for the sessions of one owner, in order."""
+    """The changes that wait for the sessions of one owner, in order."""
 
     __slots__ = ("begun", "steps", "told_later")
 
@@ -69,7 +69,7 @@ class _WaitingOfOwner:
         self.told_later: dict[_Change | SessionId, RawJson] = {}
         """Changes with their params, and sessions with postponed updates."""
         self.begun: _Change | SessionId | None = None
-        """What is being told. The same change may wait once more."""
+        """The change that some of its sessions have been told of. The same change may wait once more."""
         self.steps: Steps[None] | None = None
         """The telling of that."""
 
@@ -100,7 +100,7 @@ class ResourceUpdates:
         self._waiting: dict[str | None, _WaitingOfOwner] = {}
         """By owner, the one whose turn is next first."""
         self._units = float(SAVED_UNITS)
-        """What telling may cost now."""
+        """The units that are left for lines to agents."""
         self._counted_at = 0.0
 
     def resource_changed(self, event: ResourceChanged, now: float) -> None:
@@ -187,7 +187,7 @@ class ResourceUpdates:
             room -= units
             self._units -= units
             if owner is _EVERYBODY and waiting:
-                continue  # nobody is told of a later change before
+                continue  # a session hears of changes in their order
             del self._waiting[owner]
             if waiting:
                 self._waiting[owner] = waiting  # behind the others

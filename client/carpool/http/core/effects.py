@@ -110,7 +110,7 @@ class SendToBroker(Struct, frozen=True, gc=False):
 
     line: bytes
     principal: str
-    """Whose it is: where many lines wait, principals take turns."""
+    """The principal of the session that sends the line. Where many lines wait, principals take turns."""
 
 
 class HoldRequest(Struct, frozen=True, gc=False):

@@ -51,7 +51,7 @@ class KeptMessages:
 
     def __init__(self, room: BudgetShare) -> None:
         self.room = room
-        """Of the principal of the session."""
+        """The share of the session's principal."""
         self._lines: dict[Slot, bytes] = {}
         self.pending: dict[tuple[int, bytes], tuple[Slot, bytes | None]] = {}
         """By exchange and id: the slot that its answer fills, and the line, empty if it is too long to be

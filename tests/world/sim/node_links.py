@@ -81,10 +81,14 @@ class SimNodeLinks:
     def cut(self, pair: Pair) -> None:
         """Cut one direction: what is under way is lost."""
         self.cuts.add(pair)
+        self._lose_what_is_under_way(pair)
+        self.troubled(pair)
+
+    def _lose_what_is_under_way(self, pair: Pair) -> None:
         self._lives[pair] = self._lives.get(pair, 0) + 1
+        self._last[pair] = self.clock.now  # what is sent later does not wait for what is lost
         if pair in self._queues:
             self._queues[pair].clear()
-        self.troubled(pair)
 
     def mend(self, pair: Pair) -> None:
         """Frames of this direction arrive again."""
@@ -96,10 +100,8 @@ class SimNodeLinks:
         """The NATS server dies: nothing arrives, and its offers are lost."""
         self.is_up = False
         self.store.clear()
-        for queue in self._queues.values():
-            queue.clear()
         for pair in self._last:
-            self._lives[pair] = self._lives.get(pair, 0) + 1
+            self._lose_what_is_under_way(pair)
             self.troubled(pair)
 
     def store_came(self) -> None:

@@ -936,6 +936,10 @@ _FEATURES: Final = {
         "docs/security.md",
         "A server that is slow to read is told of subscriptions once it reads, however often they changed.",
     ),
+    "subscriptions:loops": Behaviour(
+        "docs/security.md",
+        "An agent that changes subscriptions or its log level in a loop slows down no shared server.",
+    ),
     "subscriptions:long-uris": Behaviour(
         "docs/security.md", "A URI of more than 4096 characters is subscribed to by nobody."
     ),

@@ -16,7 +16,6 @@ import msgspec
 from msgspec import Raw, Struct
 
 from carpool_broker.core.model.capabilities import StatelessAgent
-from carpool_broker.core.subscriptions.subscription_table import LEVELS
 from carpool_broker.era import server_requests
 from carpool_protocol.faults.fault_answers import fault, fault_answer
 from carpool_protocol.ids import ABSENT, RawJson
@@ -25,6 +24,7 @@ from carpool_protocol.wire.content import text_of, value_of
 from carpool_protocol.wire.downgrade import NEWEST
 from carpool_protocol.wire.json_scan import fields, key_text
 from carpool_protocol.wire.jsonrpc import quote
+from carpool_protocol.wire.log_levels import LEVELS
 from carpool_protocol.wire.traceparent import traceparent_in
 
 VERSION_MARK: Final = b'"%b"' % stateless.PROTOCOL_VERSION.encode()

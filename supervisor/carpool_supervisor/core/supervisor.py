@@ -102,6 +102,7 @@ from carpool_supervisor.core.pools.liveness import leave_out_pause
 from carpool_supervisor.core.pools.recycling import Recycling
 from carpool_supervisor.core.pools.status import PoolAnnouncer, report_pool
 from carpool_supervisor.core.pools.targets import PoolTargets
+from carpool_supervisor.core.subscriptions import InstanceSubscriptions
 
 
 class SupervisorCore:
@@ -137,6 +138,7 @@ class SupervisorCore:
             self.instances.by_id, self.leases, self.instances.recheck_draining, timers=timers, out=self._emit
         )
         self.list_throttle = ListThrottle(self.instances.by_id, timers, self._emit)
+        self.subscriptions = InstanceSubscriptions(self.instances.by_id, timers, self._emit)
         self.broker_failover = BrokerFailover(
             self.record,
             self.dispatcher,
@@ -224,6 +226,8 @@ class SupervisorCore:
                 self.list_throttle.answers_overdue(keys, now)
             case "list_reread":
                 self.list_throttle.reread(keys, now)
+            case "subscription_pause":
+                self.subscriptions.pauses_over(keys, now)
             case "idle_lease":
                 self.targets.end_idle_leases(keys, now)
             case "tainted_instance" | "lease_share":
@@ -265,6 +269,7 @@ class SupervisorCore:
         self.retries.check(self.dispatcher.calls.values())
         self.task_holds.check()
         self.list_throttle.check()
+        self.subscriptions.check()
         self.record.check(self.dispatcher.calls.keys())
 
     def check_touched(self, event: Struct, effects: Iterable[Struct]) -> None:
@@ -308,7 +313,7 @@ class SupervisorCore:
                 self.targets.set_pools(event, now)
                 self.recycling.watch(now)
                 if event.complete:
-                    subscriptions.drop_stale(self.pools.values(), self._emit)
+                    self.subscriptions.drop_stale(self.pools.values(), now)
             case DiscoverCatalog():
                 self.targets.catalog_wanted(event, now)
             case EndCall():
@@ -330,13 +335,13 @@ class SupervisorCore:
                 self.targets.operate(event, now)
             case SetLevel():
                 if event.key in self.pools:
-                    subscriptions.set_level(self.pools[event.key], event, self._emit)
+                    self.subscriptions.set_level(self.pools[event.key], event, now)
             case SetResourceSubscriptions():
                 if event.key in self.pools:
-                    subscriptions.set_resources(self.pools[event.key], event, self._emit)
+                    self.subscriptions.set_resources(self.pools[event.key], event, now)
             case ChangeResourceSubscriptions():
                 if event.key in self.pools:
-                    subscriptions.change_resources(self.pools[event.key], event, self._emit)
+                    self.subscriptions.change_resources(self.pools[event.key], event, now)
             case AnswerAsk():
                 self.asks.agent_answered(event, now)
             case ForwardAskProgress():
@@ -397,7 +402,7 @@ class SupervisorCore:
             case InstanceGreeted():
                 self.instances.instance_greeted(instance, event.catalog, now)
                 self.recycling.instance_greeted(instance, now)
-                subscriptions.instance_greeted(instance, self._emit)
+                self.subscriptions.instance_greeted(instance, now)
             case GreetingFailed():
                 self.instances.end_unfit(instance, event.text, now)
                 self.instances.start_queue.start_queued(now)  # it has given back its greeting turn
@@ -461,7 +466,7 @@ class SupervisorCore:
             case StdinBlocked():
                 instance.blocked = event.blocked or instance.is_stdin_closed
                 if not instance.blocked:
-                    subscriptions.stdin_read(instance, self._emit)
+                    self.subscriptions.stdin_read(instance, now)
                 self.dispatcher.instance_freed(instance, now)
             case StdinBroken():
                 self.instances.stdin_broken(instance, event, now)
@@ -472,6 +477,7 @@ class SupervisorCore:
             case InstanceExited():
                 self.task_holds.instance_exited(instance)
                 self.list_throttle.instance_exited(instance)
+                self.subscriptions.instance_exited(instance)
                 self.instances.instance_exited(instance, event, now)
             case _:
                 assert_never(event)

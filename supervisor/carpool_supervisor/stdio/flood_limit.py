@@ -1,11 +1,12 @@
 """The limit on lines that nobody has asked an instance for: a server that floods its stdout is read slowly.
 
 Owns the allowance of each instance: it grows with time and with each call, and lines, bytes and the time that
-they take use it up. Where it is used up, reading pauses until it has grown again, so that the pipe fills and
-the server waits. No pause is longer than `LONGEST_S`, because answers wait behind the flood: what is still
-owed then follows in further pauses. Instances whose allowance is used up share the time of one of them.
-Decides too when messages that may be left out are left out, so that little of a flood reaches the core and
-the broker. Calls and their timeouts go on; a server is not ended for talking.
+they take use it up. Each request of carpool's own allows one line more, its answer, because agents cause
+these requests. Where the allowance is used up, reading pauses until it has grown again, so that the pipe
+fills and the server waits. No pause is longer than `LONGEST_S`, because answers wait behind the flood: what
+is still owed then follows in further pauses. Instances whose allowance is used up share the time of one of
+them. Decides too when messages that may be left out are left out, so that little of a flood reaches the core
+and the broker. Calls and their timeouts go on; a server is not ended for talking.
 
 Knows nothing of: the meaning of lines, why reading is paused for other reasons (`read_budget`).
 """
@@ -47,16 +48,22 @@ _SHORTEST_S: Final = 0.02
 class FloodLimit:
     """The allowance of one instance. `now`: a clock in seconds."""
 
-    __slots__ = ("_at", "_calls", "_lines", "is_used_up", "now")
+    __slots__ = ("_answers", "_at", "_calls", "_lines", "is_used_up", "now")
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.now = now
         self._at = now()
         self._calls = 0
+        self._answers = 0
+        """The answers to requests of carpool's own that may still come."""
         self._lines = float(BURST_LINES)
         """The lines that are allowed now."""
         self.is_used_up = False
         """The allowance was used up, and not even half of it has been saved up again."""
+
+    def allow_answers(self, count: int) -> None:
+        """So many requests of carpool's own are written: as many lines are not counted."""
+        self._answers += count
 
     def forfeit(self) -> None:
         """Forget what has been saved up: what comes now is a flood, however little it was before."""
@@ -73,6 +80,10 @@ class FloodLimit:
         now = self.now()
         earned = (now - self._at) * LINES_S + (calls - self._calls) * LINES_OF_CALL
         self._at, self._calls = now, calls
+        if self._answers:
+            answers = min(self._answers, lines)
+            self._answers -= answers
+            lines -= answers
         counted = lines + size_bytes // BYTES_OF_LINE + work_s * LINES_OF_WORK * floods
         self._lines = max(min(self._lines + earned, BURST_LINES) - counted, -MAX_OWED_LINES)
         if self._lines <= 0:

@@ -165,12 +165,12 @@ class InstanceIo:
 
     def greet(self) -> None:
         """Greet the server: its process runs."""
-        self._write(self._adapter.greeting_line())
+        self._write_requests(self._adapter.greeting_line())
 
     def greet_in_other_era(self) -> None:
         """Greet a silent server in the other era."""
         if self._detection is not None:
-            self._write(self._detection.greet_in_other_era())
+            self._write_requests(self._detection.greet_in_other_era())
             self._adapter = self._detection.adapter
 
     def write_call(self, wire_id: WireId, call: Call) -> None:
@@ -204,19 +204,19 @@ class InstanceIo:
 
     def write_level(self, level: str) -> None:
         """Write a log level."""
-        self._write(self._adapter.level_line(level))
+        self._write_requests(self._adapter.level_line(level))
 
     def write_subscriptions(self, add: Iterable[str], drop: Iterable[str]) -> None:
         """Write new subscriptions and the end of others."""
-        self._write(self._adapter.subscriptions_line(add, drop))
+        self._write_requests(self._adapter.subscriptions_line(add, drop))
 
     def write_task_subscriptions(self, tasks: Sequence[str]) -> None:
         """Subscribe to the progress of these tasks."""
-        self._write(self._adapter.task_subscriptions_line(tasks))
+        self._write_requests(self._adapter.task_subscriptions_line(tasks))
 
     def write_task_cancel(self, task: str) -> None:
         """Cancel a task whose agent will not return for it."""
-        self._write(self._adapter.cancel_task_line(task))
+        self._write_requests(self._adapter.cancel_task_line(task))
 
     def log_message(self, level: str, params: bytes) -> None:
         """Write a log message for operators to the log of the server's stderr."""
@@ -226,11 +226,11 @@ class InstanceIo:
 
     def write_probe(self, number: int) -> None:
         """Write a probe."""
-        self._write(self._adapter.probe_line(number))
+        self._write_requests(self._adapter.probe_line(number))
 
     def reread_lists(self, *, is_calm: bool) -> None:
         """Read the server's lists again."""
-        self._write(self._adapter.relist_line(is_calm=is_calm))
+        self._write_requests(self._adapter.relist_line(is_calm=is_calm))
         self._report_list_request()
 
     def give_up_list(self, after_s: float) -> None:
@@ -279,6 +279,11 @@ class InstanceIo:
             self._last_call = wire_id
         self.io.write(line)
         self._line_written()
+
+    def _write_requests(self, lines: bytes) -> None:
+        """Write requests of carpool's own. The server may answer each of them, at any rate."""
+        self._flood_limit.allow_answers(lines.count(b"\n"))
+        self._write(lines)
 
     def _write_answer(self, line: bytes) -> None:
         """Write a line that the server has caused. It is dropped if the server has closed its stdin."""

@@ -19,12 +19,12 @@ from carpool_broker.core.model.events import (
     ListPageRequested,
     RequestCancelled,
 )
-from carpool_broker.core.subscriptions.subscription_table import LEVELS
 from carpool_broker.era import handshake, stateless_decode
 from carpool_broker.era.handshake import ControlRequested, LineBatch, UnservableLine
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.wire.json_scan import MAX_PARTS
 from carpool_protocol.wire.lines import OverlongLine
+from carpool_protocol.wire.log_levels import LEVELS
 
 ME = SessionId("s1")
 ONE = RawJson(b"1")

@@ -55,6 +55,16 @@ def test_the_lines_of_calls_and_what_was_saved_up_cause_no_pause() -> None:
     assert limit.pause_after(LINES_OF_CALL, 1) > 0
 
 
+@behaviour("subscriptions:loops")
+def test_the_answers_to_requests_of_carpools_own_are_not_counted_and_more_lines_are() -> None:
+    limit = FloodLimit(Clock())
+    for _ in range(3):
+        limit.allow_answers(BURST_LINES)
+        assert limit.pause_after(BURST_LINES // 2, 0) == limit.pause_after(BURST_LINES // 2, 0) == 0
+    assert not limit.is_used_up
+    assert limit.pause_after(BURST_LINES + LINES_S, 0) == LONGEST_S
+
+
 @behaviour("flood:stdout")
 def test_a_flood_takes_a_quarter_of_the_time_whatever_its_lines_cost() -> None:
     clock = Clock()

@@ -477,6 +477,30 @@ def test_the_time_of_a_long_result_counts_only_if_no_call_waits_for_it(
     rig.close()
 
 
+@behaviour("subscriptions:loops")
+def test_the_answers_to_requests_of_carpools_own_are_no_flood_and_made_up_ones_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = FloodRig(tmp_path, monkeypatch)
+    handlers, log = rig.instance_ios.handlers, tmp_path / "server-s.log"
+    answered: list[bytes] = []
+    for number in range(BURST_LINES // 64 + 1):
+        handlers[effects.WriteLevel](effects.WriteLevel(ME, "debug"))
+        handlers[effects.WriteProbe](effects.WriteProbe(ME, number))
+        uris = tuple(f"x:{each}" for each in range(64))
+        handlers[effects.WriteSubscriptions](effects.WriteSubscriptions(ME, uris[:32], uris[32:]))
+        rig.instance_ios.flush()
+        ids = [json.loads(line)["id"] for line in rig.heard()]
+        assert len(ids) == 66
+        answered = [json.dumps({"jsonrpc": "2.0", "id": each, "result": {}}).encode() + b"\n" for each in ids]
+        rig.receive(*answered)
+    assert not log.exists(), "nothing is written to it"
+    for _ in range(BURST_LINES // 64 + 1):
+        rig.receive(*answered)
+    assert "it is read slowly" in log.read_text()
+    rig.close()
+
+
 @behaviour("pressure:updates")
 def test_of_the_notifications_of_one_resource_in_one_read_the_last_is_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

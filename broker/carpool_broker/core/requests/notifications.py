@@ -24,10 +24,10 @@ from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_broker.core.registry.registry import ChangedLists
 from carpool_broker.core.requests.dispatch import RequestDispatch
 from carpool_broker.core.requests.lists import notification_of
-from carpool_broker.core.subscriptions.subscription_table import rank
 from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.link.messages import LogForSession
 from carpool_protocol.wire.jsonrpc import quote
+from carpool_protocol.wire.log_levels import rank
 
 GATHER_QUIET_S: Final = 2.0
 """Gathered changes are told once no server has told its first list for so long."""

@@ -13,9 +13,10 @@ from carpool_broker.core.calls.tasks import AgentTasks
 from carpool_broker.core.model.effects import AnyEffect
 from carpool_broker.core.model.session import OpenCall
 from carpool_broker.core.registry.registry import Registry
-from carpool_broker.core.subscriptions.subscription_table import LEVELS, SubscriptionTable
+from carpool_broker.core.subscriptions.subscription_table import SubscriptionTable
 from carpool_protocol.ids import RawJson
 from carpool_protocol.link.messages import CallAnswered
+from carpool_protocol.wire.log_levels import LEVELS
 
 
 class StatelessCallHandler:

@@ -22,9 +22,10 @@ from carpool_broker.core.model.session import Session
 from carpool_broker.core.registry.registry import Registry
 from carpool_broker.core.registry.request_target import denied_by
 from carpool_broker.core.registry.view import DeniedName, UriRoute
-from carpool_broker.core.subscriptions.subscription_table import LEVELS, MAX_SUBSCRIPTIONS, SubscriptionTable
+from carpool_broker.core.subscriptions.subscription_table import MAX_SUBSCRIPTIONS, SubscriptionTable
 from carpool_broker.core.subscriptions.unplaced import UnplacedSubscriptions
 from carpool_protocol.ids import EMPTY_OBJECT, RawJson, SessionId
+from carpool_protocol.wire.log_levels import LEVELS
 from carpool_protocol.wire.uri_normalization import MAX_CHARS
 
 OVERLONG_URI: Final = f"The URI of a subscription has {MAX_CHARS} characters at most."

@@ -22,10 +22,8 @@ from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_broker.core.registry.uris import parent_uris
 from carpool_protocol.ids import ABSENT, PoolKey, RawJson, ServerName, SessionId, server_of_pool
 from carpool_protocol.link.messages import ChangeResourceSubscriptions, SetLevel, SetResourceSubscriptions
+from carpool_protocol.wire.log_levels import LEVELS, rank
 from carpool_protocol.wire.uri_normalization import MAX_CHARS
-
-LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-"""The levels of RFC 5424, the most verbose first."""
 
 MAX_SUBSCRIPTIONS: Final = 8192
 """The greatest number of resources of one session."""
@@ -400,8 +398,3 @@ class SubscriptionTable:
             for entry in scope.servers:
                 found.setdefault(entry.key, Counter())[level] += 1
         return found
-
-
-def rank(level: str) -> int:
-    """Return the rank of a level, greater for what matters more. An unknown level counts as the highest."""
-    return LEVELS.index(level) if level in LEVELS else len(LEVELS)

@@ -6,6 +6,7 @@ Owns the shape of these records and all facts that follow from one record alone,
 Knows nothing of: effects, deadlines, other pools.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final
@@ -120,13 +121,15 @@ class Instance:
     """One process of a pool."""
 
     __slots__ = (
-        "abandoned", "asks", "asks_closed_at", "blocked", "calls", "cause", "end_reason", "era", "failure",
-        "fit_at", "generation", "held_tasks", "id", "idle_since", "in_flight", "is_level_late",
-        "is_process", "is_silence_told", "is_stdin_closed", "last_output_at", "late_add", "late_drop",
-        "limit_reached", "list_request", "list_requested_at", "lists_reread_at", "next_wire", "node",
-        "node_session", "offered_version", "over_rss_count", "pid", "pings", "pool", "probed_at",
-        "probed_era", "recycle_pending_since", "refusals", "review_from", "rss_mb", "spawned_at",
-        "state", "stop_ping", "suspended", "tasks", "tried_versions", "turns", "undelivered",
+        "abandoned", "asks", "asks_closed_at", "blocked", "calls", "cause", "end_reason", "era",
+        "failure", "fit_at", "generation", "held_tasks", "id", "idle_since", "in_flight",
+        "is_level_late", "is_process", "is_silence_told", "is_stdin_closed", "last_output_at",
+        "late_add", "late_drop", "limit_reached", "list_request", "list_requested_at",
+        "lists_reread_at", "may_tell", "next_wire", "node", "node_session", "offered_version",
+        "over_rss_count", "pid", "pings", "pool", "probed_at", "probed_era",
+        "recycle_pending_since", "refusals", "review_from", "rss_mb", "spawned_at", "state",
+        "stop_ping", "suspended", "tasks", "told_at", "told_level", "tried_versions", "turns",
+        "undelivered",
         "unread_since",
     )  # fmt: skip
 
@@ -187,13 +190,17 @@ class Instance:
         self.idle_since = now
         self.blocked = False
         """It does not read its stdin."""
+        self.told_level = ""
+        """The log level that it was told last; empty: none."""
         self.is_level_late = False
-        """It has not been told the level, because it does not read its stdin."""
-        self.late_add: set[str] = set()
-        self.late_drop: set[str] = set()
-        """The subscriptions that it has not been told of yet for the same reason, and those whose end it has
-        not been told of.
+        """It has not been told the level, because it does not read its stdin or is told later."""
+        self.late_add: dict[str, None] = {}
+        self.late_drop: dict[str, None] = {}
+        """The subscriptions that it has not been told of yet, for one of these reasons, and those whose end
+        it has not been told of; the first has waited longest (`subscriptions`).
         """
+        self.may_tell, self.told_at = math.inf, now
+        """Of so many subscriptions it might be told at this time."""
         self.list_request = ""
         self.list_requested_at = now
         """The method of the open list request; empty: none is open."""

@@ -19,6 +19,7 @@ TimerKind = Literal[
     "held_task",  # (instance, task): the server no longer keeps the task
     "list_answer",  # instance: the answer to a list request must come
     "list_reread",  # instance: its lists may be read again
+    "subscription_pause",  # instance: it may be told again that subscriptions have ended
     "idle_lease",  # instance: its session may not keep it longer without a call
     "lease_share",  # pool: a session has waited for an instance for so long that others share theirs
     "tainted_instance",  # pool: an instance still owes the answer to a call that is over

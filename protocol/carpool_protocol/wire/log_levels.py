@@ -1,0 +1,13 @@
+"""The levels of log messages in MCP, and their order. Source: RFC 5424, MCP 2025-11-25,
+server/utilities/logging. Knows nothing of: who wants which level.
+"""
+
+from typing import Final
+
+LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+"""The levels of RFC 5424, the most verbose first."""
+
+
+def rank(level: str) -> int:
+    """Return the rank of a level, greater for what matters more. An unknown level counts as the highest."""
+    return LEVELS.index(level) if level in LEVELS else len(LEVELS)

@@ -89,6 +89,7 @@ from carpool_broker.core.requests.initialize import Initialization
 from carpool_broker.core.requests.notifications import GATHERED, Notifications
 from carpool_broker.core.requests.roots import AgentRoots
 from carpool_broker.core.requests.stateless_call_handler import StatelessCallHandler
+from carpool_broker.core.subscriptions.subscription_table import ENDS, ENDS_PAUSE_S
 from carpool_broker.core.updates import Updates
 from carpool_protocol.ids import EMPTY_OBJECT, SessionId, SupervisorName
 from carpool_protocol.link.messages import (
@@ -133,6 +134,7 @@ class BrokerCore:
         """
         self._effects: list[AnyEffect] = []
         self.timers: BrokerTimers = Timers(ORDER)
+        self._ends_pause = self.timers.of("subscription_ends")
         self._audit_trail: AuditTrail | None = None
         self._secret = secret
         self.registry = registry = Registry(self._emit, mark=mark)
@@ -234,8 +236,11 @@ class BrokerCore:
 
     def _say_what_follows(self, now: float) -> None:
         """Send what goes out once per event or tick: subscriptions, changed lists, hook runs, drain."""
-        if self.interests.is_stale:
+        if self.interests.is_stale and (self.interests.is_urgent or not self._ends_pause.armed):
+            are_ends_told = self.interests.has_ends and self.supervisor_sync.accepts_subscriptions()
             self.supervisor_sync.say_interests()
+            if are_ends_told:
+                self._ends_pause.arm(ENDS, now, ENDS_PAUSE_S)
         if self.notifications.changed:
             self.notifications.send_list_changes()
         if self.hooks.pending:
@@ -281,6 +286,8 @@ class BrokerCore:
                 self.requests.resource_updates.tell_slice(now)
             case "unused_source":
                 self.unused_sources.forget(keys)
+            case "subscription_ends":
+                pass  # what waits is sent after each tick
             case "drain":
                 self.drain.end()
             case _:

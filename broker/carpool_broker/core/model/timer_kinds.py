@@ -23,9 +23,9 @@ TimerKind = Literal[
     "catalogs",  # `catalog_queue.NEXT_SLICE`: the next slice of catalogs; `notifications.GATHERED`
     "resource_updates",  # `resource_updates.NEXT_SLICE`: the next slice of changes of resources that wait
     "unused_source",  # source: no session has used it for long enough
+    "subscription_ends",  # `subscription_table.ENDS`: subscriptions that have ended may be told
     "drain",  # `drain.BOUND`: open calls must end
 ]
 
 ORDER: Final[tuple[TimerKind, ...]] = get_args(TimerKind)
-
 BrokerTimers = Timers[TimerKind]

@@ -6,7 +6,9 @@ subscription is kept by server, not by pool: when a server's pool is replaced it
 2025-11-25, server/utilities/logging, server/resources "Subscriptions".
 
 The supervisor gets all subscriptions of a pool once and then only the URIs that were added or removed. All
-subscriptions are read again only after scopes have changed, and for a new supervisor.
+subscriptions are read again only after scopes have changed, and for a new supervisor. It is told of ends only
+once in `ENDS_PAUSE_S`, or with a change that cannot wait: agents that change their minds in a loop cost it
+little, and nobody hears of what has ended (`subscribers`).
 
 Invariants (`check`): what was said of a pool is what sessions want of it, unless that is marked as stale.
 Knows nothing of: how an era words it, which instance logs.
@@ -27,6 +29,11 @@ from carpool_protocol.wire.uri_normalization import MAX_CHARS
 
 MAX_SUBSCRIPTIONS: Final = 8192
 """The greatest number of resources of one session."""
+
+ENDS: Final = "ends"
+"""The key of the timer until supervisors are told again that subscriptions have ended."""
+ENDS_PAUSE_S: Final = 1.0
+"""Ends of subscriptions that come so soon after others wait: agents may subscribe again meanwhile."""
 
 Resource = tuple[ServerName, str]
 """A server, and its own URI."""
@@ -68,6 +75,10 @@ class SubscriptionTable:
         """Open calls that want log messages (stateless era), by pool and level."""
         self.is_stale = False
         """True if the supervisor may have to be told of changes."""
+        self.is_urgent = False
+        """True if some of them cannot wait: all but the ends of subscriptions, of which no agent hears."""
+        self.has_ends = False
+        """True if subscriptions have ended since the supervisor was told last."""
         self._changed_levels: set[SessionId] = set()
         """The sessions that may want another level, or want it of other pools."""
         self._changed: dict[Resource, set[SessionId]] = {}
@@ -85,7 +96,7 @@ class SubscriptionTable:
             return False
         self._levels[session] = LEVELS.index(level)
         self._changed_levels.add(session)
-        self.is_stale = True
+        self.is_stale = self.is_urgent = True
         return True
 
     def has_room(self, session: SessionId, *, besides: int = 0) -> bool:
@@ -103,7 +114,7 @@ class SubscriptionTable:
             owners = self._subscribers.setdefault((server, uri), {})
             owners.setdefault(self._owner_of(session), {})[session] = None
             self._changed.setdefault((server, uri), set()).add(session)
-            self.is_stale = True
+            self.is_stale = self.is_urgent = True
         if not holder:
             self._count_bytes(session, subscription_bytes([spelled]) - self._own_bytes(held))
         held[holder] = spelled
@@ -130,7 +141,7 @@ class SubscriptionTable:
         if not owners:
             del self._subscribers[resource]
         self._changed.setdefault(resource, set()).discard(session)
-        self.is_stale = True
+        self.is_stale = self.has_ends = True
 
     def _own_bytes(self, held: Mapping[RawJson, str]) -> int:
         return subscription_bytes([held[ABSENT]]) if ABSENT in held else 0
@@ -178,13 +189,13 @@ class SubscriptionTable:
         """The session has closed."""
         if self._levels.pop(session, None) is not None:
             self._changed_levels.add(session)
-            self.is_stale = True
+            self.is_stale = self.is_urgent = True
         for resource in self._subscriptions.pop(session, ()):
             self._subscriber_left(session, resource)
 
     def scopes_changed(self) -> None:
         """Other scopes are in force: what sessions want may be of other pools."""
-        self.is_stale = self._are_all_changed = True
+        self.is_stale = self.is_urgent = self._are_all_changed = True
 
     def mark_unsent(self, concerns: Callable[[PoolKey], bool]) -> None:
         """The supervisor of these pools knows nothing of this: all must be sent again."""
@@ -202,7 +213,7 @@ class SubscriptionTable:
 
     def take_changes(self) -> Iterator[SetLevel | SetResourceSubscriptions | ChangeResourceSubscriptions]:
         """Return what the supervisor must be told, in a stable order; it counts as told."""
-        self.is_stale = False
+        self.is_stale = self.is_urgent = self.has_ends = False
         if self._changed_levels or self._are_all_changed:
             yield from self._take_level_changes()
         if self._are_all_changed:

@@ -16,7 +16,7 @@ from carpool_broker.core.model.effects import (
 )
 from carpool_broker.core.model.events import ListNotification
 from carpool_broker.core.subscriptions.listen_streams import MAX_LISTENS, MAX_URIS
-from carpool_broker.core.subscriptions.subscription_table import MAX_SUBSCRIPTIONS
+from carpool_broker.core.subscriptions.subscription_table import ENDS_PAUSE_S, MAX_SUBSCRIPTIONS
 from carpool_protocol.ids import EMPTY_OBJECT, Epoch, RawJson, SessionId
 from carpool_protocol.link.messages import DiscoverCatalog, ResourceChanged, SetResourceSubscriptions
 from carpool_protocol.wire.uri_normalization import MAX_CHARS
@@ -216,6 +216,7 @@ def test_listens_end_with_their_session_and_outlive_a_supervisor() -> None:
     rig.feed(ev.SupervisorLost())
     assert SetResourceSubscriptions(A, [FILE]) in supervisor_comes(rig.feed)
     assert SetResourceSubscriptions(A, []) in rig.feed(ev.SessionClosed(ONE))
+    rig.wait(ENDS_PAUSE_S)
     assert rig.core.next_deadline() is None
 
 

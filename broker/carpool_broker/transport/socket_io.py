@@ -27,11 +27,11 @@ LINE_CAP_BYTES = 8 * 1024 * 1024
 UNREAD_HIGH_BYTES = 1024 * 1024
 """With more unread output than this, the agent's input is not read."""
 READ_BYTES = 64 * 1024
-SMALL_READ_BYTES = 1024
-"""Size of one read while very many agents send at once: a few calls of each.
-
-An agent with a single call then does not wait for hundreds of calls of each of the others.
+"""The bytes that one round reads of all agents together. Each that sends has an equal share: one with a
+single call does not wait for hundreds of calls of each of the others.
 """
+SMALL_READ_BYTES = 1024
+"""The smallest share: a few calls."""
 _BATCH_BYTES = 256 * 1024
 """Lines up to this size together are joined; longer ones are sent as they are, without a copy."""
 _STEP_BYTES = 1024 * 1024
@@ -244,8 +244,10 @@ class AgentIo:
             self._hand_over()
             return
         try:
-            crowded = self._ready.crowded and self._buffer.pending_bytes <= READ_BYTES
-            size = self._sock.recv_into(_room, SMALL_READ_BYTES if crowded else READ_BYTES)
+            share = READ_BYTES
+            if self._ready.ready_count > 1 and self._buffer.pending_bytes <= READ_BYTES:
+                share = max(READ_BYTES // self._ready.ready_count, SMALL_READ_BYTES)
+            size = self._sock.recv_into(_room, share)
         except BlockingIOError:
             return
         except OSError:

@@ -113,8 +113,8 @@ class ReadySet:
         self._callbacks: list[Callback] = []
         self._is_sleeping = False
         """True while `run` waits for the kernel."""
-        self.crowded = False
-        """True if many descriptors are ready, so that each should be served in small portions."""
+        self.ready_count = 1
+        """The number of descriptors that this round serves: the more, the smaller the share of each."""
 
     def __len__(self) -> int:
         return len(self._watched)
@@ -207,7 +207,7 @@ class ReadySet:
 
     def _round(self) -> bool:
         ready = self._poll.poll(0, CROWDED_ROUND)
-        self.crowded = len(ready) >= CROWDED_ROUND
+        self.ready_count = len(ready) or 1
         watched = self._watched
         self._rounds = this = self._rounds + 1
         again: list[int] = []

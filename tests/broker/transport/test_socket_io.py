@@ -131,8 +131,21 @@ def test_lines_leave_whole_and_in_order_whatever_their_sizes(ends: Ends) -> None
     assert not ends.io.is_blocked
 
 
+@behaviour("pressure:short-lines")
+def test_the_more_agents_send_the_less_is_read_of_each_at_a_time(ends: Ends) -> None:
+    for count in (1, 2, 8, 64, 1000):
+        ends.agent.sendall(b"z\n" * READ_BYTES)
+        ends.ready.ready_count = count
+        ends.io._read_ready()
+        left = len(ends.io._sock.recv(MIB, socket.MSG_PEEK))
+        assert 2 * READ_BYTES - left == max(READ_BYTES // count, SMALL_READ_BYTES)
+        ends.io._sock.recv(MIB)
+        while ends.io._later:
+            ends.io._read_ready()
+
+
 def test_in_a_crowd_a_few_calls_of_each_are_read_at_a_time_but_a_long_line_as_ever(ends: Ends) -> None:
-    ends.ready.crowded = True
+    ends.ready.ready_count = 64
     ends.agent.sendall(b"x" * 99 + b"\n" + b"y" * 99 + b"\n" * (4 * SMALL_READ_BYTES))
     ends.io._read_ready()
     assert ends.io.unread_bytes == 0

@@ -360,7 +360,7 @@ def test_in_a_crowd_a_round_serves_a_portion_and_all_take_turns(
         ready.add(a.fileno(), partial(heard.append, i))  # and nobody reads: each is ready for ever
         b.send(b"x")
     ready._round()
-    assert ready.crowded
+    assert ready.ready_count >= 4
     if request.node.callspec.params["polling"] == "epoll":
         assert len(heard) == 4
         ready._round()

@@ -3,7 +3,7 @@
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,11 +14,12 @@ OPENING_S = 2.0
 """So long a thread that goes on may have a descriptor that it does not know yet."""
 
 
-def open_fds() -> dict[int, str]:
+def open_fds(*, with_garbage: bool = False) -> dict[int, str]:
     """Descriptors of this process and what they are (where /proc tells), without those of garbage, which may
     close at any time.
     """
-    gc.collect()
+    if not with_garbage:
+        gc.collect()
     fds: dict[int, str] = {}
     if not os.path.isdir("/proc/self/fd"):
         return dict.fromkeys(map(int, os.listdir("/dev/fd")), "")
@@ -28,6 +29,17 @@ def open_fds() -> dict[int, str]:
         except OSError:  # the listing's own
             continue
     return fds
+
+
+def opened_since(before: Mapping[int, str]) -> dict[int, str]:
+    """Descriptors that are open and were not before. `before`: with those of garbage."""
+
+    def found(with_garbage: bool) -> dict[int, str]:
+        return {
+            fd: what for fd, what in open_fds(with_garbage=with_garbage).items() if before.get(fd) != what
+        }
+
+    return found(True) and found(False)  # garbage is collected only if it may matter: that takes long
 
 
 def marked(runtime_id: str) -> dict[int, str]:
@@ -58,13 +70,12 @@ def no_leaks(
 
     `without`: the descriptors of a thread that goes on and opens and closes some meanwhile.
     """
-    before, zombies_before = open_fds(), zombies_of(os.getpid())
+    before, zombies_before = open_fds(with_garbage=True), zombies_of(os.getpid())
     yield
 
     def new() -> dict[int, str]:
         passed_over = without() if without is not None else set()
-        found = {fd: what for fd, what in open_fds().items() if before.get(fd) != what}
-        return {fd: what for fd, what in found.items() if fd not in passed_over}
+        return {fd: what for fd, what in opened_since(before).items() if fd not in passed_over}
 
     deadline = time.monotonic() + OPENING_S
     while (left_open := new()) and without is not None and time.monotonic() < deadline:

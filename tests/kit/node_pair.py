@@ -28,7 +28,7 @@ from carpool.cluster.settings import node_settings
 from carpool_protocol.bootstrap import paths
 from carpool_protocol.config.reading.load import ConfigFile, load_layer
 from carpool_protocol.runtime.node_join import read_join
-from tests.kit.leaks import open_fds
+from tests.kit.leaks import open_fds, opened_since
 from tests.kit.scripted_ends import ScriptedEnd, ScriptedSupervisor, SessionBroker
 from tests.kit.virtual_loop import run_virtually
 
@@ -324,12 +324,12 @@ async def _run(script: Script, pair: NodePair) -> None:
 @contextmanager
 def _surroundings() -> Iterator[str]:
     """A directory for both nodes. Fails if a descriptor is left."""
-    before = open_fds()
+    before = open_fds(with_garbage=True)
     with (
         tempfile.TemporaryDirectory(prefix="cp-", dir="/tmp") as base,
         mock.patch.dict(os.environ, {"CARPOOL_STATE_DIR": os.path.join(base, "state")}),
         mock.patch.object(process, "raise_descriptor_limit", lambda wished: wished),
     ):
         yield base
-    left = {fd: what for fd, what in open_fds().items() if before.get(fd) != what}
+    left = opened_since(before)
     assert not left, f"descriptors are left: {left}"

@@ -21,7 +21,7 @@ from carpool_protocol.bootstrap import paths
 from carpool_protocol.machine.stop_commands import STOP, STOP_FOR_RESTART
 from tests.behaviours import behaviour
 from tests.client.launcher.launcher_rig import LauncherWorld, ScriptedProcess
-from tests.kit.leaks import open_fds
+from tests.kit.leaks import open_fds, opened_since
 
 SEEDS = 300
 FAULTS = ("dies", "is mute", "dies late", "falls silent", "refuses", "dies when ready")
@@ -165,7 +165,7 @@ ENDS = (
 @behaviour("handover:ends")
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_whatever_its_processes_do_the_launcher_keeps_its_rules(seed: int, tmp_path: Path) -> None:
-    before = open_fds()
+    before = open_fds(with_garbage=True)
     storm = LauncherStorm(seed, tmp_path)
     world = storm.world
     node = paths.node_file(str(tmp_path))  # it goes also where no node is wanted
@@ -195,7 +195,7 @@ def test_whatever_its_processes_do_the_launcher_keeps_its_rules(seed: int, tmp_p
     with world.around():
         refuse_handover(left, {})
     assert not world.listens()
-    assert open_fds().keys() <= before.keys(), "descriptors are left open"
+    assert opened_since(before).keys() <= before.keys(), "descriptors are left open"
 
 
 def follow(storm: LauncherStorm, left: HttpHandover) -> None:

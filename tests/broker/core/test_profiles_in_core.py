@@ -11,6 +11,7 @@ from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.bounds import ProfileLimits, SessionBounds
 from carpool_broker.core.model.effects import (
     AnswerInitialize,
+    BeginHook,
     LogLine,
     Reply,
     SendListChanged,
@@ -129,6 +130,16 @@ def test_a_call_to_a_wholly_denied_server_by_its_name_is_told_so() -> None:
     assert refused(rig.ask("search"))["code"] == "unknown_tool", "its tools are not known here"
     rig.configure({**SERVERS, "hub": {"command": "y", "tools_prefix": ""}}, allow=["mcp:git"])
     assert refused(rig.ask("search"))["code"] == "unknown_tool", "any name could be meant"
+
+
+@behaviour("hooks:after")
+def test_a_hook_hears_what_was_asked_of_a_wholly_denied_server() -> None:
+    rig = ProfileRig(allow=["mcp:git"])
+    rig.feed(ev.HooksRead((ev.HookRule(name="look", before=False, after=True),)))
+    rig.come()
+    for name in ("hub__search", "mcp:hub:search", "hub__no_such_tool"):
+        (run,) = [each for each in rig.ask(name) if isinstance(each, BeginHook)]
+        assert (run.server, run.target, run.outcome) == ("hub", name, "refused")
 
 
 @behaviour("profiles:leak")

@@ -382,7 +382,7 @@ class RequestDispatch:
         if asked.by is not None and not asked.own and _FAMILIES[asked.method] not in view.capabilities():
             self._call_table.fail(open_call, "unknown_method")  # what is not announced is not served
             return
-        open_call.server, open_call.target = ServerName(found.server), found.subject
+        open_call.server, open_call.target = ServerName(found.server), found.subject or asked.name
         detail = found.detail
         if found.name and self.guess_budget.take(open_call.session, now):
             detail = with_similar_names(view, asked.method, found)

@@ -205,6 +205,7 @@ def shapes() -> dict[str, tuple[str, Any]]:
             "mcp/servers.json",
             {"servers": [{"name": "got", "auto_connect": True, **run}, {"name": "far", **far}]},
         ),
+        "dispatch": (".dispatch/mcp.json", servers(got=run, far=far)),
         "opencode": (
             "opencode.json",
             {"mcp": {"got": {"type": "local", "command": line, "environment": {"A": "1"}}, "far": far}},

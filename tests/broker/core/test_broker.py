@@ -219,6 +219,16 @@ def test_when_it_is_half_open_it_stays_off_the_lists_and_a_call_by_name_goes_thr
     assert rig.pool("a:1", "serving") == [SendListChanged(ONE)]
 
 
+@pytest.mark.parametrize("state", ["breaker_open", "half_open"])
+def test_agents_read_what_happened_to_a_server_and_not_the_name_of_a_state(state: PoolState) -> None:
+    rig = TwoServersRig()
+    rig.pool("a:1", "breaker_open")
+    rig.pool("a:1", state)
+    (greet,) = [each for each in rig.come() if isinstance(each, AnswerInitialize)]
+    assert "Not available now: a (it failed several times)" in greet.instructions
+    assert not [word for word in ("half", "breaker", "circuit") if word in greet.instructions]
+
+
 def test_a_call_whose_name_can_only_be_of_one_untold_server_has_that_one_told_first() -> None:
     rig = TwoServersRig()
     rig.come()

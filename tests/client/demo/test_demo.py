@@ -297,6 +297,10 @@ def house() -> Iterator[DemoCarpool]:
     assert house.close() == []
 
 
+def test_the_demo_opens_no_http_door(house: DemoCarpool) -> None:
+    assert json.loads(house.configure()).keys() == {"mcpServers"}, "a door would be a key of its own"
+
+
 def sleeper(environ: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["sleep", "60"], env=environ)
 

@@ -463,7 +463,13 @@ def test_a_key_of_the_program_s_own_is_named_where_it_is_left_behind(
 
 @pytest.mark.parametrize(
     ("written", "expected"),
-    [(".", "${workspace}"), ("./", "${workspace}"), ("sub/dir", "${workspace}/sub/dir")],
+    [
+        (".", "${workspace}"),
+        ("./", "${workspace}"),
+        ("..", "${workspace}/.."),
+        ("sub/dir", "${workspace}/sub/dir"),
+        ("$HOME", "${workspace}/$HOME"),
+    ],
 )
 def test_a_relative_directory_of_a_server_is_the_project_s_and_not_the_home_directory(
     written: str, expected: str
@@ -471,6 +477,14 @@ def test_a_relative_directory_of_a_server_is_the_project_s_and_not_the_home_dire
     plan = planned(source(CODEX, f'[mcp_servers.a]\ncommand = "a"\ncwd = "{written}"\n'))
     assert servers(plan)["a"]["cwd"] == expected
     assert plan.moved[0].notes == ("runs in each project's directory, because of a relative `cwd`",)
+
+
+@pytest.mark.parametrize("client", [GEMINI, CURSOR])
+def test_a_relative_directory_of_any_program_that_runs_servers_in_projects_is_the_project_s(
+    client: McpClient,
+) -> None:
+    plan = planned(source(client, {"mcpServers": {"a": {"command": "a", "cwd": "./sub"}}}))
+    assert servers(plan)["a"]["cwd"] == "${workspace}/sub"
 
 
 def test_a_relative_directory_stays_with_a_program_that_runs_servers_in_no_project() -> None:

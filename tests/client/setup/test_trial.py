@@ -100,6 +100,7 @@ def test_a_server_that_needs_a_project_is_moved_untried_where_there_is_none() ->
 def test_the_private_configuration_has_only_what_decides_a_start() -> None:
     entry = TrialEntry("a", {"command": "a"}, (), 1.0)
     own: Any = {"mcpServers": {"x": {"command": "x"}}, "hooks": {}, "login_shell": False}
+    own["http"] = {"port": 8808}
     assert json.loads(trial_config([entry], own, has_env_file=True)) == {
         "mcpServers": {"a": {"command": "a"}},
         "login_shell": False,

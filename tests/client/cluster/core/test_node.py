@@ -21,6 +21,7 @@ from carpool.cluster.core.node import (
 from carpool.cluster.core.offers import NodeOffer, ServerOffer
 from carpool.cluster.core.sessions import WINDOW_BYTES
 from tests.behaviours import behaviour
+from tests.kit.bytecodes import count_bytecodes
 from tests.kit.node_world import NodeWorld, SessionText
 
 NODES = ("alpha", "beta", "gamma")
@@ -374,6 +375,17 @@ def test_of_an_offer_with_too_many_servers_the_first_are_used_and_the_log_says_s
     assert "999 servers" in report.text
     assert "cluster.max_servers_per_node" in report.text
     assert core.offer_received("beta", _offer_of(999), 5.0) == []
+
+
+@behaviour("cluster:many-servers")
+def test_the_work_for_an_offer_grows_with_its_servers() -> None:
+    def work(count: int) -> int:
+        core = NodeCore("alpha", "e", lambda: 1, max_servers=count)
+        bytecodes = count_bytecodes(lambda: core.offer_received("beta", _offer_of(count), 0.0))
+        assert len(core.servers()) == count
+        return bytecodes
+
+    assert work(400) < 15 * work(40)
 
 
 @behaviour("cluster:many-servers")

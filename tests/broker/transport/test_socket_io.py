@@ -100,6 +100,23 @@ def test_each_round_takes_a_few_lines_of_a_flood(ends: Ends) -> None:
     assert [line for piece in ends.taken for line in piece] == [*[b"{}"] * 1000, b"more"]
 
 
+@behaviour("pressure:long-lines")
+def test_a_process_holds_at_most_twice_a_long_line_while_it_is_read(ends: Ends) -> None:
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for data in (*[b"x" * 32 * 1024] * 224, b"\n"):
+            ends.agent.sendall(data)
+            ends.round()
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    ((line,),) = ends.taken
+    assert isinstance(line, bytes)
+    assert len(line) == 7 * MIB
+    assert peak_bytes < 2.2 * len(line)
+
+
 def test_unread_bytes_are_reported_at_every_step_and_when_all_is_read(ends: Ends) -> None:
     for _ in range(3):
         ends.io.write(b"x" * MIB)

@@ -3,6 +3,8 @@
 import fcntl
 import gc
 import os
+import select
+import tracemalloc
 import weakref
 from binascii import crc32
 from collections.abc import AsyncIterator, Iterator
@@ -483,6 +485,32 @@ def test_objects_behind_the_pipes_are_freed_with_them() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+@behaviour("pressure:long-lines")
+def test_a_process_holds_at_most_twice_a_long_line_while_it_is_read() -> None:
+    piece = b"x" * 32 * KIB
+    with far(cap_bytes=16 << 20) as (one, ready):
+        gc.collect()
+        tracemalloc.start()
+        try:
+            for data in (*[piece] * 256, b"\n"):
+                os.write(one.stdout_fd, data)
+                while not _is_empty(one):
+                    ready._round()
+            ready._round()
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        (line,) = one.lines
+        assert isinstance(line, bytes)
+        assert len(line) == 8 << 20
+        assert peak_bytes < 2.2 * len(line)
+
+
+def _is_empty(one: Far) -> bool:
+    """Nothing waits in the pipe of its stdout."""
+    return not select.select([one.our_stdout_fd], [], [], 0)[0]
 
 
 @behaviour("pressure:long-lines")

@@ -43,6 +43,8 @@ class NodeCarpool(World):
         self.name = name
         self.node_servers: dict[str, SimServer] = {}
         self.node_process: SimNode | None = None
+        self._left_at: dict[SessionId, float] = {}
+        """When each session of another node's agent ended."""
         super().__init__(*args, clock=cluster.clock, book=cluster.book, mark=f"{name}-", **settings)
 
     @property
@@ -209,10 +211,18 @@ class NodeCarpool(World):
         if here is not None and here.alive and here.supervisor.alive:
             here.supervisor.sharing.executed(here, left, here.supervisor.kept_mode(here.key))
 
+    def leave(self, agent: AnyAgents) -> None:
+        """See `World`. The broker hears of the end of a node's session no sooner than the node's process."""
+        super().leave(agent)
+        if isinstance(agent, NodeAgent):
+            self._left_at[agent.session] = self.now
+
     def heard_since(self, session: SessionId) -> float:
         """See `World`."""
         carrier = self.deaths.carrier_of(session)
-        if carrier is None or not isinstance(carrier.agent, NodeAgent):
+        if carrier is None:
+            return self._left_at.get(session, 0.0)
+        if not isinstance(carrier.agent, NodeAgent):
             return 0.0
         if carrier in self.away:
             return self.now

@@ -597,6 +597,10 @@ _RUNS: Final = {
         "rule 3",
         "Arguments of all open calls stay within a budget; who floods is refused, small calls get in.",
     ),
+    "pressure:asks": Behaviour(
+        "rule 3",
+        "What servers ask of agents, and tell them of tasks, has a bounded part of memory, whoever reads.",
+    ),
     "pressure:unread-answers": Behaviour(
         "rule 3",
         "What agents leave unread stays within a budget; each call is answered all the same, if by an error.",

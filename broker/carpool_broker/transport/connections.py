@@ -216,12 +216,13 @@ class Connections:
         answers: bool = False,
         call: CallId = NO_CALL,
         ask: AskId = NO_ASK,
+        withdrawn: AskId = NO_ASK,
     ) -> None:
         """Write a line to this agent; it leaves at `flush`. Does nothing if the agent is gone.
 
         `about`: the id of the agent's request that it belongs to. `answers`: it is the answer to that
         request, and to `call` if there is one, which is added to `written` once the socket has the line.
-        `ask`: it is this ask.
+        `ask`: it is this ask. `withdrawn`: it withdraws this ask.
         """
         agent = self.agents.get(session)
         if agent is not None:
@@ -235,6 +236,8 @@ class Connections:
                     return
                 if ask:
                     delivery_log.ask_sent(ask, about, line)
+                elif withdrawn:
+                    delivery_log.ask_withdrawn(withdrawn)
             # As `queue`, without the function call: all answers pass here.
             agent.io.write(line)
             if call:

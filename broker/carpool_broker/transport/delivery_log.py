@@ -39,6 +39,8 @@ from carpool_protocol.wire.lines import OverlongLine, name_of_any
 SETTLE_BYTES: Final = 16 * 1024
 SETTLE_LINES: Final = 64
 """After this much unsettled traffic the carrier gets a report. It bounds what it keeps besides open lines.
+After a report that names more lines the next one comes after as many, so that reports do not cost more than
+the lines.
 
 With 64 KiB and 512 lines shims grew by 0.7 MB that they never gave back.
 """
@@ -82,9 +84,9 @@ class DeliveryLog:
     """The delivery log of one connection."""
 
     __slots__ = (
-        "_acks", "_asked_earlier", "_asks", "_batch_of", "_batches", "_bytes", "_duplicates", "_kept",
-        "_lines", "_listens", "_names", "_open", "_pending", "_ready", "_received", "_silent", "_special",
-        "_stateful", "_unsent_names", "due", "epoch",
+        "_acks", "_asked_earlier", "_asks", "_batch_of", "_batches", "_bytes_left", "_duplicates",
+        "_kept", "_lines_left", "_listens", "_names", "_open", "_pending", "_ready", "_received",
+        "_silent", "_special", "_stateful", "_unsent_names", "due", "epoch",
     )  # fmt: skip
 
     def __init__(self, epoch: Epoch, stateful: Sequence[str] = ()) -> None:
@@ -96,8 +98,9 @@ class DeliveryLog:
         """Names of the lines received since the last report."""
         self._names: dict[int, int] = {}
         """Names of earlier lines that are still needed, by line number."""
-        self._bytes = 0
-        self._lines = 0
+        self._bytes_left = SETTLE_BYTES
+        """The carrier needs a report after so many more bytes, or lines."""
+        self._lines_left = SETTLE_LINES
         self.due = False
         """True: the carrier needs a report now."""
         self._open: dict[RawJson, int] = {}
@@ -134,11 +137,11 @@ class DeliveryLog:
     def line_received(self, meaning: object, line: bytes | OverlongLine) -> None:
         """Record a line of the agent, before it has any effect."""
         self._received += 1
-        self._lines += 1
+        self._lines_left -= 1
         self._unsent_names.append(name_of_any(line))
         if isinstance(line, bytes):
-            self._bytes += len(line)
-        if self._lines >= SETTLE_LINES or self._bytes >= SETTLE_BYTES:
+            self._bytes_left -= len(line)
+        if self._lines_left <= 0 or self._bytes_left <= 0:
             self.due = True
         if type(meaning) is CallRequested:
             if meaning.id in self._open:
@@ -234,9 +237,9 @@ class DeliveryLog:
             elif about in self._listens:
                 self._listen_acknowledged(about)
             return False
-        self._lines += 1
-        self._bytes += len(line)
-        if self._lines >= SETTLE_LINES or self._bytes >= SETTLE_BYTES:
+        self._lines_left -= 1
+        self._bytes_left -= len(line)
+        if self._lines_left <= 0 or self._bytes_left <= 0:
             self.due = True
         if answers:
             if self._duplicates and about in self._duplicates:
@@ -272,6 +275,11 @@ class DeliveryLog:
         if request in self._open:
             self._asks[ask] = (_own_listen_id(line), request)
             self._special.add(request)
+
+    def ask_withdrawn(self, ask: AskId) -> None:
+        """Record that the last line withdraws this ask: the agent need not answer it any more."""
+        self._asks.pop(ask, None)
+        self._asked_earlier.discard(ask)
 
     def _listen_acknowledged(self, request: RawJson) -> None:
         self._listens.discard(request)
@@ -330,7 +338,6 @@ class DeliveryLog:
 
     def take_settled(self) -> Settled:
         """The report for the carrier. The caller must send it."""
-        self._bytes = self._lines = 0
         self.due = False
         if not self._open:
             self._batch_of.clear()
@@ -343,7 +350,10 @@ class DeliveryLog:
         held = [*self._acks.values(), *(line for line, _ in self._asks.values())]
         last = self._unsent_names[-1] if self._unsent_names else 0
         times = self._unsent_names.count(last)
+        held += [line for batch in self._batches.values() for line in batch.held]
         self._drop_unused_names()
+        named = max(SETTLE_LINES, len(open_ | kept) + len(held))
+        self._lines_left, self._bytes_left = named, named * SETTLE_BYTES // SETTLE_LINES
         return Settled(
             self.epoch,
             last,
@@ -351,7 +361,7 @@ class DeliveryLog:
             self._named_lines(open_ - kept),
             self._named_lines(kept - open_),
             self._named_lines(open_ & kept),
-            held + [line for batch in self._batches.values() for line in batch.held],
+            held,
             self._stateful,
         )
 

@@ -42,6 +42,7 @@ class WriteAgentLine(Protocol):
         answers: bool = False,
         call: CallId = NO_CALL,
         ask: AskId = NO_ASK,
+        withdrawn: AskId = NO_ASK,
     ) -> None:
         """As `Connections.write`."""
 
@@ -89,7 +90,9 @@ class AgentOutput:
             ),
             effects.SendTaskStatus: self._send_task_status,
             effects.SendAsk: self._send_ask,
-            effects.WithdrawAsk: lambda e: write(e.session, server_requests.withdraw_line(e), e.request),
+            effects.WithdrawAsk: lambda e: write(
+                e.session, server_requests.withdraw_line(e), e.request, withdrawn=e.ask
+            ),
             effects.SendElicitationComplete: lambda e: write(
                 e.session, server_requests.elicitation_complete_line(e)
             ),

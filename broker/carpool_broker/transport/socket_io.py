@@ -19,25 +19,19 @@ from collections.abc import Callable
 
 from carpool_protocol.bootstrap import peer_credentials
 from carpool_protocol.ids import CallId
-from carpool_protocol.runtime.poller import HEARS_HANG_UPS, TURN_LINES, ReadySet
+from carpool_protocol.runtime.poller import HEARS_HANG_UPS, ROUND_BYTES, TURN_LINES, ReadySet
 from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH
 from carpool_protocol.wire.lines import LineBuffer, OverlongLine
 
 LINE_CAP_BYTES = 8 * 1024 * 1024
 UNREAD_HIGH_BYTES = 1024 * 1024
 """With more unread output than this, the agent's input is not read."""
-READ_BYTES = 64 * 1024
-"""The bytes that one round reads of all agents together. Each that sends has an equal share: one with a
-single call does not wait for hundreds of calls of each of the others.
-"""
-SMALL_READ_BYTES = 1024
-"""The smallest share: a few calls."""
 _BATCH_BYTES = 256 * 1024
 """Lines up to this size together are joined; longer ones are sent as they are, without a copy."""
 _STEP_BYTES = 1024 * 1024
 """`on_unread` is called each time the unread output grows or shrinks by this much."""
 
-_room = memoryview(bytearray(READ_BYTES))
+_room = memoryview(bytearray(ROUND_BYTES))
 """Buffer for input of any socket, until it is split into lines.
 
 `recv` allocates 64 KiB each time and gives back the unused part: the heap grew by 3.5 MB in 40 minutes, full
@@ -244,9 +238,9 @@ class AgentIo:
             self._hand_over()
             return
         try:
-            share = READ_BYTES
-            if self._ready.ready_count > 1 and self._buffer.pending_bytes <= READ_BYTES:
-                share = max(READ_BYTES // self._ready.ready_count, SMALL_READ_BYTES)
+            share = self._ready.share_bytes
+            if self._unfinished and self._buffer.pending_bytes > ROUND_BYTES:
+                share = ROUND_BYTES
             size = self._sock.recv_into(_room, share)
         except BlockingIOError:
             return

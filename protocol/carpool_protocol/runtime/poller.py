@@ -47,6 +47,11 @@ The kernel lets all take turns, and those left out come first in the next round.
 settles and other tasks run.
 """
 
+ROUND_BYTES: Final = 64 * 1024
+"""The bytes that one round reads of all agents together. Each descriptor that is ready has an equal share: an
+agent with a single call does not wait for hundreds of calls of each of the others.
+"""
+
 TURN_LINES: Final = 128
 """Maximum number of lines of one descriptor that a reader takes in one round.
 
@@ -113,8 +118,8 @@ class ReadySet:
         self._callbacks: list[Callback] = []
         self._is_sleeping = False
         """True while `run` waits for the kernel."""
-        self.ready_count = 1
-        """The number of descriptors that this round serves: the more, the smaller the share of each."""
+        self.share_bytes = ROUND_BYTES
+        """The share of each descriptor in what this round reads."""
 
     def __len__(self) -> int:
         return len(self._watched)
@@ -207,7 +212,7 @@ class ReadySet:
 
     def _round(self) -> bool:
         ready = self._poll.poll(0, CROWDED_ROUND)
-        self.ready_count = len(ready) or 1
+        self.share_bytes = ROUND_BYTES // (len(ready) or 1) or 1
         watched = self._watched
         self._rounds = this = self._rounds + 1
         again: list[int] = []

@@ -6,6 +6,7 @@ from carpool_protocol.bootstrap.carrier_contract import name_of
 from carpool_protocol.faults.fault_answers import fault, fault_answer
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
 from carpool_protocol.wire.jsonrpc import error_body_line, result_line
+from tests.behaviours import behaviour
 
 CALL = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t"}}'
 PING = b'{"jsonrpc":"2.0","id":%d,"method":"ping"}'
@@ -57,6 +58,10 @@ class DeliveryLogRig:
     def asks(self, ask: str, number: int) -> None:
         self.goes(b"{}", number, ask=ask)
 
+    def withdraws(self, ask: str, number: int) -> None:
+        self.goes(b"{}", number)
+        self.passage.ask_withdrawn(AskId(ask))
+
     def open(self) -> set[int]:
         told = self.passage.take_settled()
         return {self.said.index(name) + 1 for name in told.open + told.both}
@@ -100,6 +105,33 @@ def test_an_answer_to_a_question_is_open_until_the_call_is_that_it_is_for() -> N
     assert rig.open() == {1, 3}
     rig.answered(1)
     assert rig.open() == set()
+
+
+@behaviour("pressure:asks")
+def test_a_withdrawn_question_is_in_no_report() -> None:
+    rig = DeliveryLogRig()
+    rig.came(CALL % 1)
+    for number in range(1000):
+        rig.asks(f"q{number}", 1)
+        rig.withdraws(f"q{number}", 1)
+    rig.asks("q", 1)
+    assert rig.held() == [2001]
+
+
+@behaviour("pressure:asks")
+def test_reports_name_not_many_more_lines_than_there_are() -> None:
+    rig = DeliveryLogRig()
+    rig.came(CALL % 1)
+    lines = names = size_bytes = 0
+    for number in range(3000):
+        rig.asks(f"q{number}", 1)
+        rig.came(SAYS % b"q%d" % number)
+        lines += 2
+        size_bytes += 2 * number  # the rig's blanks
+        if rig.passage.due:
+            told = rig.passage.take_settled()
+            names += len(told.open + told.kept + told.both + told.held)
+    assert names <= 2 * (lines + size_bytes * SETTLE_LINES // SETTLE_BYTES)
 
 
 def test_a_question_is_over_with_its_call() -> None:

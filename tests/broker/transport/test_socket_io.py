@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from carpool_broker.transport.socket_io import READ_BYTES, SMALL_READ_BYTES, AgentIo
+from carpool_broker.transport.socket_io import AgentIo
 from carpool_protocol.ids import CallId
-from carpool_protocol.runtime.poller import TURN_LINES, ReadySet
+from carpool_protocol.runtime.poller import CROWDED_ROUND, ROUND_BYTES, TURN_LINES, ReadySet
 from carpool_protocol.runtime.pump import OUTPUTS_PER_FLUSH
 from carpool_protocol.wire.lines import OverlongLine
 from tests.behaviours import behaviour
@@ -150,34 +150,42 @@ def test_lines_leave_whole_and_in_order_whatever_their_sizes(ends: Ends) -> None
 
 @behaviour("pressure:short-lines")
 def test_the_more_agents_send_the_less_is_read_of_each_at_a_time(ends: Ends) -> None:
-    for count in (1, 2, 8, 64, 1000):
-        ends.agent.sendall(b"z\n" * READ_BYTES)
-        ends.ready.ready_count = count
-        ends.io._read_ready()
-        left = len(ends.io._sock.recv(MIB, socket.MSG_PEEK))
-        assert 2 * READ_BYTES - left == max(READ_BYTES // count, SMALL_READ_BYTES)
-        ends.io._sock.recv(MIB)
-        while ends.io._later:
-            ends.io._read_ready()
+    others = [socket.socketpair() for _ in range(CROWDED_ROUND - 1)]
+    for count, (ours, theirs) in enumerate([(None, None), *others], 1):
+        if ours is not None and theirs is not None:
+            ends.ready.add(ours.fileno(), lambda: None)
+            theirs.send(b"x")
+        if count in (1, 2, 8, 64):
+            ends.agent.sendall(b"z\n" * ROUND_BYTES)
+            ends.round()
+            left = len(ends.io._sock.recv(MIB, socket.MSG_PEEK))
+            assert 2 * ROUND_BYTES - left == ROUND_BYTES // count
+            ends.io._sock.recv(MIB)
+            while ends.io._later:
+                ends.round()
+    for ours, theirs in others:
+        ends.ready.remove(ours.fileno())
+        ours.close()
+        theirs.close()
 
 
 def test_in_a_crowd_a_few_calls_of_each_are_read_at_a_time_but_a_long_line_as_ever(ends: Ends) -> None:
-    ends.ready.ready_count = 64
-    ends.agent.sendall(b"x" * 99 + b"\n" + b"y" * 99 + b"\n" * (4 * SMALL_READ_BYTES))
+    share = ends.ready.share_bytes = ROUND_BYTES // CROWDED_ROUND
+    ends.agent.sendall(b"x" * 99 + b"\n" + b"y" * 99 + b"\n" * (4 * share))
     ends.io._read_ready()
     assert ends.io.unread_bytes == 0
     assert sum(map(len, ends.taken)) == 2
     left = len(ends.io._sock.recv(MIB, socket.MSG_PEEK))
-    assert left == 199 + 4 * SMALL_READ_BYTES - SMALL_READ_BYTES
+    assert left == 199 + 4 * share - share
     ends.io._sock.recv(MIB)
-    for _ in range(READ_BYTES // SMALL_READ_BYTES + 2):
-        ends.agent.sendall(b"z" * SMALL_READ_BYTES)
+    for _ in range(CROWDED_ROUND + 2):
+        ends.agent.sendall(b"z" * share)
         ends.io._read_ready()
-    assert ends.io.pending_bytes > READ_BYTES
-    ends.agent.sendall(b"z" * 10 * SMALL_READ_BYTES)
+    assert ends.io.pending_bytes > ROUND_BYTES
+    ends.agent.sendall(b"z" * 10 * share)
     before = ends.io.pending_bytes
     ends.io._read_ready()
-    assert ends.io.pending_bytes == before + 10 * SMALL_READ_BYTES
+    assert ends.io.pending_bytes == before + 10 * share
 
 
 def test_an_answer_is_written_when_the_socket_has_all_of_it_and_not_before(ends: Ends) -> None:
@@ -229,7 +237,7 @@ def test_a_read_asks_for_no_more_memory_than_what_has_come() -> None:
     finally:
         tracemalloc.stop()
     assert one.taken == [[b"x" * 100]]
-    assert most < READ_BYTES // 4
+    assert most < ROUND_BYTES // 4
     one.io.close()
     one.agent.close()
     one.ready.close()

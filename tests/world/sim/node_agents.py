@@ -285,5 +285,6 @@ class NodeAgent(SimAgent):
         answers: bool = False,
         call: CallId = bf.NO_CALL,
         ask: AskId = NO_ASK,
+        withdrawn: AskId = NO_ASK,
     ) -> None:
         self._line += line

@@ -48,6 +48,7 @@ ASK_ENDED: Final = -32603
 
 
 INPUT_ENDED: Final = CannotDowngrade(ASK_ENDED, "The agent that is asked has closed its input.")
+NOT_READ: Final = CannotDowngrade(ASK_ENDED, "The agent that is asked has not read what it was sent before.")
 
 MAX_ANSWERED_ASKS: Final = 256
 """The number of answered asks that are remembered: an ask may be repeated while its answer is on the link."""
@@ -110,6 +111,8 @@ class AgentAsks:
         lack = undeclared(session.capabilities, ask.method, ask.needs)
         if session.input_ended:
             lack = INPUT_ENDED
+        if lack is None and not self._call_table.unread.may_keep_message(session, len(ask.params)):
+            lack = NOT_READ
         if lack is not None:
             self._refuse(ask.ask, lack)
             return

@@ -248,10 +248,14 @@ class AgentTasks:
         for task in self._at.get(event.instance, {}).values():
             if task.theirs != event.task or not task.listens or not self.is_permitted(task.id, ""):
                 continue
-            view = self._session_views.view_of(self._sessions[task.session])
+            session = self._sessions[task.session]
+            view = self._session_views.view_of(session)
             key = task.key if needs_rewrite(view, task.key, NEWEST) else PoolKey("")
             for listen in sorted(task.listens):
-                self._emit(SendTaskStatus(task.session, task.id, event.params, listen, key))
+                if self._call_table.unread.may_keep_message(session, len(event.params)):
+                    self._emit(SendTaskStatus(task.session, task.id, event.params, listen, key))
+                else:
+                    session.left_out += 1
 
     def check(self) -> None:
         """Assert every invariant."""

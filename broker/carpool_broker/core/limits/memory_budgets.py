@@ -9,7 +9,9 @@ share as much again.
 
 The transport reports unread bytes as they change (`UnreadChanged`); answers sent between two reports are
 added here. While an agent leaves much unread, its calls wait, the cache does not answer them, progress and
-log messages are dropped (and counted, for the log), and changes of resources wait (`resource_updates`).
+log messages are dropped (and counted, for the log), and changes of resources wait (`resource_updates`). Asks
+of servers and statuses of tasks are kept within a share of a budget of their own, much smaller than that of
+answers, because an agent does not decide how many there are.
 
 Invariants (`check`): the sums are those of the sessions. Refuses to know: sockets, what a call is, how a
 refusal is worded.
@@ -39,6 +41,10 @@ MAX_SUBSCRIPTION_BYTES: Final = 16 * 1024 * 1024
 """The limit of the bytes of all subscriptions. The supervisor and each server keep a copy of them."""
 SUBSCRIPTION_BYTES: Final = 256
 """The bytes that the record of one subscription takes beside its URI."""
+MESSAGE_UNREAD_BYTES: Final = 32 * 1024 * 1024
+"""Asks of servers and statuses of tasks are kept for agents that do not read until so much is unread."""
+LINE_BYTES: Final = 512
+"""The bytes that a short line takes in memory, with that of its withdrawal."""
 PRINCIPAL_UNREAD_BYTES: Final = 16 * 1024 * 1024
 """If more than this is unread of all sessions of a principal, they get no progress and log messages."""
 
@@ -104,6 +110,12 @@ class UnreadBudget:
         if session.unread_bytes:  # else the transport reports the answer, if it must wait
             self._add(session, size_bytes)
         return True
+
+    def may_keep_message(self, session: Session, size_bytes: int) -> bool:
+        """Return whether a message of this size that answers nothing is kept. If its agent does not read, it
+        counts then.
+        """
+        return self.may_keep_answer(session, size_bytes + LINE_BYTES, MESSAGE_UNREAD_BYTES)
 
     def is_behind(self, session: Session) -> bool:
         """Return whether this agent leaves so much unread that its calls wait."""

@@ -14,6 +14,7 @@ id; each has a deadline. An ask ends once: answered to its server, or gone with 
 of: the content of asks, capabilities of agents (the broker), JSON except error objects.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Final
@@ -21,9 +22,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from carpool_protocol.ids import AskId, InstanceId, RawJson, SessionId, WireId
+from carpool_protocol.ids import AskId, InstanceId, RawJson, ServerName, SessionId, WireId
 from carpool_protocol.link.messages import AnswerAsk, AskOpened, AskWithdrawn, Call, ForwardAskProgress
-from carpool_protocol.machine.memory_shares import exceeds_share
+from carpool_protocol.machine.memory_shares import MemoryUse, exceeds_share
 from carpool_supervisor.core.calls import ask_evidence
 from carpool_supervisor.core.calls.call_timeouts import PausedTimeouts
 from carpool_supervisor.core.calls.url_elicitations import UrlElicitations
@@ -44,7 +45,13 @@ from carpool_supervisor.core.model.trace_context import TraceKey, with_tracepare
 MAX_OPEN_ASKS: Final = 256
 """Per instance: a server that never stops asking would fill our memory and the agent's."""
 MAX_OPEN_BYTES: Final = 128 * 1024 * 1024
-"""The same in bytes: the params of an open ask are kept for the next broker until it is answered."""
+"""The bytes of the params of all open asks, which are kept for the next broker until they are answered.
+Servers share them.
+"""
+MAX_SERVER_BYTES: Final = MAX_OPEN_BYTES // 2
+"""What one server may have of them. The agents whose calls it asks about share it."""
+MAX_REASON_CHARS: Final = 1000
+"""A longer reason of a server for withdrawing an ask is cut."""
 COUNTED_BYTES: Final = 64 * 1024
 """Asks with no more params are bounded by their number alone."""
 
@@ -98,6 +105,7 @@ class OpenAsk:
         "message",
         "request",
         "token",
+        "turn",
     )
 
     def __init__(
@@ -114,6 +122,8 @@ class OpenAsk:
         """Stateless era: the server does not wait for it; after the last answer the call is sent again."""
         self.token = event.token
         """The server's own progress token; absent if it gave none."""
+        self.turn = calls[0].turn
+        """The turn that its params count with."""
         self.calls = calls
         """The live calls that it may belong to."""
         self.message = AskOpened(
@@ -153,6 +163,10 @@ class ServerAsks:
         self._traced = 0
         self._open: dict[AskId, OpenAsk] = {}
         self._of: dict[InstanceId, dict[RawJson, OpenAsk]] = {}
+        self._bytes_of_servers: MemoryUse[ServerName] = MemoryUse()
+        """The params of the open asks of each server, in all its instances."""
+        self._bytes_of_turns: MemoryUse[tuple[ServerName, SessionId]] = MemoryUse()
+        """The same for each turn that its calls belong to."""
         self._timers = timers.of("ask")
         self._elicitations = UrlElicitations(out)
 
@@ -219,7 +233,7 @@ class ServerAsks:
         found = attribute(event.facts, candidates, instance.tasks, held=pool.mode == "session")
         if isinstance(found, Attributed):
             if len(event.params) > COUNTED_BYTES and self._exceeds_share(instance, event, found):
-                text = f"Your open requests to this agent have too many of the {MAX_OPEN_BYTES} bytes of all."
+                text = f"Your open requests to this agent have too many of {MAX_SERVER_BYTES} bytes."
                 self._refuse(instance, event, _INTERNAL, text)
                 return False
             self._ask(instance, event, found, now)
@@ -243,14 +257,19 @@ class ServerAsks:
         return found.tainted and pool.mode == "concurrent" and instance.state is InstanceState.SERVING
 
     def _exceeds_share(self, instance: Instance, event: ServerAsked, found: Attributed) -> bool:
-        """True if no room is left for the params: a turn has as much as it leaves for all others."""
+        """True if no room is left for the params: a server has as much as it leaves for all others, and so
+        has a turn of what its server may have.
+        """
+        server, size_bytes = instance.pool.server, len(event.params)
         turn = instance.in_flight[found.wires[0]].turn
-        total = mine = 0
-        for each in self._of.get(instance.id, {}).values():
-            size_bytes = len(each.message.params)
-            total += size_bytes
-            mine += size_bytes if each.calls[0].turn == turn else 0
-        return exceeds_share(MAX_OPEN_BYTES, total, mine, len(event.params))
+        of_server, of_turn = self._bytes_of_servers.of(server), self._bytes_of_turns.of((server, turn))
+        return self._bytes_of_servers.exceeds_share(MAX_OPEN_BYTES, server, size_bytes) or exceeds_share(
+            MAX_SERVER_BYTES, of_server, of_turn, size_bytes
+        )
+
+    def _count(self, ask: OpenAsk, size_bytes: int) -> None:
+        self._bytes_of_servers.add(ask.instance.pool.server, size_bytes)
+        self._bytes_of_turns.add((ask.instance.pool.server, ask.turn), size_bytes)
 
     def _ask(self, instance: Instance, event: ServerAsked, found: Attributed, now: float) -> None:
         self._asked += 1
@@ -258,6 +277,7 @@ class ServerAsks:
         calls = [instance.in_flight[wire] for wire in found.wires]
         ask = OpenAsk(AskId(f"{self._prefix}-{self._asked}"), instance, event, calls, now)
         self._open[ask.id] = ask
+        self._count(ask, len(event.params))
         self._of.setdefault(instance.id, {})[event.id] = ask
         self._timers.arm(ask.id, now, instance.pool.policy.ask_timeout_s)
         instance.asks += not ask.in_round
@@ -394,6 +414,7 @@ class ServerAsks:
             ask.instance.asks_closed_at = now
         ask.instance.pool.touch()
         del self._open[ask.id]
+        self._count(ask, -len(ask.message.params))
         self._timers.disarm(ask.id)
         asked = self._of[ask.instance.id]
         del asked[ask.request]
@@ -408,7 +429,7 @@ class ServerAsks:
             self._emit(WriteAskAnswer(ask.instance.id, ask.request, is_error, body))
 
     def _withdraw(self, ask: OpenAsk, reason: str) -> None:
-        self._emit(AskWithdrawn(ask.id, reason))
+        self._emit(AskWithdrawn(ask.id, reason[:MAX_REASON_CHARS]))
 
     def check(self, calls: Iterable[PoolCall]) -> None:
         """Assert every invariant. `calls`: all open calls."""
@@ -428,6 +449,12 @@ class ServerAsks:
         assert sum(map(len, self._of.values())) == len(self._open) == len(self._timers)
         for opened in calls:
             assert opened.asks == counts.get(opened, 0), f"call {opened.call.call} miscounts its asks"
+        bytes_of_servers, bytes_of_turns = Counter[ServerName](), Counter[tuple[ServerName, SessionId]]()
+        for ask in self._open.values():
+            bytes_of_servers[ask.instance.pool.server] += len(ask.message.params)
+            bytes_of_turns[ask.instance.pool.server, ask.turn] += len(ask.message.params)
+        self._bytes_of_servers.check(bytes_of_servers)
+        self._bytes_of_turns.check(bytes_of_turns)
         self._elicitations.check()
 
 

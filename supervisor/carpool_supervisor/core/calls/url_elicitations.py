@@ -12,13 +12,18 @@ capabilities of agents (the broker).
 from collections.abc import Callable
 from typing import Final
 
-from carpool_protocol.ids import InstanceId, SessionId
+import msgspec
+
+from carpool_protocol.ids import InstanceId, RawJson, SessionId
 from carpool_protocol.link.messages import ElicitationFinished
 from carpool_supervisor.core.model.effects import AnyEffect
 from carpool_supervisor.core.model.events import ElicitationCompleted
 
 MAX_ELICITATIONS: Final = 1024
 """Per instance. A server that never reports their end would fill our memory."""
+
+MAX_PARAMS_BYTES: Final = 1 << 14
+"""Longer params of a notification that an elicitation is complete are not passed on, but its id."""
 
 
 class UrlElicitations:
@@ -41,7 +46,10 @@ class UrlElicitations:
         """An elicitation is done: tell its session. An id that is not open is ignored."""
         session = self._sent.get(instance, {}).pop(event.elicitation, None)
         if session is not None:
-            self._emit(ElicitationFinished(session, event.params))
+            params = event.params
+            if len(params) > MAX_PARAMS_BYTES:  # the id says it all
+                params = RawJson(msgspec.json.encode({"elicitationId": event.elicitation}))
+            self._emit(ElicitationFinished(session, params))
 
     def session_closed(self, session: SessionId) -> None:
         """Its ids stay without a session: a session that gets one of them later must not hear of the earlier

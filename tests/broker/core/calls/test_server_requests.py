@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from carpool_broker.core.limits.memory_budgets import LINE_BYTES, MESSAGE_UNREAD_BYTES
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.capabilities import Capabilities
 from carpool_broker.core.model.effects import Reply, SendAsk, SendElicitationComplete, WithdrawAsk
@@ -90,6 +91,26 @@ def error_of(effects: list[Any], ask: AskId = Q1) -> tuple[int, str]:
     assert (only.ask, only.is_error) == (ask, True)
     body = msgspec.json.decode(only.body)
     return body["code"], body["message"]
+
+
+@behaviour("pressure:asks")
+def test_an_agent_that_does_not_read_is_asked_until_its_share_is_used_and_then_no_more() -> None:
+    rig = ServerRequestsRig()
+    rig.come()
+    rig.come(TWO)
+    call = rig.call()
+    rig.feed(ev.UnreadChanged(ONE, 1))
+    long = RawJson(b'{"message":"%b"}' % (b"x" * (1 << 20)))
+    asked = [rig.ask(call, AskId(f"q{number}"), ELICITATION, long) for number in range(100)]
+    sent = [len(of_kind(effects, SendAsk)) for effects in asked]
+    count = sent.index(0)
+    assert sum(sent) == count, "no later one either"
+    assert count * (len(long) + LINE_BYTES) <= MESSAGE_UNREAD_BYTES
+    code, text = error_of(rig.ask(call, Q1, ELICITATION, long))
+    assert (code, "not read" in text) == (-32603, True)
+    assert of_kind(rig.ask(rig.call(TWO), Q2), SendAsk), "another agent reads"
+    rig.feed(ev.UnreadChanged(ONE, 0))
+    assert of_kind(rig.ask(call, Q1), SendAsk), "it has read"
 
 
 # --- whose it is -----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from carpool_broker.core.calls.tasks import MAX_KEPT_S, MAX_TASKS
+from carpool_broker.core.limits.memory_budgets import MESSAGE_UNREAD_BYTES
 from carpool_broker.core.model import events as ev
 from carpool_broker.core.model.capabilities import Capabilities, StatelessAgent
 from carpool_broker.core.model.compiled_profile import Rights
@@ -31,6 +32,9 @@ from carpool_protocol.link.messages import (
 from tests.behaviours import behaviour
 from tests.broker.stateless_rig import ONE, PLAIN, RESULT, TWO, A, StatelessRig
 from tests.kit.broker_rig import supervisor_comes
+from tests.kit.effects import of_kind
+
+MIB = 1 << 20
 
 KNOWS = StatelessAgent(Capabilities(form=True), tasks=True)
 HERE, THERE = InstanceId(7), InstanceId(8)
@@ -294,6 +298,18 @@ def test_a_listen_hears_of_its_own_tasks_until_it_ends() -> None:
     assert listen(rig, theirs, session=TWO)[1] == SetTaskSubscriptions(HERE, ["S", "T"])
     assert rig.feed(ev.RequestCancelled(ONE, RawJson(b"9"), "")) == [SetTaskSubscriptions(HERE, ["S"])]
     assert rig.feed(TaskStatusChanged(HERE, "T", BODY)) == []
+
+
+@behaviour("pressure:asks")
+def test_statuses_for_an_agent_that_does_not_read_are_left_out_once_its_share_is_used() -> None:
+    rig = rigged()
+    listen(rig, begin(rig))
+    rig.feed(ev.UnreadChanged(ONE, 1))
+    body = RawJson(b'{"a":"%b"}' % (b"x" * MIB))
+    told = [len(of_kind(rig.feed(TaskStatusChanged(HERE, "T", body)), SendTaskStatus)) for _ in range(100)]
+    assert sum(told) == told.index(0) <= MESSAGE_UNREAD_BYTES // MIB
+    rig.feed(ev.UnreadChanged(ONE, 0))
+    assert of_kind(rig.feed(TaskStatusChanged(HERE, "T", body)), SendTaskStatus)
 
 
 def test_a_task_that_is_over_is_watched_no_more() -> None:

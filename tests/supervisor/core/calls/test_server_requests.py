@@ -33,7 +33,7 @@ from carpool_protocol.link.messages import (
 )
 from carpool_supervisor.core.calls import server_requests
 from carpool_supervisor.core.calls.server_requests import MAX_OPEN_ASKS, TASKS_KEPT
-from carpool_supervisor.core.calls.url_elicitations import MAX_ELICITATIONS
+from carpool_supervisor.core.calls.url_elicitations import MAX_ELICITATIONS, MAX_PARAMS_BYTES
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.attribution import AskFacts, facts_of
 from carpool_supervisor.core.model.effects import (
@@ -320,7 +320,7 @@ def test_a_server_that_asks_on_and_on_is_refused_past_a_bound() -> None:
 def test_the_open_questions_of_a_server_are_bounded_in_bytes_and_each_agent_has_a_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server_requests, "MAX_OPEN_BYTES", 1_000_000)
+    monkeypatch.setattr(server_requests, "MAX_SERVER_BYTES", 1_000_000)
     rig = AskingServerRig()
     rig.call(1)
     quarter = RawJson(b'{"message":"%b"}' % (b"x" * 249_000))
@@ -337,6 +337,34 @@ def test_the_open_questions_of_a_server_are_bounded_in_bytes_and_each_agent_has_
     assert type(ask(b"5", quarter, 2)[0]) is AskOpened, "another agent has a share of its own"
     rig.answer_ask(first.ask)
     assert type(ask(b"3", quarter, 1)[0]) is AskOpened
+
+
+@behaviour("pressure:asks")
+def test_a_server_has_a_share_for_the_open_questions_of_all_its_instances(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_requests, "MAX_OPEN_BYTES", 1_000_000)
+    monkeypatch.setattr(server_requests, "MAX_SERVER_BYTES", 10_000_000)
+    rig = AskingServerRig(sharing="session", max_instances=4)
+    quarter = RawJson(b'{"message":"%b"}' % (b"x" * 249_000))
+    found: list[Any] = []
+    for number, instance in enumerate((ONE, TWO, InstanceId(3)), 1):
+        rig.call(number, f"agent {number}")
+        if instance is not ONE:
+            rig.greet(instance)
+        facts = facts_of(ELICIT, rig.written[number].call.meta, LIFE)
+        found += told(rig.feed(ev.ServerAsked(instance, RawJson(b"1"), quarter, facts, ABSENT)))
+    assert [type(each) for each in found[:2]] == [AskOpened, AskOpened]
+    assert "bytes" in refused(found[2:], b"1", instance=InstanceId(3))
+
+
+@behaviour("pressure:asks")
+def test_a_long_reason_of_a_server_that_withdraws_a_question_is_cut() -> None:
+    rig = AskingServerRig()
+    rig.call(1)
+    ask = rig.asked()
+    (withdrawn,) = told(rig.feed(ev.ServerCancelledAsk(ONE, RawJson(b"1"), "x" * 1_000_000)))
+    assert withdrawn == AskWithdrawn(ask, "x" * server_requests.MAX_REASON_CHARS)
 
 
 # --- what a question shows ---------------------------------------------------------------------------------
@@ -639,6 +667,16 @@ def test_an_ask_answered_shortly_before_the_total_deadline_leaves_that_in_force(
 # --- URLs --------------------------------------------------------------------------------------------------
 
 DONE = RawJson(b'{"elicitationId":"E"}')
+
+
+@behaviour("pressure:asks")
+def test_of_a_long_notification_that_a_url_is_done_only_the_id_is_passed_on() -> None:
+    rig = AskingServerRig()
+    rig.call(1)
+    rig.asked(elicitation="E")
+    params = RawJson(b'{"elicitationId":"E","more":"%b"}' % (b"x" * MAX_PARAMS_BYTES))
+    (finished,) = told(rig.feed(ev.ElicitationCompleted(ONE, "E", params)))
+    assert finished == ElicitationFinished(SessionId("a"), DONE)
 
 
 def ended(rig: AskingServerRig, elicitation: str = "E") -> list[Any]:

@@ -3,8 +3,8 @@
 Owns which messages of a client make its session what it is (its greeting, its level, each subscription until
 it is taken back, the last list of each family; docs/decisions/0019). Invariants: what is kept was answered
 with a result; only the last of its kind is kept; it has an id of ours, because a client may use its own
-again; it counts in the share of the session's principal, and what stays of a message without room there has
-the same size for all.
+again; it counts in the share of the session's principal, also until its answer, and what stays of a message
+without room there has the same size for all; what awaits an answer is forgotten with its request.
 
 Knows nothing of: streams, exchanges, when a broker dies. What is said again of those is apart (`resume`), for
 their records hold these.
@@ -53,9 +53,9 @@ class KeptMessages:
         self.room = room
         """The share of the session's principal."""
         self._lines: dict[Slot, bytes] = {}
-        self.pending: dict[tuple[int, bytes], tuple[Slot, bytes | None]] = {}
-        """By exchange and id: the slot that its answer fills, and the line, empty if it is too long to be
-        kept. None: the answer clears the slot.
+        self.pending: dict[int, dict[bytes, tuple[Slot, bytes | None]]] = {}
+        """By exchange, then by id: the slot that its answer fills, and the line, empty if it is too long to
+        be kept or there was no room. None: the answer clears the slot.
         """
         self._last = 0
 
@@ -80,8 +80,11 @@ class KeptMessages:
             return
         slot = _slot_of(message)
         if slot is not None:
+            self.request_ended(x, message.id)  # the id is used again
             line = None if message.method == "resources/unsubscribe" else self._ours(message)
-            self.pending[x, message.id] = (slot, line)
+            if line and not self.room.reserve(len(line)):
+                line = b""
+            self.pending.setdefault(x, {})[message.id] = (slot, line)
 
     def notification_sent(self, message: ClientMessage) -> None:
         """A notification of the session goes to the broker."""
@@ -90,7 +93,7 @@ class KeptMessages:
 
     def request_answered(self, x: int, ident: bytes, *, is_error: bool) -> None:
         """A request was answered."""
-        slot, line = self.pending.pop((x, ident), (None, None))
+        slot, line = self.request_ended(x, ident)
         if slot is None or is_error:
             return
         if line is None:
@@ -98,13 +101,27 @@ class KeptMessages:
         else:
             self.set_slot(slot, line)
 
+    def request_ended(self, x: int, ident: bytes) -> tuple[Slot | None, bytes | None]:
+        """No answer to this request will come, or be read. Returns its slot and line, as in `pending`."""
+        requests = self.pending.get(x)
+        if requests is None or ident not in requests:
+            return None, None
+        slot, line = requests.pop(ident)
+        if not requests:
+            del self.pending[x]
+        self.room.release(len(line or b""))
+        return slot, line
+
     def exchange_ended(self, x: int) -> None:
         """No answer to a request of exchange `x` will come, or be read."""
-        self.pending = {key: each for key, each in self.pending.items() if key[0] != x}
+        for ident in list(self.pending.get(x, ())):
+            self.request_ended(x, ident)
 
     def exchange_detached(self, x: int) -> None:
         """Answers to what came on exchange `x` come on none."""
-        self.pending = {(0 if on == x else on, ident): each for (on, ident), each in self.pending.items()}
+        for ident, each in self.pending.pop(x, {}).items():
+            self.request_ended(0, ident)
+            self.pending.setdefault(0, {})[ident] = each
 
     def set_slot(self, slot: Slot, line: bytes) -> None:
         """From now on this is a part of the session."""
@@ -120,7 +137,8 @@ class KeptMessages:
     @property
     def size_bytes(self) -> int:
         """Of what counts against the room."""
-        return sum(map(len, self._lines.values()))
+        lines = [line for requests in self.pending.values() for _, line in requests.values() if line]
+        return sum(map(len, (*self._lines.values(), *lines)))
 
     def _clear_slot(self, slot: Slot) -> None:
         self.room.release(len(self._lines.pop(slot, b"")))

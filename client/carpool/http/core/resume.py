@@ -51,13 +51,27 @@ class Resumption:
         """A later broker need not hear of the request with this id."""
         _release(stream, requests.request_ended(ident))
 
+    def request_cancelled(self, stream: BrokerStream, x: int, requests: OpenRequests, ident: bytes) -> None:
+        """The client has cancelled its request with this id on exchange `x` (0: on none)."""
+        self.forget_request(stream, requests, ident)
+        if stream.kept.pending:
+            stream.kept.request_ended(x, ident)
+        _forget_ask_answers(stream)
+
+    def forget_unkept(self, stream: BrokerStream) -> None:
+        """The broker has died: no later one hears of requests on no exchange that there was no room for."""
+        for _, ident, line in stream.detached_requests.entries():
+            if not line:
+                assert isinstance(ident, bytes)
+                stream.kept.request_ended(0, ident)
+        stream.detached_requests.forget_unkept()
+        _forget_ask_answers(stream)
+
     def detached_answered(self, stream: BrokerStream, ident: bytes, answer: bytes, *, is_error: bool) -> None:
         """A request that belongs to no exchange was answered."""
         stream.kept.request_answered(0, ident, is_error=is_error)
         self.request_answered(stream, stream.detached_requests, ident, answer)
-        if not stream.detached_requests:
-            _release(stream, stream.detached_ask_answers)
-            stream.detached_ask_answers = ()
+        _forget_ask_answers(stream)
 
     def detach(self, exchange: Exchange) -> None:
         """The client of an exchange is gone; its later answers belong to no exchange."""
@@ -124,6 +138,9 @@ class Resumption:
             kept[stream.endpoint[0]] += stream.kept.size_bytes + sum(map(len, lines))
             assert all(x in stream.exchanges or x == 0 for x in stream.asks.values())
             assert stream.detached_requests or not stream.detached_ask_answers
+            for x, ids in stream.kept.pending.items():
+                requests = stream.exchanges[x].lines if x else stream.detached_requests
+                assert ids.keys() <= {ident for _, ident, _ in requests.entries()}
         self._budget.check(kept)
 
 
@@ -135,6 +152,15 @@ def _kept(stream: BrokerStream, line: bytes) -> bytes:
 def _release(stream: BrokerStream, lines: Iterable[bytes]) -> None:
     """These lines are not kept any more."""
     stream.room.release(sum(map(len, lines)))
+
+
+def _forget_ask_answers(stream: BrokerStream) -> None:
+    """What the client answered to asks of no exchange is not kept once no request is left to which they
+    could belong.
+    """
+    if stream.detached_ask_answers and not stream.detached_requests:
+        _release(stream, stream.detached_ask_answers)
+        stream.detached_ask_answers = ()
 
 
 def kept_lines(exchange: Exchange | OwnRequest) -> list[bytes]:

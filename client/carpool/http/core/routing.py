@@ -660,10 +660,10 @@ class ExchangeTable:
 
     def _cancelled(self, stream: BrokerStream, ident: bytes) -> None:
         """A client cancelled its own request: that gets no answer, others of the same array do."""
-        self._resumption.forget_request(stream, stream.detached_requests, ident)
+        self._resumption.request_cancelled(stream, 0, stream.detached_requests, ident)
         self._count_detached(stream)
         for exchange in stream.exchanges_of(ident):
-            self._resumption.forget_request(stream, exchange.lines, ident)
+            self._resumption.request_cancelled(stream, exchange.x, exchange.lines, ident)
             if exchange.is_batch and ident in exchange.ids and len(exchange.ids) > 1:
                 exchange.ids.remove(ident)
                 self._count_answered(exchange)
@@ -742,7 +742,7 @@ class ExchangeTable:
                     self._fail(exchange, 502, INTERNAL_ERROR, BROKER_LOST, now)
             if stream.sort == "sse":
                 self._fail_sse_requests(stream, INTERNAL_ERROR, BROKER_LOST, unkept_only=True)
-            stream.detached_requests.forget_unkept()
+            self._resumption.forget_unkept(stream)
             self._count_detached(stream)
             if stream.schemas is not None and not stream.schemas.fetching:
                 stream.schemas.tools = None  # whether the list has changed meanwhile, nobody says

@@ -3,10 +3,12 @@
 `test_resume` has which messages are kept, and what is said again.
 """
 
+from typing import Never
+
 import pytest
 
 from carpool.http.core.body import ClientMessage
-from carpool.http.core.kept_messages import GREETING, MAX_KEPT_PARAMS_BYTES, KeptMessages
+from carpool.http.core.kept_messages import GREETING, MAX_KEPT_PARAMS_BYTES, KeptMessages, Slot
 from carpool.http.core.shared_budgets import SharedBudget
 from tests.behaviours import behaviour
 
@@ -15,7 +17,7 @@ def asked(kept: KeptMessages, uri: str, *, on: bool = True) -> int:
     """A subscription is answered. Returns the length of the name of its slot."""
     method = "resources/subscribe" if on else "resources/unsubscribe"
     kept.request_sent(1, ClientMessage(b"{}", "request", b"7", method, b'{"uri":"%b"}' % uri.encode()))
-    (((_, name), _),) = kept.pending.values()
+    ((_, name), _) = kept.pending[1][b"7"]
     kept.request_answered(1, b"7", is_error=False)
     return len(name)
 
@@ -42,9 +44,61 @@ def test_nothing_of_a_message_with_long_params_is_kept_before_its_answer_or_afte
     kept = KeptMessages(SharedBudget(10_000_000).share_of("ann"))
     params = b'{"level":"info","x":"%b"}' % (b"x" * MAX_KEPT_PARAMS_BYTES)
     kept.request_sent(1, ClientMessage(b"{}", "request", b"7", method, params))
-    assert not any(line for _, line in kept.pending.values())
+    assert kept.size_bytes == 0
     kept.request_answered(1, b"7", is_error=False)
     assert kept.size_bytes == 0
     assert not kept.is_complete, "a later broker does not get it"
     kept.notification_sent(ClientMessage(params, "notification", b"", "notifications/initialized", params))
     assert kept.size_bytes == 0
+
+
+def listed(kept: KeptMessages, x: int, ident: bytes, params: bytes = b"{}") -> None:
+    """A list is asked for."""
+    kept.request_sent(x, ClientMessage(b"{}", "request", ident, "tools/list", params))
+
+
+@behaviour("http:shares:kept")
+def test_what_awaits_an_answer_counts_until_its_request_ends_and_only_as_far_as_there_is_room() -> None:
+    kept = KeptMessages(SharedBudget(1200).share_of(""))
+    params = b'{"x":"%b"}' % (b"x" * 300)
+    for x, ident in ((1, b"1"), (1, b"2"), (2, b"1"), (3, b"1")):
+        listed(kept, x, ident, params)
+        assert kept.size_bytes == kept.room.used <= 1200
+    assert kept.pending[3][b"1"] == (("list", b"tools/list"), b""), "there was no room"
+    listed(kept, 1, b"2")  # the id is used again
+    assert kept.size_bytes == kept.room.used < 1000
+    kept.exchange_detached(1)
+    kept.exchange_detached(2)  # of one id, the last request counts
+    assert kept.pending.keys() == {0, 3}
+    assert kept.size_bytes == kept.room.used < 600
+    kept.request_answered(0, b"1", is_error=False)
+    assert params in kept.lines()[0]
+    kept.request_answered(0, b"2", is_error=True)
+    kept.exchange_ended(3)
+    assert not kept.pending
+    assert kept.size_bytes == kept.room.used == len(kept.lines()[0])
+    listed(kept, 4, b"1")
+    kept.clear()
+    assert kept.room.used == 0
+
+
+def test_the_end_of_an_exchange_does_not_go_through_what_other_exchanges_await() -> None:
+    kept = KeptMessages(SharedBudget(1000).share_of(""))
+    for x in (1, 2, 3):
+        listed(kept, x, b"7")
+    everything, other = kept.pending, Untouched(kept.pending[3])
+    kept.pending[3] = other
+    kept.exchange_detached(1)
+    kept.exchange_ended(2)
+    assert kept.pending is everything
+    assert kept.pending.keys() == {0, 3}
+    assert kept.pending[3] is other
+
+
+class Untouched(dict[bytes, tuple[Slot, bytes | None]]):
+    """Requests through which nobody may go."""
+
+    def __iter__(self) -> Never:
+        raise AssertionError
+
+    items = keys = values = __iter__  # type: ignore[assignment]

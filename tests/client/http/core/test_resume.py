@@ -231,6 +231,19 @@ def test_a_request_that_its_client_cancelled_is_over_when_the_broker_dies(desk: 
     assert reborn(desk)[0]["resume"].open == 0
 
 
+def test_what_the_client_answered_to_questions_of_a_call_is_over_with_it_when_it_is_cancelled(
+    desk: DoorCoreRig,
+) -> None:
+    session, s = begun(desk)
+    used = desk.core._table._budget.used
+    x = desk.post(CALL, mcp_session_id=session)
+    desk.gone(x)
+    desk.tell(s, ASK)
+    desk.post(SAID, mcp_session_id=session)
+    desk.post(notification("notifications/cancelled", requestId=2), mcp_session_id=session)
+    assert desk.core._table._budget.used == used
+
+
 @behaviour("reattach:http")
 def test_a_call_whose_client_went_away_is_not_cancelled_by_the_death_of_the_broker(desk: DoorCoreRig) -> None:
     session, s = begun(desk)
@@ -284,10 +297,11 @@ def test_a_call_of_the_transport_of_2024_that_a_later_broker_cannot_hear_of_gets
     desk.say(s, StreamOpened("sid-9", "s7", "0.mac", "e1"))
     monkeypatch.setattr(BudgetShare, "reserve", lambda *_: False)
     desk.post(CALL, "/messages?session=sid-9")
+    desk.post(request(3, "tools/list"), "/messages?session=sid-9")
     died(desk)
-    (failed,) = desk.events(get)
-    assert (failed["id"], failed["error"]["code"]) == (2, -32603)
-    assert len(reborn(desk)) == 1, "the stream is opened, and the call is not sent again"
+    assert [(each["id"], each["error"]["code"]) for each in desk.events(get)] == [(2, -32603), (3, -32603)]
+    assert not desk.core._table.sessions["sid-9"].kept.pending
+    assert len(reborn(desk)) == 1, "the stream is opened, and neither is sent again"
     assert not desk.ended
 
 

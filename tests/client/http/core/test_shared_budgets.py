@@ -113,3 +113,41 @@ def test_a_session_with_a_long_greeting_is_not_kept_for_the_next_broker_and_othe
     desk.take(desk.core.broker_connected(desk.now))
     assert desk.status(desk.post(request(2, "ping"), mcp_session_id=long, **ANN)) == 404
     assert desk.post(request(2, "ping"), mcp_session_id=short, **ANN) not in desk.answers
+
+
+@behaviour("http:shares:kept")
+@pytest.mark.parametrize("transport", ["2025", "2025 detached", "2024"])
+def test_nothing_is_kept_of_requests_that_their_client_cancelled(transport: str) -> None:
+    desk = DoorCoreRig()
+    if transport == "2024":
+        desk.send("GET", "/sse", accept="text/event-stream")
+        desk.say(desk.word()[0], StreamOpened("sid"))
+        path, named = "/messages?session=sid", {}
+    else:
+        begin(desk, "sid", {})
+        path, named = "/mcp", {"mcp_session_id": "sid"}
+    stream = desk.core._table.sessions["sid"]
+    used = desk.core._table._budget.used
+    for n in range(2, 12):
+        x = desk.post(request(n, "tools/list", pad="x" * 1000), path, **named)
+        if transport == "2025 detached":
+            desk.gone(x)
+        assert desk.core._table._budget.used > used + 2000, "the request, and what its answer would keep"
+        desk.post(notification("notifications/cancelled", requestId=n), path, **named)
+        assert not stream.kept.pending
+        assert desk.core._table._budget.used == used
+
+
+@behaviour("http:shares:kept")
+def test_of_a_cancelled_array_the_requests_that_are_not_cancelled_are_kept() -> None:
+    desk = DoorCoreRig()
+    _, s = desk.initialized("2025-03-26", "sid")
+    kept = desk.core._table.sessions["sid"].kept
+    before = len(kept.lines())
+    x = desk.post([request(n, "resources/subscribe", uri=f"a:{n}") for n in (2, 3)], mcp_session_id="sid")
+    desk.post(notification("notifications/cancelled", requestId=2), mcp_session_id="sid")
+    assert [*kept.pending[x]] == [b"3"]
+    desk.answer(s, x, 3)
+    assert b"a:3" in kept.lines()[before]
+    assert not kept.pending
+    assert len(kept.lines()) == before + 1

@@ -78,6 +78,9 @@ class RequestHandler(Protocol):
     def principal_of(self, connection: "HttpConnection", headers: dict[str, str]) -> str:
         """Return the principal for which the body of a request with these headers counts in `body_budget`."""
 
+    def reader_of(self, headers: dict[str, str]) -> str:
+        """Return the principal that is given the answer to a request with these headers."""
+
     def body_bound(self, connection: "HttpConnection", path: str, headers: dict[str, str]) -> int | Respond:
         """Return how long the body of a request may be, or the refusal of a client that may not send one,
         before its body is read.
@@ -183,6 +186,8 @@ class HttpConnection(asyncio.Protocol):
         """The unsent bytes at the last check, while the client is stalled."""
         self._unsent_by: tuple[str, int] = ("", 0)
         """The principal and the bytes that `unsent_budget` counts while the client is stalled."""
+        self._readers: set[str] = set()
+        """The principals of answers before that to `request_head`, as far as they may be unread."""
         self._has_enough = False
         """Nothing more is read before the requests are handled that have come."""
         self._watched = 0
@@ -569,6 +574,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _handle_request(self, request: HttpRequest, keep: bool, chunked: bool) -> None:
         self._last_keeps, self._chunked = keep, chunked
+        if request.headers is not self.request_head[3]:  # its token may be another one
+            self._note_readers()
         self.request_head = (request.method, request.path, request.query, request.headers)
         self._bare = request.method == "HEAD"
         self._give_back(len(request.body))
@@ -673,11 +680,19 @@ class HttpConnection(asyncio.Protocol):
         self.due = self._clock() + self._handler.limits.keep_s
         if self._has_large_head and self._phase == "between":
             self._has_large_head = False
+            self._note_readers()
             self._read = ([], {}, 0)
             self._headers = {}
             self.request_head = ("", "", "", {})
         if self._ahead:
             self._await_turn()
+
+    def _note_readers(self) -> None:
+        """Note whose answers are unread, before the headers of the last request are forgotten."""
+        if self._transport.get_write_buffer_size():
+            self._readers.add(self._handler.reader_of(self.request_head[3]))
+        else:
+            self._readers.clear()
 
     def _fail(self, status: int, text: str) -> None:
         """Refuse what cannot be parsed. The rest of the connection has no meaning."""
@@ -776,10 +791,14 @@ class HttpConnection(asyncio.Protocol):
         """True if nothing more is read from the connection."""
         return self._failed
 
-    def abort_unsent(self) -> None:
-        """End the connection now if its client has not read all that was written to it."""
-        if self._transport.get_write_buffer_size():
-            self.abort()
+    @property
+    def unread_by(self) -> set[str]:
+        """Return the principals with answers that their client has not read: not only the last one, as one
+        connection can carry requests with several tokens.
+        """
+        if not self._transport.get_write_buffer_size():
+            return set()
+        return {*self._readers, self._handler.reader_of(self.request_head[3])}
 
     def close_after_answer(self) -> None:
         """Make the answer to the request that is handled the last one."""

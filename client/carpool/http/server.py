@@ -248,6 +248,10 @@ class HttpDoorServer:
             return ANY_PRINCIPAL
         return self._places.owner(connection) or gate.principal(headers.get("authorization")) or NO_PRINCIPAL
 
+    def reader_of(self, headers: dict[str, str]) -> str:
+        found = self._core.gate.principal(headers.get("authorization"))
+        return NO_PRINCIPAL if found is None else found
+
     def body_bound(self, connection: HttpConnection, path: str, headers: dict[str, str]) -> int | Respond:
         if self._is_too_many(connection, path):
             return _FULL
@@ -610,15 +614,22 @@ class HttpDoorServer:
 
     def set_gate(self, gate: AccessRules) -> None:
         """Set who may come in from now on; sessions of others are ended, and their connections count for
-        nobody. One with answers that its client has not read is cut: they are not for it any more.
+        nobody. A connection with unread answers to them is cut, whoever has used it first: its client may not
+        have them any more.
         """
         before = self._core.gate
+        unread = {each: each.unread_by for each in self._places.open}  # by the rules in force until now
         self._perform(self._core.set_gate(gate, self._clock()))
+
+        def is_shut_out(principal: str) -> bool:
+            return gate.access_key(principal) != before.access_key(principal)
+
         for connection in self._places.open:
             owner = self._places.owner(connection)
-            if (owner or before.is_open) and gate.access_key(owner) != before.access_key(owner):
+            if (owner or before.is_open) and is_shut_out(owner):
                 self._places.owner_shut_out(connection)
-                connection.abort_unsent()
+            if any(map(is_shut_out, unread[connection])):
+                connection.abort()
             if not gate.is_open:
                 self._places.token_needed(connection)
             if not self._is_let_in(connection):  # it came while tokens were asked for

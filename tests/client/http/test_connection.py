@@ -55,6 +55,9 @@ class RecordingHandler:
     def principal_of(self, connection: HttpConnection, headers: dict[str, str]) -> str:
         return headers.get("x-principal", "")
 
+    def reader_of(self, headers: dict[str, str]) -> str:
+        return headers.get("x-principal", "")
+
     def body_bound(self, connection: HttpConnection, path: str, headers: dict[str, str]) -> int | Respond:
         if self.strangers:
             return Respond(0, 401, b"{}")
@@ -425,17 +428,31 @@ def test_a_client_that_takes_nothing_of_a_long_answer_is_cut_after_a_while() -> 
 
 
 @behaviour("http:tokens:unread")
-def test_a_connection_is_cut_with_what_its_client_has_not_read_and_goes_on_if_that_is_nothing() -> None:
+def test_unread_answers_are_known_by_the_principals_of_their_requests() -> None:
     async def play(taker: RecordingHandler, client: Client) -> None:
-        await client.send(GET)
+        async def answered(path: bytes, principal: bytes, *more: bytes) -> None:
+            count = len(taker.requests)
+            head = [b"GET %b HTTP/1.1" % path, b"Host: x", b"X-Principal: " + principal, *more, b"", b""]
+            await client.send(b"\r\n".join(head))
+            await until(lambda: len(taker.requests) > count)
+
+        await answered(b"/", b"ann")
         await client.answer()
         (connection,) = taker.connections
-        connection.abort_unsent()
-        await client.send(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n")
-        await until(lambda: taker.held)
-        connection.respond(200, b"a" * 32 * 1024 * 1024, "text/plain")
-        connection.abort_unsent()
-        await until(lambda: not taker.connections)
+        assert not connection.unread_by, "all is read"
+        await answered(b"/long", b"bob")
+        assert connection.unread_by == {"bob"}, "not those before, whose answers are read"
+        connection.resume_writing()  # as if little of it were left
+        for principal in (b"cid", b"dan"):
+            await answered(b"/", principal)
+        assert connection.unread_by == {"bob", "cid", "dan"}
+        await answered(b"/", b"eve", b"X: " + bytes(5000).replace(b"\0", b"x"))
+        assert connection.unread_by == {"bob", "cid", "dan", "eve", ""}, "a long head is not kept"
+        for _ in range(4):
+            await client.answer()
+        assert not connection.unread_by
+        await answered(b"/long", b"ann")
+        assert connection.unread_by == {"ann"}
 
     played(play)
 

@@ -276,10 +276,10 @@ def test_a_body_counts_for_the_token_of_its_own_headers_or_of_its_connection() -
     assert door.principal_of(wire, ann) == "ann"
     door.request_received(wire, HttpRequest("GET", "/nothing", "", ann, b""))
     assert door.principal_of(wire, bob) == "ann", "the connection is counted for the same"
-    assert (
-        HttpDoorServer("", HttpCore(HttpRules(), AccessRules()), HttpLimits(), 16).principal_of(wire, ann)
-        == ANY_PRINCIPAL
-    )
+    readers = [door.reader_of(each) for each in (ann, bob, {}, {"authorization": "Bearer c"})]
+    assert readers == ["ann", "bob", NO_PRINCIPAL, NO_PRINCIPAL]
+    without_tokens = HttpDoorServer("", HttpCore(HttpRules(), AccessRules()), HttpLimits(), 16)
+    assert without_tokens.principal_of(wire, ann) == without_tokens.reader_of(ann) == ANY_PRINCIPAL
 
 
 @behaviour("http:unread")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from carpool.http.core import body
-from carpool.http.core.access import NO_PRINCIPAL, AccessRules, hash_of
+from carpool.http.core.access import ANY_PRINCIPAL, NO_PRINCIPAL, AccessRules, hash_of
 from carpool.http.core.core import HttpCore
 from carpool.http.core.effects import HttpRequest, HttpRules
 from carpool.http.core.limits import MAX_PARAMETERS, HttpLimits
@@ -272,16 +272,13 @@ class FakeConnection:
 
     address = "127.0.0.1"
 
-    def __init__(self, *, has_unsent: bool = False) -> None:
+    def __init__(self, *unread_by: str) -> None:
         self.is_cut = self.is_finished = False
-        self.has_unsent = has_unsent
+        self.unread_by = set(unread_by)
         self.answers: list[int] = []
 
     def abort(self) -> None:
         self.is_cut = True
-
-    def abort_unsent(self) -> None:
-        self.is_cut |= self.has_unsent
 
     def close_after_write(self) -> None:
         self.is_finished = True
@@ -323,13 +320,16 @@ def test_connections_of_a_token_that_was_replaced_take_nothing_from_the_new_one(
 def test_a_connection_with_unread_answers_is_cut_when_its_token_is_taken_back() -> None:
     gate = AccessRules(tokens={"ann": hash_of("a"), "bob": hash_of("b")})
     door = HttpDoorServer("", HttpCore(HttpRules(), gate), HttpLimits(), 16)
-    unread: list[Any] = [FakeConnection(has_unsent=True) for _ in range(2)]
+    unread: dict[Any, bool] = {FakeConnection("ann"): True, FakeConnection("bob"): False}
+    others: dict[Any, bool] = {FakeConnection("bob", "ann"): True, FakeConnection("bob"): False}
     idle: Any = FakeConnection()
-    for each, token in ((unread[0], "a"), (unread[1], "b"), (idle, "a")):
+    for each, token in (*zip(unread, "ab", strict=True), *zip(others, "ba", strict=True), (idle, "a")):
         door.client_connected(each)
         ask(door, each, token)
     door.set_gate(AccessRules(tokens={"bob": hash_of("b")}))
-    assert [each.is_cut for each in (*unread, idle)] == [True, False, False]
+    assert not idle.is_cut
+    assert {each: each.is_cut for each in unread} == unread
+    assert {each: each.is_cut for each in others} == others, "the token that was shown first does not count"
 
 
 @behaviour("http:tokens:unread")
@@ -338,7 +338,7 @@ def test_a_connection_with_unread_answers_is_cut_when_tokens_are_asked_for_from_
 ) -> None:
     monkeypatch.setattr(HttpDoorServer, "_is_let_in", lambda *_: True)
     door = HttpDoorServer("", HttpCore(HttpRules(), AccessRules()), HttpLimits(), 16)
-    unread: Any = FakeConnection(has_unsent=True)
+    unread: Any = FakeConnection(ANY_PRINCIPAL)
     door.client_connected(unread)
     door.set_gate(AccessRules(tokens={"bob": hash_of("b")}))
     assert unread.is_cut

@@ -1169,6 +1169,9 @@ _ASKS: Final = {
         "rule 6", "With `roots: agent` the agent is asked; without roots its workspace is the answer."
     ),
     "roots:changes-rekey": Behaviour("rule 6", "roots/list_changed re-keys the session, never the process."),
+    "roots:turns": Behaviour(
+        "rule 6", "Roots are applied in turns: whose sessions name others all the time holds up nobody else."
+    ),
     "classes:declared": Behaviour(
         "rule 12",
         "A plain instance is greeted with nothing declared, an asking one with all there is to ask.",

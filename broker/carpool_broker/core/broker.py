@@ -160,7 +160,7 @@ class BrokerCore:
         self.agent_asks = AgentAsks(
             self.sessions, self.call_table, self.parked_calls, self._emit, self.timers, returning=record.holds
         )
-        self.roots = AgentRoots(self.sessions, self.sources, self._emit)
+        self.roots = AgentRoots(self.sessions, self.sources, self._emit, self.timers)
         self.recovery = Recovery(
             self.sessions, self.call_table, self.requests, self.parked_calls, self.agent_asks.repeated_asks,
             record=record, out=self._emit, timers=self.timers, life=life,
@@ -284,6 +284,10 @@ class BrokerCore:
                     self._take_cached_catalogs(now)
             case "resource_updates":
                 self.requests.resource_updates.tell_slice(now)
+            case "first_roots":
+                self.roots.first_turns.give_back(keys, now)
+            case "changed_roots":
+                self.roots.later_turns.give_back(keys, now)
             case "unused_source":
                 self.unused_sources.forget(keys)
             case "subscription_ends":
@@ -515,7 +519,7 @@ class BrokerCore:
             case AskAnswered():
                 self.agent_asks.ask_answered(session, event)
             case RootsAnswered():
-                if self.roots.roots_answered(session, event):
+                if self.roots.roots_answered(session, event, now):
                     self.requests.catalogs_changed(now)
             case AskProgressed():
                 self.agent_asks.ask_progressed(session, event)

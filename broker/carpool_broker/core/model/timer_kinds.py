@@ -22,6 +22,8 @@ TimerKind = Literal[
     "hook_run",  # hook run id: the run must begin or end
     "catalogs",  # `catalog_queue.NEXT_SLICE`: the next slice of catalogs; `notifications.GATHERED`
     "resource_updates",  # `resource_updates.NEXT_SLICE`: the next slice of changes of resources that wait
+    "first_roots",  # owner, or `roots_turns.ALL`: one more session's first roots may be applied
+    "changed_roots",  # the same for changed roots
     "unused_source",  # source: no session has used it for long enough
     "subscription_ends",  # `subscription_table.ENDS`: subscriptions that have ended may be told
     "drain",  # `drain.BOUND`: open calls must end

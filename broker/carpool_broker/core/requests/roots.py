@@ -5,7 +5,11 @@ it says that its roots are others, where they may also take it to another worksp
 server never reaches the agent with `roots/list`: what it is told is part of its pool's key, so another answer
 gives the session another source, never the process another answer. Source: MCP 2025-11-25, client/roots.
 
-Invariant (`check`): whoever is asked is there and has declared roots.
+An answer is applied in the session's turn (`roots_turns`). There are many turns for first answers and few for
+later ones, which agents may give as often as they like. Until then things are as while the agent is asked:
+the roots before hold, or its servers wait for its first ones. The last answer is the one that is applied.
+
+Invariants (`check`): whoever is asked is there and has declared roots; an answer that waits has a turn.
 Knows nothing of: which workspace roots are of, how an answer is worded (`era.server_requests`) or a source
 found for it, what waits for it.
 """
@@ -17,6 +21,8 @@ from carpool_broker.core.configuration.effective_sources import EffectiveSources
 from carpool_broker.core.model.effects import AnyEffect, ApplyRoots, SendAsk
 from carpool_broker.core.model.events import RootsAnswered
 from carpool_broker.core.model.session import Session
+from carpool_broker.core.model.timer_kinds import BrokerTimers
+from carpool_broker.core.requests.roots_turns import RootsTurns, TurnBounds
 from carpool_protocol.ids import EMPTY_OBJECT, AskId, SessionId
 from carpool_protocol.link.messages import Root
 
@@ -26,11 +32,16 @@ PREFIX: Final = "roots-"
 digits. So an answer is recognized without looking up the question.
 """
 
+FIRST_ANSWERS: Final = TurnBounds(of_one=64, of_one_s=0.1, of_all=256, of_all_s=0.05)
+"""How many first answers are applied. All agents of a token may come back at the same time."""
+LATER_ANSWERS: Final = TurnBounds(of_one=1, of_one_s=0.5, of_all=4, of_all_s=0.05)
+"""The same for later ones."""
+
 
 class _AgentRoots:
     """The roots of one agent, as far as they are known."""
 
-    __slots__ = ("asked", "changed", "roots", "stale")
+    __slots__ = ("asked", "changed", "next_roots", "roots", "stale")
 
     def __init__(self) -> None:
         self.asked = AskId("")
@@ -40,7 +51,9 @@ class _AgentRoots:
         self.changed = False
         """True if the agent has said that its roots changed."""
         self.roots: tuple[Root, ...] | None = None
-        """The last answer."""
+        """The last answer that was applied."""
+        self.next_roots: tuple[Root, ...] | None = None
+        """A later answer, which waits for its turn."""
 
 
 class AgentRoots:
@@ -51,10 +64,13 @@ class AgentRoots:
         sessions: Mapping[SessionId, Session],
         sources: EffectiveSources,
         out: Callable[[AnyEffect], None],
+        timers: BrokerTimers,
     ) -> None:
         self._sessions = sessions
         self._sources = sources
         self._emit = out
+        self.first_turns = RootsTurns(timers, "first_roots", FIRST_ANSWERS, self._apply)
+        self.later_turns = RootsTurns(timers, "changed_roots", LATER_ANSWERS, self._apply)
         self._agents: dict[SessionId, _AgentRoots] = {}
         self._count = 0
 
@@ -100,7 +116,7 @@ class AgentRoots:
         ask, version = agent.asked, session.version
         self._emit(SendAsk(session.id, ask, METHOD, EMPTY_OBJECT, wants_progress=False, version=version))
 
-    def roots_answered(self, session: Session, event: RootsAnswered) -> bool:
+    def roots_answered(self, session: Session, event: RootsAnswered, now: float) -> bool:
         """The agent has answered. Returns False if that is not the open question. An agent that cannot tell
         its roots keeps its last answer, or else its workspace.
         """
@@ -108,24 +124,52 @@ class AgentRoots:
         if agent is None or not agent.asked or agent.asked != event.ask:
             return False
         agent.asked = AskId("")
-        if event.roots is None or event.roots == agent.roots:
+        if event.roots is None:
+            if agent.next_roots is None:
+                session.awaits_roots = False
+        elif event.roots == agent.roots:
             session.awaits_roots = False
+            agent.next_roots = None
+            self._leave_turns(session)
         else:
-            agent.roots = event.roots
-            self._emit(ApplyRoots(session.id, event.roots, agent.changed))
+            agent.next_roots = event.roots
+            turns = self.first_turns if agent.roots is None else self.later_turns
+            turns.add(session, now)
         self.recheck(session)
         return True
 
+    def _apply(self, session: SessionId) -> None:
+        """Apply the last answer of an agent."""
+        agent = self._agents[session]
+        assert agent.next_roots is not None, "without roots a session has no turn"
+        agent.roots, agent.next_roots = agent.next_roots, None
+        self._emit(ApplyRoots(session, agent.roots, agent.changed))
+
     def input_ended(self, session: Session) -> None:
         """The agent sends nothing more: it keeps its last answer, or else its workspace."""
-        self._agents.pop(session.id, None)
-        session.awaits_roots = False
+        agent = self._agents.get(session.id)
+        if agent is None or agent.next_roots is None:
+            self._agents.pop(session.id, None)
+            session.awaits_roots = False
 
     def session_closed(self, session: Session) -> None:
         """The session has closed."""
         self._agents.pop(session.id, None)
+        self._leave_turns(session)
+
+    def _leave_turns(self, session: Session) -> None:
+        self.first_turns.remove(session)
+        self.later_turns.remove(session)
 
     def check(self) -> None:
         """Assert every invariant."""
         for session in self._agents:
             assert self._sessions[session].capabilities.roots
+        for each in self._sessions.values():
+            agent = self._agents.get(each.id)
+            waits = agent is not None and agent.next_roots is not None
+            is_first = agent is not None and agent.roots is None
+            assert self.first_turns.holds(each) == (waits and is_first)
+            assert self.later_turns.holds(each) == (waits and not is_first)
+        self.first_turns.check()
+        self.later_turns.check()

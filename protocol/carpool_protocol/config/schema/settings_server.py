@@ -197,8 +197,9 @@ SERVER_SETTINGS: Final[tuple[Setting, ...]] = (
         choices=("workspace", "agent"),
         text="The directories that the server gets as MCP roots. `workspace`: the workspace of the agent's "
         "session. `agent`: those that the agent itself names, with its names for them, else its workspace. "
-        "Agents with different roots have different instances. Without this setting carpool does not declare "
-        "roots to the server.",
+        "Agents with different roots have different instances. Changed roots hold from when they are "
+        "applied: one change of a token, or of a session without one, every 0.5 s. Without this setting "
+        "carpool does not declare roots to the server.",
     ),
     count(
         "pool.min",

@@ -58,6 +58,18 @@ class RootsRig(BrokerRig):
         effects = self.greet(session, Capabilities(roots=roots))
         return effects + (self.feed(ev.InitializedReceived(session)) if ready else [])
 
+    def change_roots(self, *uris: str, session: SessionId = ME) -> list[Any]:
+        """The agent's roots change, and it is asked and answers at once."""
+        ((_, ask, _),) = asked(self.feed(ev.RootsListChanged(session)))
+        return self.answer_roots(ask, *uris, session=session)
+
+    def come_with_roots(self, session: SessionId, token: str = "") -> list[Any]:
+        """A session comes and names its first roots."""
+        self.attach(session, source=WORKSPACE, principal=token)
+        self.greet(session, Capabilities(roots=True))
+        ((_, ask, _),) = asked(self.feed(ev.InitializedReceived(session)))
+        return self.answer_roots(ask, f"file:///first-{session}", session=session)
+
     def answer_roots(self, ask: str, *uris: str, session: SessionId = ME) -> list[Any]:
         return self.feed(ev.RootsAnswered(session, AskId(ask), tuple(map(Root, uris))))
 

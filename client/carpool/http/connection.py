@@ -6,8 +6,10 @@ connection is worked on at a time and they are answered in order; what one turn 
 waits for a turn (`RequestTurns`), and until then nothing more is read; what is kept of a request that is not
 complete, or waits, is bounded, alone and together (`ClientBudget`), and so is what is kept for a client that
 does not read: its next request is not handled before it has read, a stream of events is cut at
-`MAX_UNSENT_BYTES`, and what a principal leaves unread on all its connections is bounded; a broken request
-gets its status and the connection ends; what can be read in two ways (RFC 9112, 11.2) is broken.
+`MAX_UNSENT_BYTES`, and what a principal leaves unread on all its connections is bounded, where a long part
+counts as a whole until the last of it is sent; what a connection that ends has not sent within the time of a
+stalled client is lost; a broken request gets its status and the connection ends; what can be read in two ways
+(RFC 9112, 11.2) is broken.
 
 It is long because reading, answering and passing on share the state of one connection.
 
@@ -46,7 +48,7 @@ from carpool.http.core.request_turns import PIECE_BYTES, REQUEST_COST, RequestTu
 from carpool.http.left_connections import LeftConnection
 
 _WRITE_BUFFER_BYTES: Final = 64 * 1024
-"""The unsent bytes from which on a client counts as one that does not read."""
+"""The unsent bytes from which on a client counts as one that does not read. Of a long part: any."""
 _FIELD_BYTES: Final = 128
 """The memory of a header that was read, beside its text."""
 _FREE_HEAD_BYTES: Final = 4 * 1024
@@ -188,6 +190,12 @@ class HttpConnection(asyncio.Protocol):
         """The principal and the bytes that `unsent_budget` counts while the client is stalled."""
         self._readers: set[str] = set()
         """The principals of answers before that to `request_head`, as far as they may be unread."""
+        self._write_limit = _WRITE_BUFFER_BYTES
+        """The unsent bytes from which on a client is stalled if nothing of a long part is unsent."""
+        self._long_bytes = 0
+        """The bytes of the long parts that were written since all was sent; 0: nothing of one is unsent."""
+        self._longest = 0
+        """The bytes of the longest of them."""
         self._has_enough = False
         """Nothing more is read before the requests are handled that have come."""
         self._watched = 0
@@ -197,7 +205,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        transport.set_write_buffer_limits(high=self._write_limit)
         refused = self._handler.client_connected(self)
         left_data, self._left_data = self._left_data, None
         if refused is not None:
@@ -303,6 +311,9 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._release_unsent()
+        if self._long_bytes:
+            self._long_bytes = self._longest = 0
+            self._transport.set_write_buffer_limits(high=self._write_limit)
         self._await_turn()
         if self._watched:
             self._handler.client_has_room(self._watched)
@@ -312,7 +323,7 @@ class HttpConnection(asyncio.Protocol):
         it stalled. Returns False if there is no room for it; the connection is cut then.
         """
         principal, counted = self._unsent_by
-        unsent = self._transport.get_write_buffer_size()
+        unsent = self._unsent_memory()
         self._unsent_by = (principal, unsent)
         if unsent <= counted:
             self._handler.unsent_budget.release(principal, counted - unsent)
@@ -320,6 +331,13 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
             return False
         return True
+
+    def _unsent_memory(self) -> int:
+        """Return the bytes that the transport keeps in memory: a long part as a whole while any of it is
+        unsent. Parts are sent in order, so it is more than the unsent bytes by what was sent of one.
+        """
+        unsent: int = self._transport.get_write_buffer_size()
+        return max(unsent, min(self._long_bytes, unsent + self._longest)) if unsent else 0
 
     def _release_unsent(self) -> None:
         if self._is_stalled:
@@ -618,6 +636,7 @@ class HttpConnection(asyncio.Protocol):
         self._watched = x
         if not closely:
             return
+        self._write_limit = 0
         self._transport.set_write_buffer_limits(high=0)
         with contextlib.suppress(OSError):
             self.socket.setsockopt(SOL_SOCKET, SO_SNDBUF, _WATCHED_SEND_BYTES)
@@ -652,10 +671,17 @@ class HttpConnection(asyncio.Protocol):
 
     def _write_parts(self, head: bytes, data: bytes, tail: bytes = b"") -> None:
         """Send the three. Long data is not copied into one piece with the others, nor by the transport when
-        only a part of it can be sent at once: each copy holds up all other clients.
+        only a part of it can be sent at once: each copy holds up all other clients. So the client is stalled
+        as long as any of it is unsent.
         """
         self._transport.write(head)
+        self._long_bytes += len(data)
+        self._longest = max(self._longest, len(data))
         self._transport.write(memoryview(data))
+        if self._transport.get_write_buffer_size():
+            self._transport.set_write_buffer_limits(high=0)
+        else:
+            self._long_bytes = self._longest = 0
         self._transport.write(tail)
         if self._is_stalled:  # since the first of the three, perhaps
             self._count_unsent()
@@ -672,10 +698,11 @@ class HttpConnection(asyncio.Protocol):
         self._x = 0
         if self._watched:
             self._watched = 0
-            self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+            self._write_limit = _WRITE_BUFFER_BYTES
+            if not self._long_bytes:
+                self._transport.set_write_buffer_limits(high=self._write_limit)
         if not self._last_keeps:
-            self._failed = True
-            self._transport.close()
+            self.close_after_write()
             return
         self.due = self._clock() + self._handler.limits.keep_s
         if self._has_large_head and self._phase == "between":
@@ -811,8 +838,11 @@ class HttpConnection(asyncio.Protocol):
         self._release_unsent()  # at once: the others are not cut for what is lost
 
     def close_after_write(self) -> None:
-        """End the connection after what is written; `client_gone` tells of an unfinished answer."""
+        """End the connection after what is written, which its client has to read in time; `client_gone` tells
+        of an unfinished answer.
+        """
         self._failed = True
+        self.due = self._clock() + self._handler.limits.stalled_s
         self._transport.close()
 
     def check_timeout(self, now: float) -> None:
@@ -824,7 +854,10 @@ class HttpConnection(asyncio.Protocol):
             else:
                 self._stalled, self._unsent = now + self._handler.limits.stalled_s, unsent
         elif now >= self.due and (self._phase == "between" or self._failed):
-            self._transport.close()
+            if not self._transport.is_closing():
+                self.close_after_write()
+            elif not self._is_stalled:  # otherwise it has time while it goes on reading
+                self.abort()
         elif now >= self._arrives_by and not self._failed:
             self._fail(408, "the request took too long to arrive")
 

@@ -9,6 +9,7 @@ Knows nothing of: MCP, what frames say.
 """
 
 import asyncio
+import contextlib
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -60,7 +61,7 @@ from carpool.http.core.leave_order import (
     is_settled,
     leave_order,
 )
-from carpool.http.core.limits import HttpLimits
+from carpool.http.core.limits import UNSENT_IN_SYSTEM_BYTES, HttpLimits
 from carpool.http.core.operator_requests import OPERATOR_PATH
 from carpool.http.core.pages import HEALTH_S
 from carpool.http.core.pending import HOLD_S, PendingRequests
@@ -561,6 +562,7 @@ class HttpDoorServer:
         loop = asyncio.get_running_loop()
         self._owners.open()
         self._beat_once()
+        _limit_unsent(sock)
         server = await loop.create_server(
             lambda: HttpConnection(self, self._clock), sock=sock, backlog=BACKLOG
         )
@@ -664,6 +666,14 @@ class HttpDoorServer:
 
     def _tick(self) -> None:
         self._perform(self._core.tick(self._clock()))
+
+
+def _limit_unsent(listening: socket.socket) -> None:
+    """Bound what the system keeps for a client that does not read, on every connection that comes here."""
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)  # not told on every system
+    if option is not None:
+        with contextlib.suppress(OSError):
+            listening.setsockopt(socket.IPPROTO_TCP, option, UNSENT_IN_SYSTEM_BYTES)
 
 
 def _share(max_connections: int) -> int:

@@ -16,6 +16,10 @@ MAX_AHEAD: Final = 16
 """Requests that a client may send before earlier ones are answered."""
 MAX_UNSENT_BYTES: Final = 1024 * 1024
 """Events that a client may leave unread."""
+UNSENT_IN_SYSTEM_BYTES: Final = 128 * 1024
+"""The system takes no more of what is on its way to a client than this and what the client has room for: what
+it has taken is in no budget.
+"""
 SMALL_CHUNKS: Final = 1024
 """So many chunks of a body may be of any length."""
 MIN_CHUNK_BYTES: Final = 16

@@ -1325,8 +1325,8 @@ _SHARING: Final = {
     ),
     "http:shares:waiting": Behaviour(
         "docs/http.md",
-        "Requests of one bearer token that wait for the broker, or for the next HTTP door, leave room for "
-        "those of others.",
+        "Requests of one bearer token that wait for the broker, for what it must tell first, or for the next "
+        "HTTP door, leave room for those of others.",
     ),
     "http:proxied": Behaviour(
         "docs/http.md", "A door without tokens refuses what came through a proxy, whoever runs that."

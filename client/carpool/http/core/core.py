@@ -566,15 +566,15 @@ class HttpCore:
             return refusal(x, 400, INVALID_REQUEST, _NO_SESSION, ident)
         stream = self._table.sessions.get(told)
         if stream is None and self._may_be_known(told, endpoint, now):
-            self._table.seek_session(
+            return self._table.seek_session(
                 x,
                 told,
                 endpoint,
                 lambda now: self._session_found(x, request, endpoint, now),
                 now,
                 ident=ident,
+                size=len(request.body),
             )
-            return None
         if stream is None or stream.endpoint != endpoint or stream.sort != "session":
             return refusal(x, 404, SESSION_NOT_FOUND, UNKNOWN_SESSION, ident)
         return stream
@@ -700,10 +700,14 @@ class HttpCore:
         if self._table.is_holding:
             self._hold(x, request)
             return None
-        stream = self._table.open_stream("once", endpoint, now)
         if begins:
-            self._open(x, stream, message, now)
+            self._open(x, self._table.open_stream("once", endpoint, now), message, now)
             return None
+        size = len(message.line) + len(message.params)
+        refused = self._table.hold_request(x, endpoint[0], size, ident=message.id)
+        if refused is not None:
+            return refused
+        stream = self._table.open_stream("once", endpoint, now)
         version = request.headers.get(VERSION_HEADER, BATCH_VERSION)
 
         def greeted(good: Any, now: float) -> None:
@@ -719,7 +723,6 @@ class HttpCore:
                 self._out.append(refusal(x, 502, INTERNAL_ERROR, AWAY, message.id))
                 self._table.close(stream, 502, INTERNAL_ERROR, AWAY, now)
 
-        self._quotas.hold_request(x, endpoint[0])
         self._table.start_own_request(x, stream, own_requests.greet(version), greeted, now)
         return None
 

@@ -1,15 +1,28 @@
 """PrincipalQuotas of the HTTP door: how many sessions and requests each principal has open.
 
-Owns the counts. A request that waits here before it goes to the broker counts as an open one. One whose
-client has gone without a cancel counts until it is answered: its call runs. Sessions are shared out among
-principals, so that none takes all.
+Owns the counts, and the requests that wait here before they go to the broker. Such a request counts as an
+open one, and its bytes in a budget that principals share; it is forgotten at once when its client goes. One
+whose client has gone without a cancel after it was sent counts until it is answered: its call runs. Sessions
+are shared out among principals, so that none takes all.
 
-Knows nothing of: what is asked, streams, refusals.
+Knows nothing of: what is asked, what a request waits for, streams, refusals.
 """
 
 from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
 
 from carpool.http.core.effects import HttpRules
+from carpool.http.core.pending import MAX_WAITING_BYTES
+from carpool.http.core.shared_budgets import SharedBudget
+
+
+class _HeldRequest(NamedTuple):
+    """A request that waits here: whose it is, the bytes that are kept for it, and how it goes on."""
+
+    principal: str
+    size: int
+    go_on: Callable[[float], None] | None
 
 
 class PrincipalQuotas:
@@ -20,8 +33,9 @@ class PrincipalQuotas:
         self.set_rules(rules)
         self._sessions: dict[str, int] = {}
         self._open: dict[str, int] = {}
-        self._held: dict[int, str] = {}
-        """HTTP requests that wait before they go to the broker, and their principals."""
+        self._held: dict[int, _HeldRequest] = {}
+        """HTTP requests that wait before they go to the broker."""
+        self._held_bytes = SharedBudget(MAX_WAITING_BYTES)
         self.session_count = 0
 
     def set_rules(self, rules: HttpRules) -> None:
@@ -65,20 +79,41 @@ class PrincipalQuotas:
         else:
             del self._open[principal]
 
-    def hold_request(self, x: int, principal: str) -> None:
-        """A request waits here, and nothing of it is at the broker yet."""
-        self._held[x] = principal
+    def hold_request(
+        self, x: int, principal: str, size: int = 0, go_on: Callable[[float], None] | None = None
+    ) -> bool:
+        """Let a request wait here: nothing of it is at the broker yet. `size`: the bytes that are kept for
+        it. `go_on`: what `resume_request` calls. Returns False if there is no room for these bytes.
+        """
+        if size and not self._held_bytes.share_of(principal).reserve(size):
+            return False
+        self._held[x] = _HeldRequest(principal, size, go_on)
         self.count_request(principal, 1)
+        return True
 
     def release_request(self, x: int) -> bool:
-        """The request goes to the broker. False: its client has disconnected."""
-        principal = self._held.pop(x, None)
-        if principal is not None:
-            self.count_request(principal, -1)
-        return principal is not None
+        """The request waits no longer. Returns False if its client has disconnected."""
+        return self._take_held(x) is not None
+
+    def resume_request(self, x: int, now: float) -> None:
+        """Let the request go on, unless its client has disconnected."""
+        held = self._take_held(x)
+        if held is not None and held.go_on is not None:
+            held.go_on(now)
+
+    def _take_held(self, x: int) -> _HeldRequest | None:
+        held = self._held.pop(x, None)
+        if held is not None:
+            self._held_bytes.share_of(held.principal).release(held.size)
+            self.count_request(held.principal, -1)
+        return held
 
     def check(self, sessions: list[str], requests: Counter[str]) -> None:
         """Assert that the counts are those of the open ones, given by their principals."""
         assert self._sessions == Counter(sessions)
         assert self.session_count == len(sessions)
-        assert self._open == +(requests + Counter(self._held.values()))
+        assert self._open == +(requests + Counter(each.principal for each in self._held.values()))
+        sizes: Counter[str] = Counter()
+        for each in self._held.values():
+            sizes[each.principal] += each.size
+        self._held_bytes.check(sizes)

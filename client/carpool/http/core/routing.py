@@ -112,6 +112,7 @@ _COUNTED: Final = frozenset({"session", "sse", "shared"})
 
 UNKNOWN_SESSION: Final = "Session not found: it has ended or never was; initialize a new one"
 BROKER_LOST: Final = "carpool's broker ended while this was open; nothing is known of its outcome, try again"
+_TOO_MUCH_WAITS: Final = "too much waits for carpool already; this was not delivered, try again in a moment"
 
 
 class ExchangeTable:
@@ -235,8 +236,21 @@ class ExchangeTable:
         """Count an HTTP request that waits for an answer of the door itself, or return its refusal."""
         if self._quotas.is_at_limit(principal):
             return refusal(x, 429, INTERNAL_ERROR, self.limit_text(), Retry_After="1")
-        self._quotas.hold_request(x, principal)
-        return None
+        return self.hold_request(x, principal)
+
+    def hold_request(
+        self,
+        x: int,
+        principal: str,
+        size: int = 0,
+        go_on: Callable[[float], None] | None = None,
+        *,
+        ident: bytes = b"null",
+    ) -> Respond | None:
+        """Let an HTTP request wait (`PrincipalQuotas.hold_request`), or return its refusal."""
+        if self._quotas.hold_request(x, principal, size, go_on):
+            return None
+        return refusal(x, 503, INTERNAL_ERROR, _TOO_MUCH_WAITS, ident, Retry_After="1")
 
     def release_waiting(self, x: int) -> bool:
         """Count this request no longer, because its answer is there. Returns False if its client has gone."""
@@ -320,15 +334,21 @@ class ExchangeTable:
         now: float,
         *,
         ident: bytes,
-    ) -> None:
-        """Ask the broker for a session that an earlier door may have had. `ident`: the id of the message."""
+        size: int,
+    ) -> Respond | None:
+        """Ask the broker for a session that an earlier door may have had, or return the refusal of the
+        request. `ident`: the id of its message; `size`: its bytes.
+        """
+        refused = self.hold_request(x, endpoint[0], size, go_on, ident=ident)
+        if refused is not None:
+            return refused
         found = self._seeking.get((session, endpoint))
         if found is None:
             resume = ResumeSession(session="", secret=session)
             found = self._seeking[session, endpoint] = self.open_stream("session", endpoint, now, resume)
             found.sought_session = session
-        self._quotas.hold_request(x, endpoint[0])
-        found.seeking_requests.append((x, ident, go_on))
+        found.seeking_requests.append((x, ident))
+        return None
 
     def _tell_broker(self, stream: BrokerStream, word: ControlMessage) -> None:
         self.out.append(SendToBroker(control_line(stream.s, word), stream.endpoint[0]))
@@ -403,9 +423,8 @@ class ExchangeTable:
             self._seeking.pop((stream.sought_session, stream.endpoint), None)
             stream.sought_session, stream.version = "", word.version
             sought, stream.seeking_requests = stream.seeking_requests, []
-            for x, _, go_on in sought:
-                if self._quotas.release_request(x):
-                    go_on(now)
+            for x, _ in sought:
+                self._quotas.resume_request(x, now)
 
     def _on_exchange(self, exchange: Exchange, message: bytes, now: float) -> None:
         said = read_broker_message(message)
@@ -717,12 +736,12 @@ class ExchangeTable:
         """Remove and return the HTTP requests that wait for this stream and are not sent, each with the id of
         its message, or `null`.
         """
-        held = [(x, ident) for x, ident, _ in stream.seeking_requests]
+        held = stream.seeking_requests[:]
         if stream.sought_session:
             self._seeking.pop((stream.sought_session, stream.endpoint), None)
             stream.sought_session, stream.seeking_requests = "", []
         if stream.schemas is not None:
-            held += [(x, b"null") for _, x, _ in stream.schemas.waiting_calls]
+            held += [(x, b"null") for _, x in stream.schemas.waiting_calls]
             stream.schemas.waiting_calls = []
         return held
 

@@ -185,7 +185,7 @@ class BrokerStream:
         """What its client answered to those of no exchange, while anything is loose."""
         self.sought_session = ""
         """What its client calls the session of a door that died, while the broker is asked for that."""
-        self.seeking_requests: list[tuple[int, bytes, Callable[[float], None]]] = []
+        self.seeking_requests: list[tuple[int, bytes]] = []
         """The HTTP requests that wait for that, each with the id of its message."""
         self.version = ""
         """The protocol version of a session, once it is negotiated."""
@@ -255,5 +255,5 @@ class HeaderSchemas:
         self.fetching = False
         self.listening = 0
         """The exchange of our own listen; 0: none."""
-        self.waiting_calls: list[tuple[float, int, Callable[[float], None]]] = []
-        """Calls that wait for `tools`: since when, which HTTP request, and how they go on."""
+        self.waiting_calls: list[tuple[float, int]] = []
+        """Calls that wait for `tools`: since when, and which HTTP request."""

@@ -3,7 +3,8 @@
 MCP 2026-07-28, basic/transports, "Custom headers from tool parameters". Owns which arguments each shared
 stream's tools tell in headers: asked of the broker with the first call, for those tools alone, believed until
 it says that the list has changed. A call waits for the list at most `PARAMS_WAIT_S`, then goes unchecked: the
-headers are for intermediaries, and the broker goes by the body alone.
+headers are for intermediaries, and the broker goes by the body alone. What waits counts among all that waits
+for its principal, and is refused beyond that.
 
 Knows nothing of: where a request came from, the other methods.
 """
@@ -47,36 +48,39 @@ class HeaderCheckedCalls:
         if tools is not None and not schemas.listening and now >= schemas.stale_at:
             tools = schemas.tools = None
         if tools is None:
-            self._quotas.hold_request(x, stream.endpoint[0])
-            schemas.waiting_calls.append(
-                (now, x, lambda now: self._resume_call(x, request, message, stream, now))
-            )
-            self._fetch(stream, schemas, now)
-            return None
-        return self._checked_call(x, request, message, stream, now)
+            headers = request.headers  # without the body, of which the message has a copy
+
+            def go_on(now: float) -> None:
+                self._resume_call(x, headers, message, stream, now)
+
+            size = len(message.line) + len(message.params)
+            refused = self._table.hold_request(x, stream.endpoint[0], size, go_on, ident=message.id)
+            if refused is None:
+                schemas.waiting_calls.append((now, x))
+                self._fetch(stream, schemas, now)
+            return refused
+        return self._checked_call(x, request.headers, message, stream, now)
 
     def _resume_call(
-        self, x: int, request: HttpRequest, message: ClientMessage, stream: BrokerStream, now: float
+        self, x: int, headers: dict[str, str], message: ClientMessage, stream: BrokerStream, now: float
     ) -> None:
-        if not self._quotas.release_request(x):
-            return  # its client has gone
         if not self._table.is_open(stream):
             found = self._table.stateless_stream(stream.endpoint, now)
             if found is None:
                 self._table.out.append(self._table.no_room(x, message.id))
                 return
             stream = found
-        answer = self._checked_call(x, request, message, stream, now)
+        answer = self._checked_call(x, headers, message, stream, now)
         if answer is not None:
             self._table.out.append(answer)
 
     def _checked_call(
-        self, x: int, request: HttpRequest, message: ClientMessage, stream: BrokerStream, now: float
+        self, x: int, headers: dict[str, str], message: ClientMessage, stream: BrokerStream, now: float
     ) -> Respond | None:
         tools = stream.schemas.tools if stream.schemas is not None else None
         if tools:
             name = text_of(member_of(message.params, "name"))
-            wrong = param_mismatch(request.headers, tools.get(name or "", {}), message)
+            wrong = param_mismatch(headers, tools.get(name or "", {}), message)
             if wrong:
                 return refusal(x, 400, HEADER_MISMATCH, wrong, message.id)
         self._open(x, stream, message, now)
@@ -115,8 +119,8 @@ class HeaderCheckedCalls:
         parked = schemas.waiting_calls
         ready = [each for each in parked if not late_only or now - each[0] >= PARAMS_WAIT_S]
         schemas.waiting_calls = [each for each in parked if each not in ready]
-        for _, _, go_on in ready:
-            go_on(now)
+        for _, x in ready:
+            self._quotas.resume_request(x, now)
 
     def _open(self, x: int, stream: BrokerStream, message: ClientMessage, now: float) -> None:
         self._table.open_exchange(x, stream, [message], now)

@@ -94,7 +94,9 @@ class ControlRequested(Struct, frozen=True):
 
 
 MAX_KEPT_BYTES: Final = 128 * 1024
-"""Maximum number of bytes of one event besides its payloads (`bound_size`)."""
+"""Most memory that the texts of one event take besides its payloads (`bound_size`)."""
+LONG_LINE_BYTES: Final = MAX_KEPT_BYTES // 4
+"""The texts of a shorter line take less: a character takes 4 bytes at most."""
 
 
 class UnservableLine(Struct, frozen=True):
@@ -200,9 +202,9 @@ def _call_requested(
 
 
 def bound_size(meaning: LineMeaning) -> LineMeaning:
-    """The meaning, or a refusal if its names and ids are so long that a journal of it could fill the memory.
+    """The meaning, or a refusal if its names and ids are so long that many of them could fill the memory.
 
-    Call it only for lines that are long enough for that.
+    Call it only for lines that are long enough for that (`LONG_LINE_BYTES`).
     """
     if isinstance(meaning, RequestCancelled) and len(meaning.reason) > MAX_KEPT_BYTES:
         # A journal keeps no reason, but a cancel on the link needs no credit.

@@ -183,7 +183,7 @@ class AgentLines(AgentServerHost):
         if not line:  # only for carriers that count lines
             return None
         meaning = handshake.read_line(session, line, shared=shared, key=self._digest_key)
-        return handshake.bound_size(meaning) if len(line) > handshake.MAX_KEPT_BYTES else meaning
+        return handshake.bound_size(meaning) if len(line) > handshake.LONG_LINE_BYTES else meaning
 
     def _read_resumed_line(
         self, session: SessionId, line: bytes | OverlongLine, *, shared: bool = False

@@ -44,6 +44,9 @@ Payload = Annotated[RawJson, Meta(extra={"journal": "length"})]
 Text = Annotated[str, Meta(extra={"journal": "length"})]
 """Text written by an agent or a server: a journal keeps only its length."""
 
+Name = Annotated[str, Meta(extra={"journal": "name"})]
+"""A name or URI of any length that an agent or a server wrote: a journal cuts a long one."""
+
 Delivered = Literal["no", "maybe"]
 """Says if a server can have seen the call. `no`: it was never written. `maybe`: it was, with unknown
 outcome.
@@ -296,7 +299,7 @@ class Call(Message, frozen=True, tag=12):
     session: SessionId
     """For fairness between sessions, not for rights. It may be a part of a session (`ids.part_of`)."""
     method: str
-    target: str
+    target: Name
     """The server's own name for the tool."""
     params: Payload
     """The agent's params as an object, without `name` and `_meta`."""
@@ -381,7 +384,7 @@ class SetLevel(Message, frozen=True, tag=16):
     """The most verbose log level that any session wants from this pool."""
 
     key: PoolKey
-    level: str
+    level: Name
     """Empty: no log messages are wanted."""
 
 
@@ -389,7 +392,7 @@ class SetResourceSubscriptions(Message, frozen=True, tag=17):
     """All resources of this pool that sessions have subscribed to."""
 
     key: PoolKey
-    uris: list[str]
+    uris: list[Name]
 
 
 class ChangeResourceSubscriptions(Message, frozen=True, tag=48):
@@ -398,8 +401,8 @@ class ChangeResourceSubscriptions(Message, frozen=True, tag=48):
     """
 
     key: PoolKey
-    add: list[str]
-    drop: list[str]
+    add: list[Name]
+    drop: list[Name]
 
 
 class AnswerAsk(Message, frozen=True, tag=18):
@@ -491,7 +494,7 @@ class SetTaskSubscriptions(Message, frozen=True, tag=25):
     """The tasks of one instance that agents have subscribed to, complete each time."""
 
     instance: InstanceId
-    tasks: list[str]
+    tasks: list[Name]
     """The server's own task ids."""
 
 
@@ -499,7 +502,7 @@ class CancelTask(Message, frozen=True, tag=26):
     """Cancel a task that no agent can ask for any more. It gets no answer."""
 
     instance: InstanceId
-    task: str
+    task: Name
     """The server's own task id."""
 
 
@@ -808,7 +811,7 @@ class ResourceChanged(Message, frozen=True, tag=38):
     """A resource changed, or may have changed because its server was started again."""
 
     key: PoolKey
-    uri: str
+    uri: Name
     params: Payload
 
 
@@ -848,7 +851,7 @@ class TaskStatusChanged(Message, frozen=True, tag=43):
     """The status of a task (`notifications/tasks`)."""
 
     instance: InstanceId
-    task: str
+    task: Name
     """The server's own task id."""
     params: Payload
 
@@ -862,7 +865,7 @@ class RecordedCall(Struct, frozen=True, array_like=True):
     request: RawJson
     """See `Call.request`."""
     key: PoolKey
-    target: str
+    target: Name
     ended: bool = False
     """True: its answer is there."""
     parked: bool = False

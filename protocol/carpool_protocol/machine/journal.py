@@ -5,10 +5,11 @@ session or instance. A dumped journal replays through the same machine and ends 
 time and every decision from outside came in with the events.
 
 Invariants: it keeps no secret, and only small payloads (`journal_shapes.SMALL_BYTES`); it never shows or
-dumps either of them, only the length of a payload; entries are in the order of events; `record` never fails
-on a value.
+dumps either of them, only the length of a payload; of a long name or a long list of names it keeps the
+beginning; entries are in the order of events; `record` never fails on a value.
 
-A dump that begins with `seq` 0 replays exactly. A dump that has lost its first entries is only for reading.
+A dump that begins with `seq` 0 replays exactly, but for the rest of such a list. A dump that has lost its
+first entries is only for reading.
 Refuses to know: files, processes, the meaning of an event.
 """
 

@@ -1,14 +1,16 @@
 """The fields of each Struct class that a journal keeps.
 
 Owns the reading of annotations: which fields are payload (`messages.Payload`: only the length is kept),
-secret (`messages.Secret`: nothing is kept), may hold such Structs further down, or name a call, a session, an
-instance. Compiled once per class.
+secret (`messages.Secret`: nothing is kept), names of any length (`messages.Name`: a long one is cut), may
+hold such Structs further down, or name a call, a session, an instance. Compiled once per class.
 
 Invariants: a result of `StructStrippers` keeps no reference to a field annotated as payload or secret, nor to
-a Struct that has one; a result of `StructKeepers` may hold payloads of less than `SMALL_BYTES` in total, and
-no secret. Refuses to know: rings, files, the meaning of an event.
+a Struct that has one, and no name of more than `SMALL_BYTES` characters; a result of `StructKeepers` may hold
+payloads and names of less than `SMALL_BYTES` in total, and no secret. Refuses to know: rings, files, the
+meaning of an event.
 """
 
+import sys
 import types
 from collections.abc import Callable
 from typing import (
@@ -29,8 +31,8 @@ from msgspec import Struct
 
 from carpool_protocol import ids
 
-FieldKind = Literal["plain", "deep", "length", "lengths", "blank"]
-"""`deep`: may hold Structs. `lengths`: a list or tuple of payloads."""
+FieldKind = Literal["plain", "deep", "length", "lengths", "name", "names", "blank"]
+"""`deep`: may hold Structs. `lengths`: a list or tuple of payloads; `names`: of names."""
 
 MAX_BLANK_BYTES: Final = 64 * 1024 * 1024
 """The largest payload in a dump that is read: carpool reads no longer line."""
@@ -95,19 +97,27 @@ class StructStrippers(dict[type, "Strip | None"]):
         return value
 
     def _compile(self, shape: StructShape) -> Strip:
-        parts = [_PART[shape.kinds[field]].format(f"m.{field}") for field in shape.fields]
+        parts = [_part(shape, field, "m") for field in shape.fields]
         source = f"lambda m: (_shape, {', '.join(parts)})"
         # One expression per class, made of attribute names of our own classes. A loop over the fields takes 4
         # times as long, and this runs for every event and effect.
-        names = {"_shape": shape, "_deep": self.deep, "_lengths": _lengths}
+        names = {"_shape": shape, "_deep": self.deep, "_lengths": _lengths, "_cut": _cut, "_names": _names}
         return eval(source, names)  # type: ignore[no-any-return]  # noqa: S307
 
 
 SMALL_BYTES: Final = 512
-"""A message with fewer bytes of payload stays whole in the ring and is stripped when it is shown.
+"""A message with fewer bytes of payload and characters of names stays whole in the ring and is stripped when
+it is shown.
 
 Stripping every message of every call took 5 % of each process's CPU time.
 """
+
+MAX_NAMES_CHARS: Final = 8192
+"""Of a list of names about as many characters are kept, and then how many names are left out."""
+
+_OF_NAME_CHARS: Final = SMALL_BYTES - 32
+_OVERHEAD_CHARS: Final = 64
+"""What a short name takes in memory beside its characters."""
 
 
 class StructKeepers(dict[type, "Callable[[Any], Any] | None"]):
@@ -141,8 +151,12 @@ def _weight(cls: type[Struct], of: str) -> str | None:
             case "plain":
                 continue
             case "length":
-                part: str | None = _PART["length"].format(f"{of}.{field}")
-            case "lengths":  # usually the list is empty
+                part: str | None = _part(shape, field, of)
+            case "name":
+                part = (
+                    f"len({of}.{field} or '')" if _may_be_none(shape.hints[field]) else f"len({of}.{field})"
+                )
+            case "lengths" | "names":  # usually the list is empty
                 part = f"(len({of}.{field}) and {SMALL_BYTES})"
             case "deep" if _is_light(shape.hints[field]):
                 continue
@@ -164,26 +178,47 @@ def _is_light(hint: Any) -> bool:
 
 
 def kept_bytes(value: Any) -> int:
-    """About how many bytes of text a ring keeps of a value, without payloads. Slow: only for possibly large
-    values.
+    """About how many bytes of memory the texts of a value take, without payloads. Slow: only for possibly
+    large values.
     """
+    if isinstance(value, str) and not value.isascii():
+        return max(len(value), sys.getsizeof(value) - _WIDE_BYTES)
     if isinstance(value, str | bytes):
         return len(value)
     if isinstance(value, tuple | list):
         return sum(map(kept_bytes, value))
     if isinstance(value, Struct):
         kinds = shape_of(type(value)).kinds.items()
-        return sum(kept_bytes(getattr(value, field)) for field, kind in kinds if kind in {"plain", "deep"})
+        return sum(kept_bytes(getattr(value, field)) for field, kind in kinds if kind in _READABLE)
     return 0
 
+
+_READABLE: Final = frozenset[FieldKind]({"plain", "deep", "name", "names"})
+_WIDE_BYTES: Final = sys.getsizeof("\u0394") - 2
+"""What a text beyond ASCII takes in memory beside its characters."""
 
 _PART: Final[dict[FieldKind, str]] = {
     "plain": "{0}",
     "deep": "_deep({0})",
-    "length": "len({0} or b'')",
+    "length": "len({0})",
     "lengths": "_lengths({0})",
+    "name": f"({{0}} if len({{0}}) <= {SMALL_BYTES} else _cut({{0}}))",
+    "names": "_names({0})",
     "blank": "None",
 }
+_PART_OR_NONE: Final[dict[FieldKind, str]] = {
+    "length": "len({0} or b'')",
+    "name": "({0} and _cut({0}))",
+}
+"""The same for a field that may be None."""
+
+
+def _part(shape: StructShape, field: str, of: str) -> str:
+    """A Python expression for the part of a field that is kept."""
+    kind = shape.kinds[field]
+    parts = _PART_OR_NONE if kind in _PART_OR_NONE and _may_be_none(shape.hints[field]) else _PART
+    return parts[kind].format(f"{of}.{field}")
+
 
 _shapes: dict[type, StructShape] = {}
 
@@ -255,7 +290,7 @@ def _revive_field(shape: StructShape, field: str, value: Any, known: dict[str, t
             bare = _bare(shape.hints[field])
             empty = get_origin(bare) or bare
             return empty() if empty in (dict, list, str, bytes, tuple) else None
-        case "plain" | "deep":
+        case "plain" | "deep" | "name" | "names":
             return revive(shape.hints[field], value, known)
 
 
@@ -282,6 +317,8 @@ def _kind(shape: StructShape, field: str, hint: Any) -> FieldKind:
         raise TypeError(
             f"{shape.name}.{field}: a payload stands alone or in a list, or a journal cannot strip it"
         )
+    if "name" in marks:
+        return "name" if _bare(hint) is str else "names"
     return "deep" if _mentions_struct(hint) else "plain"
 
 
@@ -307,6 +344,10 @@ def _bare(hint: Any) -> Any:
         if len(arms) == 1:
             return _bare(arms[0])
     return hint
+
+
+def _may_be_none(hint: Any) -> bool:
+    return types.NoneType in get_args(hint)
 
 
 def _is_payload(hint: Any) -> bool:
@@ -354,3 +395,21 @@ def _ids_in(hint: Any) -> tuple[Any, ...]:
 
 def _lengths(values: Any) -> list[int]:
     return [len(value) for value in values or ()]
+
+
+def _cut(name: str) -> str:
+    """A name, or its beginning and its hash: different names stay different, and one name stays the same."""
+    return name if len(name) <= SMALL_BYTES else f"{name[:_OF_NAME_CHARS]}~{hash(name):x}"
+
+
+def _names(names: Any) -> list[str]:
+    kept: list[str] = []
+    left_chars = MAX_NAMES_CHARS
+    for name in names:
+        short = _cut(name)
+        left_chars -= len(short) + _OVERHEAD_CHARS
+        if left_chars < 0:
+            kept.append(f"~{len(names) - len(kept)} more")
+            break
+        kept.append(short)
+    return kept

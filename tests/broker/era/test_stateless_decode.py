@@ -22,6 +22,7 @@ from carpool_broker.core.model.events import (
 from carpool_broker.era import handshake, stateless_decode
 from carpool_broker.era.handshake import ControlRequested, LineBatch, UnservableLine
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
+from carpool_protocol.machine.journal import Journal
 from carpool_protocol.wire.json_scan import MAX_PARTS
 from carpool_protocol.wire.lines import OverlongLine
 from carpool_protocol.wire.log_levels import LEVELS
@@ -368,6 +369,7 @@ def test_a_digest_tells_nobody_without_its_key_what_was_said() -> None:
 
 
 LONG = "x" * 200_000
+NAME = "n" * 20_000
 
 
 @pytest.mark.parametrize(
@@ -379,12 +381,48 @@ LONG = "x" * 200_000
         ("subscriptions/listen", {"notifications": {"resourceSubscriptions": [LONG]}}),
     ],
 )
-def test_a_request_too_large_for_the_journal_is_refused(method: str, params: dict[str, Any]) -> None:
+def test_a_request_with_very_long_names_is_refused(method: str, params: dict[str, Any]) -> None:
     refused = handshake.bound_size(read(method, **params))
     assert isinstance(refused, UnservableLine)
     answer = json.loads(refused.line)
     assert (answer["id"], answer["error"]["data"]["code"]) == (1, "too_large")
     assert LONG not in answer["error"]["message"]
+
+
+def test_names_beyond_ascii_count_as_memory_holds_them() -> None:
+    wide = "x" * 40_000 + "\N{GRINNING FACE}"
+    assert len(line("tools/call", {"name": wide})) > handshake.LONG_LINE_BYTES
+    assert isinstance(handshake.bound_size(read("tools/call", name=wide)), UnservableLine)
+    narrow = read("tools/call", name=wide[:-1])
+    assert handshake.bound_size(narrow) is narrow
+
+
+@pytest.mark.parametrize("meta", [META, {}], ids=["stateless", "handshake"])
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("initialize", {"protocolVersion": NAME}),
+        ("tools/call", {"name": NAME}),
+        ("tools/call", {"name": "call_tool", "arguments": {"name": NAME}}),
+        ("prompts/get", {"name": NAME}),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": NAME}}),
+        ("resources/read", {"uri": NAME}),
+        ("tools/list", {"cursor": NAME}),
+        ("logging/setLevel", {"level": NAME}),
+        ("resources/subscribe", {"uri": NAME}),
+        ("tasks/get", {"taskId": NAME}),
+        ("subscriptions/listen", {"notifications": {"resourceSubscriptions": [NAME], "taskIds": [NAME] * 9}}),
+        (NAME, {}),
+    ],
+)
+def test_a_journal_keeps_little_of_a_request_with_a_long_name(
+    method: str, params: dict[str, Any], meta: dict[str, Any]
+) -> None:
+    said = read(method, meta=meta, **params)
+    journal = Journal()
+    if isinstance(said, BrokerEvent):
+        journal.record(1.0, said, [])
+    assert len(journal.dump()) < 4096
 
 
 def test_large_arguments_and_answers_are_no_reason_to_refuse_anything() -> None:

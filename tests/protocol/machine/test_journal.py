@@ -2,10 +2,12 @@
 
 import gc
 import math
+import sys
 import types
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from carpool_protocol.link.messages import (
     Call,
     CallAnswered,
     CancelCall,
+    Name,
     Payload,
     Policy,
     PoolSpec,
@@ -25,7 +28,7 @@ from carpool_protocol.link.messages import (
     SetPools,
 )
 from carpool_protocol.machine.journal import Journal, load_journal, replay
-from carpool_protocol.machine.journal_shapes import SMALL_BYTES
+from carpool_protocol.machine.journal_shapes import MAX_NAMES_CHARS, SMALL_BYTES, kept_bytes
 from carpool_protocol.machine.machine import Ticked
 
 
@@ -286,6 +289,51 @@ def test_an_event_that_is_not_as_its_class_wants_it_is_no_dump(event: str) -> No
 def test_only_structs_are_recorded() -> None:
     with pytest.raises(TypeError, match="Structs"):
         Journal().record(1.0, object(), [])
+
+
+class Named(Struct, frozen=True):
+    """An event with names of any length."""
+
+    name: Name
+    cursor: Name | None = None
+    uris: tuple[Name, ...] = ()
+
+
+def test_of_long_names_and_long_lists_of_names_the_beginning_stays_in_the_ring() -> None:
+    journal = Journal()
+    long = "\N{GRINNING FACE}" + "n" * 100_000
+    many = tuple(f"file:///{number}" for number in range(1000))
+    journal.record(
+        1.0, Named(long), [Named("a", long), Write(1, msgspec.structs.replace(call(1), target=long))]
+    )
+    journal.record(2.0, Named("a", None, many), [Named("a", None, (long,) * 1000)])
+    kept = (thing for thing in reachable(journal._ring) if isinstance(thing, str))
+    texts = [text for text in kept if text.startswith((long[0], many[0][:8]))]
+    assert max(map(len, texts)) <= SMALL_BYTES
+    assert sum(map(sys.getsizeof, texts)) < 8 * MAX_NAMES_CHARS
+    first, second = journal.entries()
+    assert first.event["name"][:99] == long[:99]
+    assert first.event["name"] == first.effects[0]["cursor"] == first.effects[1]["call"]["target"]
+    *told, left = second.event["uris"]
+    assert told == list(many[: len(told)])
+    assert left == f"~{1000 - len(told)} more"
+
+
+def test_long_names_that_differ_at_their_ends_differ_in_a_dump_and_short_ones_come_back() -> None:
+    journal = Journal()
+    events = [Named("short", "c", ("a:b", "a:c")), Named("n" * 1000 + "1"), Named("n" * 1000 + "2")]
+    for event in (*events, *events):
+        journal.record(1.0, event, [])
+    found = [event for _, event in load_journal(journal.dump(), [Named])]
+    assert found[0] == events[0]
+    assert found[1] != found[2]
+    assert found[:3] == found[3:]
+
+
+def test_bytes_of_texts_are_counted_as_memory_holds_them() -> None:
+    assert kept_bytes(Named("n" * 1000, "c" * 24, ("a:b",))) == 1027
+    for wide, each in (("\N{GREEK CAPITAL LETTER DELTA}", 2), ("\N{GRINNING FACE}", 4)):
+        assert each * 1000 <= kept_bytes(Named("n" * 999 + wide)) < each * 1000 + 8
 
 
 class Spoke(Struct, frozen=True):

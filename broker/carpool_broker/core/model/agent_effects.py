@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from carpool_broker.core.model.events import ListNotification
 from carpool_protocol.ids import ABSENT, AskId, CallId, PoolKey, RawJson, ServerName, SessionId
-from carpool_protocol.link.messages import Feature, Payload, Text
+from carpool_protocol.link.messages import Feature, Name, Payload, Text
 
 NO_CALL: Final = CallId(0)
 
@@ -57,7 +57,7 @@ class ReplyStateless(BrokerEffect, frozen=True):
     is_error: bool
     body: Payload
     method: str
-    uri: str = ""
+    uri: Name = ""
     """The URI of `resources/read`, as the agent spelled it; an error names it (MCP 2026-07-28,
     server/resources).
     """
@@ -67,7 +67,7 @@ class ReplyStateless(BrokerEffect, frozen=True):
     """True: any agent may get the result; else only agents of the same principal."""
     key: PoolKey = PoolKey("")
     """If given: the result may hold names and URIs that this agent knows by others."""
-    task: str = ""
+    task: Name = ""
     """If given: the result is about this task. It is carpool's id and replaces the server's."""
     begins_task: bool = False
     """True: the result is that task, and the call continues as the task."""
@@ -134,8 +134,8 @@ class AcknowledgeListen(BrokerEffect, frozen=True):
     session: SessionId
     id: RawJson
     families: tuple[ListNotification, ...]
-    uris: tuple[str, ...]
-    tasks: tuple[str, ...] = ()
+    uris: tuple[Name, ...]
+    tasks: tuple[Name, ...] = ()
 
 
 class EndListen(BrokerEffect, frozen=True):
@@ -190,7 +190,7 @@ class SendResourceUpdated(BrokerEffect, frozen=True):
     """Tell this agent that a resource it subscribed to, or a part of it, changed."""
 
     session: SessionId
-    uri: str
+    uri: Name
     """The URI as this agent knows it."""
     params: Payload
     listen: RawJson = ABSENT
@@ -201,7 +201,7 @@ class SendTaskStatus(BrokerEffect, frozen=True):
     """Tell this agent the status of a task."""
 
     session: SessionId
-    task: str
+    task: Name
     """Carpool's id of the task."""
     params: Payload
     listen: RawJson

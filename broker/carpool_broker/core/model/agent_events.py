@@ -14,7 +14,7 @@ from carpool_broker.core.model.capabilities import Capabilities, StatelessAgent
 from carpool_broker.core.model.pagination import Family
 from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.ids import AskId, Epoch, RawJson, SessionId
-from carpool_protocol.link.messages import Payload, Root, Text
+from carpool_protocol.link.messages import Name, Payload, Root, Text
 
 ListNotification = Literal["tools", "prompts", "resources"]
 """What a `list_changed` can be about; templates go with resources."""
@@ -37,7 +37,7 @@ class InputResponse(Struct, frozen=True):
 class BuiltinCall(Struct, frozen=True):
     """The subject of a call of a built-in tool (`builtin_tools.TARGET_METHODS`), as its arguments name it."""
 
-    name: str
+    name: Name
     """The tool, the URI or the prompt that the arguments name."""
     rest: Payload
     """As `CallRequested.rest`, of the request that the arguments stand for."""
@@ -139,7 +139,7 @@ class InitializeRequested(BrokerEvent, frozen=True):
 
     session: SessionId
     id: RawJson
-    version: str
+    version: Name
     agent: str
     capabilities: Capabilities = Capabilities()
 
@@ -199,7 +199,7 @@ class ListPageRequested(BrokerEvent, frozen=True):
 
     session: SessionId
     id: RawJson
-    cursor: str | None
+    cursor: Name | None
     family: Family = "tools"
     by: StatelessAgent | None = None
 
@@ -211,7 +211,7 @@ class CallRequested(BrokerEvent, frozen=True):
 
     session: SessionId
     id: RawJson
-    name: str
+    name: Name
     """The subject, as the agent spelled it: a name, a URI, the JSON of a reference, or
     carpool's id of a task.
     """
@@ -257,9 +257,9 @@ class ListenRequested(BrokerEvent, frozen=True):
     by: StatelessAgent
     families: tuple[ListNotification, ...]
     """Lists whose changes the agent wants to hear of."""
-    uris: tuple[str, ...]
+    uris: tuple[Name, ...]
     """Resources whose updates the agent wants, as it spelled them, each once."""
-    tasks: tuple[str, ...] = ()
+    tasks: tuple[Name, ...] = ()
     """Tasks whose status the agent wants to hear, by carpool's ids, each once."""
 
 
@@ -271,9 +271,9 @@ class ListenResumed(BrokerEvent, frozen=True):
     session: SessionId
     id: RawJson
     families: tuple[ListNotification, ...]
-    uris: tuple[str, ...]
+    uris: tuple[Name, ...]
     """As the agent spelled them."""
-    tasks: tuple[str, ...] = ()
+    tasks: tuple[Name, ...] = ()
 
 
 class RequestCancelled(BrokerEvent, frozen=True):
@@ -289,7 +289,7 @@ class LogLevelRequested(BrokerEvent, frozen=True):
 
     session: SessionId
     id: RawJson
-    level: str
+    level: Name
 
 
 class SubscribeRequested(BrokerEvent, frozen=True):
@@ -297,7 +297,7 @@ class SubscribeRequested(BrokerEvent, frozen=True):
 
     session: SessionId
     id: RawJson
-    uri: str
+    uri: Name
     """As the agent spelled it."""
     on: bool
     granted: bool = False

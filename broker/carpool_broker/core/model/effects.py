@@ -47,6 +47,7 @@ from carpool_protocol.link.messages import (
     DiscoverCatalog,
     EndCall,
     ForwardAskProgress,
+    Name,
     OpenSessions,
     Payload,
     ResumeCall,
@@ -161,7 +162,7 @@ class BeginHook(BrokerEffect, frozen=True, kw_only=True):
     session: SessionId
     method: str
     server: ServerName
-    target: str
+    target: Name
     """The name or URI in the server's own spelling."""
     arguments: Payload
     """The params without name and `_meta`, an object; of a tool call `{"arguments": …}`."""
@@ -199,7 +200,7 @@ class WriteAudit(BrokerEffect, frozen=True):
     server: ServerName
     """Empty: the call went to no server."""
     key: PoolKey
-    target: str
+    target: Name
     """The server's own name of the tool or prompt, or the URI without the parts that may be values. If no
     server was found, the agent's spelling.
     """

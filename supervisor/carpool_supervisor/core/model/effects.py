@@ -25,6 +25,7 @@ from carpool_protocol.link.messages import (
     ElicitationFinished,
     Era,
     LogForSession,
+    Name,
     OperationEnded,
     Payload,
     PoolChanged,
@@ -150,29 +151,29 @@ class WriteLevel(SupervisorEffect, frozen=True):
     """Set the lowest level of log messages that is wanted."""
 
     instance: InstanceId
-    level: str
+    level: Name
 
 
 class WriteSubscriptions(SupervisorEffect, frozen=True):
     """Subscribe to resources, and end subscriptions."""
 
     instance: InstanceId
-    add: tuple[str, ...]
-    drop: tuple[str, ...]
+    add: tuple[Name, ...]
+    drop: tuple[Name, ...]
 
 
 class WriteTaskSubscriptions(SupervisorEffect, frozen=True):
     """Subscribe to the progress of exactly these tasks."""
 
     instance: InstanceId
-    tasks: tuple[str, ...]
+    tasks: tuple[Name, ...]
 
 
 class WriteTaskCancel(SupervisorEffect, frozen=True):
     """Cancel a task whose agent will not return for it."""
 
     instance: InstanceId
-    task: str
+    task: Name
 
 
 class KeepServerLog(SupervisorEffect, frozen=True):

@@ -23,6 +23,7 @@ from carpool_protocol.link.messages import (
     EndCall,
     Era,
     ForwardAskProgress,
+    Name,
     Need,
     OpenSessions,
     Operate,
@@ -241,14 +242,14 @@ class TaskCreated(SupervisorEvent, frozen=True):
 
     instance: InstanceId
     wire: WireId
-    task: str
+    task: Name
 
 
 class TaskChanged(SupervisorEvent, frozen=True):
     """The status of a task that agents poll themselves (`notifications/tasks`)."""
 
     instance: InstanceId
-    task: str
+    task: Name
     over: bool
     """The task has ended."""
     params: Payload
@@ -266,7 +267,7 @@ class ResourceUpdated(SupervisorEvent, frozen=True):
     """A subscribed resource, or a part of it, has changed."""
 
     instance: InstanceId
-    uri: str
+    uri: Name
     params: Payload
 
 

@@ -7,25 +7,16 @@ the same line from an agent has no meaning. Keeps no state.
 Knows nothing of: which sessions may resume, which lines a carrier keeps.
 """
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from carpool_broker.core.model.events import ListenResumed, SubscribeRequested
 from carpool_broker.era import handshake
-from carpool_broker.era.stateless_decode import ListenFilter
+from carpool_broker.era.stateless_decode import read_filter
 from carpool_broker.era.stateless_encode import ACKNOWLEDGED
 from carpool_protocol.ids import RawJson, SessionId
 from carpool_protocol.wire.content import value_of
 from carpool_protocol.wire.jsonrpc import Notification, decode
 from carpool_protocol.wire.stateless import SUBSCRIPTION_ID
-
-
-class _Acknowledged(Struct):
-    notifications: ListenFilter
-
-
-_read = msgspec.json.Decoder(_Acknowledged).decode
 
 
 def read_acknowledgement(session: SessionId, line: bytes) -> ListenResumed | None:
@@ -36,11 +27,8 @@ def read_acknowledgement(session: SessionId, line: bytes) -> ListenResumed | Non
     if not isinstance(message, Notification) or message.method != ACKNOWLEDGED:
         return None
     request = value_of(value_of(message.params, "_meta") or b"", SUBSCRIPTION_ID)
-    try:
-        was = _read(message.params).notifications
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    if not request:
+    was = read_filter(value_of(message.params, "notifications") or b"")
+    if was is None or not request:
         return None
     uris, tasks = tuple(was.resource_subscriptions), tuple(was.task_ids)
     return ListenResumed(session, RawJson(request), was.families, uris, tasks)

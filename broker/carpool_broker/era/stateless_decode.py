@@ -292,14 +292,25 @@ class ListenFilter(Struct, rename="camel"):
 _read_filter = msgspec.json.Decoder(ListenFilter).decode
 
 
+def read_filter(notifications: bytes) -> ListenFilter | None:
+    """The contents of a listen. None: it is no object of that form, or has too many parts to be read."""
+    if has_too_many_parts(notifications):
+        return None
+    try:
+        return _read_filter(notifications)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
 def _read_listen(
     session: SessionId, message: Request, envelope: RequestMeta
 ) -> ListenRequested | RefusedEnvelope:
-    try:
-        wanted = _read_filter(value_of(message.params, "notifications") or b"")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    wanted = read_filter(value_of(message.params, "notifications") or b"")
+    if wanted is None:
         return refused_request(
-            "bad_params", f"{LISTEN} needs an object notifications as the specification has it."
+            "bad_params",
+            f"{LISTEN} needs an object notifications as the specification has it, of at most {MAX_PARTS:,} "
+            "parts.",
         )
     uris = tuple(dict.fromkeys(wanted.resource_subscriptions))
     tasks = tuple(dict.fromkeys(wanted.task_ids))

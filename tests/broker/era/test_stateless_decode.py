@@ -217,6 +217,16 @@ def test_params_of_the_wrong_form_are_refused_without_saying_them(
     assert error(read(method, **params))["code"] == -32602
 
 
+@pytest.mark.parametrize("name", ["resourceSubscriptions", "taskIds"])
+def test_a_listen_with_too_many_parts_is_refused_before_it_is_decoded(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stateless_decode, "_read_filter", lambda _: pytest.fail("it is decoded"))
+    found = error(read("subscriptions/listen", notifications={name: ["u:/"] * MAX_PARTS}))
+    assert found["code"] == -32602
+    assert "20,000 parts" in found["message"]
+
+
 def test_a_bad_progress_token_is_refused() -> None:
     for method, params in SUBJECTS.items():
         assert error(read(method, meta={**META, "progressToken": []}, **params))["code"] == -32602

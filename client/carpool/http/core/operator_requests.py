@@ -29,6 +29,7 @@ from carpool.http.core.web_page import SAFE_HEADERS
 from carpool.readings.call_steps import NodeStory, crossings, timeline
 from carpool_protocol.config.schema.model import OperatorRight
 from carpool_protocol.ids import call_named
+from carpool_protocol.wire.json_scan import MAX_PARTS, has_too_many_parts
 
 OPERATOR_PATH: Final = "/operator/"
 READ_S: Final = 10.0
@@ -345,6 +346,8 @@ class OperatorRequests:
 
 def _read(request: HttpRequest, verb: _Verb) -> Struct:
     """Return the decoded query or body. Raises `ValueError`, whose text has no values of the request."""
+    if verb.changes and has_too_many_parts(request.body):
+        raise ValueError(f"it has more than {MAX_PARTS:,} parts")
     try:
         if verb.changes:
             form = msgspec.json.decode(request.body or b"{}", type=verb.form)

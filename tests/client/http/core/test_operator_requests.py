@@ -12,6 +12,7 @@ from carpool.http.core.operator_requests import ACT_S, READ_S, VERBS
 from carpool.http.core.shared_questions import MAX_QUESTIONS
 from carpool.readings.call_steps import Crossing, StoryStep, node_story
 from carpool_protocol.carrier.streams import OpenStream, StreamOpened
+from carpool_protocol.wire.json_scan import MAX_PARTS
 from tests.behaviours import behaviour
 from tests.client.http.door_core_rig import DoorCoreRig, request
 from tests.kit.top_readings import CLUSTER
@@ -124,6 +125,7 @@ def test_a_page_of_another_origin_may_not_act_even_with_the_token() -> None:
         ("stop", {"servers": []}, "names no server"),
         ("stop", {"servers": [], "all": True}, 'name the servers, or say {"all": true}'),
         ("pause", {"servers": []}, "names no server"),
+        ("pause", {"servers": [0] * MAX_PARTS}, "more than 20,000 parts"),
         ("resume", {"servers": []}, "names no server"),
         ("pause", {"servers": ["a"] * 1001}, "more than 1000"),
     ],

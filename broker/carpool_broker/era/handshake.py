@@ -41,7 +41,7 @@ from carpool_protocol.faults.fault_answers import TOOLS_CALL
 from carpool_protocol.ids import ABSENT, EMPTY_OBJECT, RawJson, SessionId
 from carpool_protocol.machine.journal_shapes import kept_bytes
 from carpool_protocol.wire.capabilities import capabilities_of
-from carpool_protocol.wire.content import change_members, elements, text_of
+from carpool_protocol.wire.content import change_members, elements, reader_of_few, text_of
 from carpool_protocol.wire.jsonrpc import (
     InvalidLine,
     Notification,
@@ -126,6 +126,7 @@ class _Initialize(Struct):
 
 
 _initialize = msgspec.json.Decoder(_Initialize)
+_read_batch = reader_of_few(MAX_BATCH)
 
 LineMeaning = LocalEvent | ControlRequested | UnservableLine | LineBatch | None
 """None: the line has no effect."""
@@ -154,8 +155,8 @@ def read_line(session: SessionId, line: bytes, *, shared: bool = False, key: byt
     if isinstance(message, InvalidLine):
         if message.why == "batch":
             refused = error_line(RawJson(b"null"), INVALID_REQUEST, message.text)
-            lines = [] if shared else elements(line.strip()) or []
-            return UnservableLine(refused) if shared or len(lines) > MAX_BATCH else LineBatch(lines, refused)
+            lines = None if shared else elements(line.strip(), _read_batch)
+            return UnservableLine(refused) if lines is None else LineBatch(lines, refused)
         return None if shared and message.kind == "answer" else _read_garbage(session, message)
     if shared:
         return None

@@ -37,6 +37,7 @@ MAX_COMMAS: Final = 1_000_000
 """An array in a text with more commas is not cut: each of its elements costs many times its size."""
 
 _read_list = msgspec.json.Decoder(list[Raw]).decode
+_NO_ELEMENT: Final = Raw(b"")
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -58,16 +59,28 @@ def elements_to_change(raw: bytes) -> list[bytes] | None:
     return elements(raw)
 
 
-def elements(raw: bytes) -> list[bytes] | None:
-    """The elements of one JSON array. None if it is no array or cannot be cut."""
+def reader_of_few(most: int) -> Callable[[bytes], list[Raw]]:
+    """A reader of the elements of a JSON array. At one more than `most` it stops, and raises
+    `msgspec.ValidationError`: of an array, nothing else is wrong for it.
+    """
+    members = [(f"element{at}", Raw, msgspec.field(default=_NO_ELEMENT)) for at in range(most)]
+    few = msgspec.defstruct("FewElements", members, array_like=True, forbid_unknown_fields=True, gc=False)
+    read = msgspec.json.Decoder(few).decode
+    return lambda raw: [each for each in msgspec.structs.astuple(read(raw)) if each is not _NO_ELEMENT]
+
+
+def elements(raw: bytes, read: Callable[[bytes], list[Raw]] = _read_list) -> list[bytes] | None:
+    """The elements of one JSON array. None if it is no array or cannot be cut, or has more than `read` reads
+    (`reader_of_few`).
+    """
     if raw[:1] != b"[" or raw.count(b",") > MAX_COMMAS:
         return None
     try:
-        return [bytes(found) for found in _read_list(raw)]
+        return [bytes(found) for found in read(raw)]
     except _UNREADABLE:
         pass
     try:  # half a surrogate pair (rule 16): cut where the elements of a legal text of the same shape end
-        lengths = [len(bytes(found)) for found in _read_list(without_half_pairs(raw))]
+        lengths = [len(bytes(found)) for found in read(without_half_pairs(raw))]
     except _UNREADABLE:
         return None
     cuts: list[bytes] = []

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -212,6 +213,17 @@ def test_a_batch_is_its_messages_and_a_refusal_for_whoever_may_not_send_one() ->
     assert found.lines == [ping, ping]
     assert json.loads(found.refusal)["error"]["code"] == -32600
     assert isinstance(handshake.read_line(ME, b"[%b]" % b",".join([ping] * 1001)), handshake.UnservableLine)
+
+
+@pytest.mark.parametrize("half", [b"", b'"\\ud83d",'])
+def test_of_an_array_with_too_many_messages_none_is_kept(half: bytes) -> None:
+    array = b"[%b%b0]" % (half, b"0," * 500_000)
+    tracemalloc.start()
+    found = handshake.read_line(ME, array)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert isinstance(found, handshake.UnservableLine)
+    assert most_bytes < 8 * len(array)
 
 
 def test_levels_and_subscriptions_are_read_and_bad_ones_refused() -> None:

@@ -46,6 +46,10 @@ MAX_ACCEPT_CHARS: Final = 1024
 """The longest `Accept` that is read. Those of browsers and SDKs have less than 200 characters, and each comma
 may begin a type, which takes a third of a microsecond to read.
 """
+_REMEMBERED: Final = 16
+"""How many headers of each kind are remembered, of up to `MAX_HEAD_BYTES` each. A bound on their length would
+be looked at for each request.
+"""
 MAX_DEPTH: Final = 16
 MAX_ANNOTATED: Final = MAX_HEADERS
 """Arguments of one tool that are told in headers: no request has more headers."""
@@ -60,7 +64,7 @@ Annotated = dict[str, tuple[str, ...]]
 """Header (lower case, without the prefix) to the path of the argument that it repeats."""
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_REMEMBERED)
 def accepts(accept: str | None, needed: tuple[str, ...]) -> bool:
     """True if an `Accept` header has all of these types. A missing header has none, as in the SDKs, nor has
     one that is longer than `MAX_ACCEPT_CHARS`.
@@ -77,7 +81,7 @@ def accepts(accept: str | None, needed: tuple[str, ...]) -> bool:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_REMEMBERED)
 def is_json(content_type: str | None) -> bool:
     """True if a `Content-Type` is that of JSON, whatever its parameters."""
     return (content_type or "").partition(";")[0].strip().lower() == "application/json"

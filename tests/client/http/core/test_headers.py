@@ -12,8 +12,10 @@ from carpool.http.core.headers import (
     Annotated,
     accepts,
     annotated_arguments,
+    is_json,
     param_mismatch,
 )
+from carpool.http.core.limits import MAX_HEAD_BYTES
 from carpool_protocol.carrier.streams import MESSAGE_CAP_BYTES
 from tests.behaviours import behaviour
 
@@ -44,6 +46,18 @@ def test_an_accept_header_has_a_bound_and_a_longer_one_is_not_read() -> None:
     assert accepts(longest, needed)
     assert not accepts(UncutText(longest + ","), needed)
     assert not accepts(None, needed)
+
+
+def test_little_is_remembered_of_long_headers() -> None:
+    tracemalloc.start()
+    for number in range(200):
+        long = f"{number}".rjust(MAX_HEAD_BYTES)
+        assert not accepts(long, ("application/json",))
+        assert not is_json(long)
+        del long
+    kept_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept_bytes < 3 * 1024 * 1024
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ from carpool_supervisor.core.model.events import (
     UrlElicitationRequired,
     VersionRefused,
 )
-from carpool_supervisor.core.model.lifecycle import InstanceState
+from carpool_supervisor.core.model.lifecycle import ENDING, InstanceState
 from carpool_supervisor.core.model.loss_causes import LOSS_CAUSES, LossCause
 from carpool_supervisor.core.model.pool import Instance, Pool
 from carpool_supervisor.core.model.pool_table import Pools
@@ -405,6 +405,8 @@ class SupervisorCore:
                 self.subscriptions.instance_greeted(instance, now)
             case GreetingFailed():
                 self.instances.end_unfit(instance, event.text, now)
+                if not event.refused:  # nothing else is tried: calls are refused for this before its exit
+                    pool.record_error(event.text)
                 self.instances.start_queue.start_queued(now)  # it has given back its greeting turn
             case EraRefused():
                 self.instances.era_greetings.era_refused(instance, event)
@@ -462,7 +464,8 @@ class SupervisorCore:
                 if is_stopped and not pool.plain:
                     self.targets.adjust_pool(pool, now)
             case ServerLineRejected():
-                pool.record_error(event.text)
+                if instance.state not in ENDING:  # otherwise the reason why it ends says more
+                    pool.record_error(event.text)
             case StdinBlocked():
                 instance.blocked = event.blocked or instance.is_stdin_closed
                 if not instance.blocked:

@@ -618,6 +618,16 @@ def test_a_server_that_writes_while_it_is_greeted_is_not_told_as_silent() -> Non
     assert "answered nothing" not in rig.core.pool_reports()[0].last_error
 
 
+@behaviour("start:told")
+def test_what_a_server_writes_after_its_greeting_has_failed_does_not_replace_the_reason() -> None:
+    rig = CoreRig(spec())
+    rig.feed(DiscoverCatalog(KEY))
+    rig.feed(ev.InstanceSpawned(ONE, 99))
+    rig.feed(ev.GreetingFailed(ONE, "does not speak MCP over stdio"))
+    rig.feed(ev.ServerLineRejected(ONE, "wrote what is no message"))
+    assert "does not speak MCP over stdio" in rig.core.pool_reports()[0].last_error
+
+
 @behaviour("lists:offline")
 def test_a_pool_with_nothing_to_run_starts_nothing_and_refuses_calls_at_once() -> None:
     nothing = msgspec.structs.replace(spec(min_instances=1), offline=True)

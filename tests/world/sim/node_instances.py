@@ -40,6 +40,10 @@ class NodeAsker:
         self._supervisor = supervisor
         self._node = node
         self.is_open = True
+        self._asked: deque[Callable[[], None]] = deque()
+        """What the node's process has not read yet, in order."""
+        self._told: deque[dict[str, object]] = deque()
+        """What the supervisor has not read yet, in order."""
         self.instances: dict[InstanceId, NodeInstance] = {}
         self.table = NodeSessionTable(self._opened, self._failed, self._ended)
 
@@ -64,18 +68,22 @@ class NodeAsker:
 
     def _soon(self, act: Callable[[], None]) -> None:
         def run() -> None:
+            oldest = self._asked.popleft()
             if self.is_open and self._node.alive:
-                act()
+                oldest()
 
+        self._asked.append(act)
         self._node.clock.later(self._node.rng.uniform(0.0, TURN_S), run)
 
     def tell(self, answer: dict[str, object]) -> None:
         """See `SessionAsker`."""
 
         def read() -> None:
+            oldest = self._told.popleft()
             if self.is_open and self._supervisor.alive:
-                self._supervisor.awake(lambda: self._answered(answer))
+                self._supervisor.awake(lambda: self._answered(oldest))
 
+        self._told.append(answer)
         self._node.clock.later(self._node.rng.uniform(0.0, TURN_S), read)
 
     def _answered(self, answer: dict[str, object]) -> None:

@@ -42,6 +42,7 @@ class Carriers:
         answers: bool = False,
         call: CallId = NO_CALL,
         ask: AskId = NO_ASK,
+        withdrawn: AskId = NO_ASK,
     ) -> None:
         assert line.endswith(b"\n")
         self.said.append((session, about, answers))

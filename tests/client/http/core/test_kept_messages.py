@@ -101,4 +101,4 @@ class Untouched(dict[bytes, tuple[Slot, bytes | None]]):
     def __iter__(self) -> Never:
         raise AssertionError
 
-    items = keys = values = __iter__  # type: ignore[assignment]
+    items = keys = values = __iter__

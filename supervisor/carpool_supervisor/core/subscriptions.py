@@ -16,6 +16,7 @@ Invariant (`check`): an instance that serves and reads has a timer while it has 
 Knows nothing of: levels and subscriptions of single sessions (the broker has them), JSON.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Set
 from itertools import islice
 from typing import Final
@@ -31,10 +32,11 @@ from carpool_protocol.link.messages import (
     SetLevel,
     SetResourceSubscriptions,
 )
+from carpool_protocol.machine.allowance import Allowance
 from carpool_protocol.wire.log_levels import LEVELS, rank
 from carpool_protocol.wire.uri_normalization import MAX_CHARS
 from carpool_supervisor.core.model.effects import AnyEffect, KeepServerLog, WriteLevel, WriteSubscriptions
-from carpool_supervisor.core.model.events import ResourceUpdated, ServerLogged
+from carpool_supervisor.core.model.events import MAX_NOTICE_BYTES, ResourceUpdated, ServerLogged
 from carpool_supervisor.core.model.lifecycle import InstanceState
 from carpool_supervisor.core.model.pool import Instance, Pool
 from carpool_supervisor.core.model.timer_kinds import SupervisorTimers
@@ -52,8 +54,6 @@ REFILL_S: Final = 0.1
 """The time after which an instance is told of more."""
 URIS_OF_LINE: Final = 8
 """Stateless era: a listen names all subscribed resources, and so many of them count as one change."""
-MAX_UPDATE_BYTES: Final = 1 << 14
-"""The params of a longer notification of a changed resource are not passed on, but its URI."""
 
 
 class InstanceSubscriptions:
@@ -68,6 +68,8 @@ class InstanceSubscriptions:
         self._instances = instances
         self._emit = out
         self._pauses = timers.of("subscription_pause")
+        self._allowances: dict[InstanceId, Allowance] = defaultdict(lambda: Allowance(LINES_S, BURST_LINES))
+        """The lines that each instance may be told, once it has been told any."""
 
     def set_level(self, pool: Pool, wanted: SetLevel, now: float) -> None:
         """Set another level. Without any level, instances keep the last one: the handshake era cannot say
@@ -111,8 +113,8 @@ class InstanceSubscriptions:
         """
         if instance.blocked:
             return
-        lines = instance.may_tell = self._lines_left(instance, now)
-        instance.told_at = now
+        allowance = self._allowances[instance.id]
+        lines = allowance.refill(now)
         adds, drops = instance.late_add, instance.late_drop
         most = len(adds) + len(drops) if instance.era == "stateless" else int(lines)
         dropped: list[str] = []
@@ -125,15 +127,12 @@ class InstanceSubscriptions:
             self._emit(WriteSubscriptions(instance.id, tuple(added), tuple(dropped)))
             is_listen = instance.era == "stateless"
             cost = 1 + len(instance.pool.uris) // URIS_OF_LINE if is_listen else len(added) + len(dropped)
-            instance.may_tell -= cost
+            allowance.left -= cost
             self._report_changed(instance.pool, [uri for uri in added if uri not in new])
         if adds:
             self._pauses.arm(instance.id, now, REFILL_S)
         elif dropped or (drops and instance.id not in self._pauses):
             self._pauses.arm(instance.id, now, PAUSE_S)
-
-    def _lines_left(self, instance: Instance, now: float) -> float:
-        return min(instance.may_tell + (now - instance.told_at) * LINES_S, BURST_LINES)
 
     def _tell_level(self, instance: Instance, now: float) -> None:
         level, told = instance.pool.level, instance.told_level
@@ -178,8 +177,9 @@ class InstanceSubscriptions:
                 self._report_changed(pool, sorted(pool.uris))
 
     def instance_exited(self, instance: Instance) -> None:
-        """Disarm the timer of an instance that is gone."""
+        """Forget an instance that is gone."""
         self._pauses.disarm(instance.id)
+        self._allowances.pop(instance.id, None)
 
     def _report_changed(self, pool: Pool, uris: Iterable[str]) -> None:
         for uri in uris:
@@ -189,6 +189,7 @@ class InstanceSubscriptions:
         """Assert every invariant."""
         waiting = sum(each in self._pauses for each in self._instances)
         assert waiting == len(self._pauses), "an instance that is gone waits"
+        assert self._allowances.keys() <= self._instances.keys(), "an instance that is gone has an allowance"
         for instance in self._instances.values():
             if instance.state is InstanceState.SERVING:
                 assert instance.late_add.keys() <= instance.pool.uris, "nobody wants it"
@@ -258,7 +259,7 @@ def resource_updated(instance: Instance, event: ResourceUpdated, out: Emit) -> N
         return
     if not pool.keeps_state and any(other.id < instance.id for other in pool.serving):
         return  # a server of another node that agents share there: each session hears of one change
-    if len(event.params) > MAX_UPDATE_BYTES:  # each subscribed agent gets them, and the URI says it all
+    if len(event.params) > MAX_NOTICE_BYTES:  # each subscribed agent gets them, and the URI says it all
         out(_changed(pool, event.uri))
     else:
         out(ResourceChanged(pool.key, event.uri, event.params))

@@ -30,6 +30,7 @@ from carpool_protocol.files import private_files
 from carpool_protocol.files.log_format import line_head, log_line, quoted
 from carpool_protocol.files.redaction import Mask
 from carpool_protocol.ids import InstanceId
+from carpool_protocol.machine.allowance import Allowance
 from carpool_protocol.runtime.poller import TURN_LINES, ReadySet
 from carpool_protocol.runtime.wallclock import wallclock
 
@@ -63,11 +64,10 @@ class _Stream:
     """One instance's stderr, from attach to forget."""
 
     __slots__ = (
-        "ahead", "allowed_bytes", "drained_reads", "fd", "is_cutting", "left_out_bytes", "mask", "part",
-        "read_at", "tail",
+        "ahead", "allowance", "drained_reads", "fd", "is_cutting", "left_out_bytes", "mask", "part", "tail",
     )  # fmt: skip
 
-    def __init__(self, fd: int, mask: Mask, now: float) -> None:
+    def __init__(self, fd: int, mask: Mask) -> None:
         self.fd = fd
         self.mask = mask
         """Applied to lines in the file. The tail is unmasked, because a value with line ends is found only in
@@ -80,17 +80,14 @@ class _Stream:
         self.is_cutting = False
         """The rest of this line is dropped."""
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self.allowed_bytes = float(BURST_BYTES)
-        """The file may get so many more bytes now."""
-        self.read_at = now
+        self.allowance = Allowance(RATE_BYTES_S, BURST_BYTES)
+        """The bytes that the file may get."""
         self.left_out_bytes = 0
         """Bytes that the file does not have, and no line tells of yet."""
 
     def may_write(self, now: float) -> bool:
-        """True if the file may have its next lines. `allowed_bytes` is to be lowered by what it gets."""
-        earned = (now - self.read_at) * RATE_BYTES_S
-        self.read_at, self.allowed_bytes = now, min(self.allowed_bytes + earned, BURST_BYTES)
-        return self.allowed_bytes > 0
+        """True if the file may have its next lines. What it gets is to be taken from the allowance."""
+        return self.allowance.refill(now) > 0
 
     def masked(self, line: str) -> str:
         """The line as it is in the file. A cut line may end within a value."""
@@ -142,7 +139,7 @@ class StderrLog:
         """Read this instance's stderr from `fd` (non-blocking; closed here) until it ends. `mask`: applied to
         lines in the file.
         """
-        self._streams[instance] = _Stream(fd, mask, self._now())
+        self._streams[instance] = _Stream(fd, mask)
 
         def readable() -> None:
             self._read(instance)
@@ -249,7 +246,7 @@ class StderrLog:
         texts = [line.decode("utf-8", "replace") for line in lines]
         head = line_head(self._now_text(), "info", "server", self._fields(instance, "stderr"))
         block = "".join(f"{head}{quoted(stream.masked(text))}}}\n" for text in texts).encode()
-        stream.allowed_bytes -= len(block)
+        stream.allowance.left -= len(block)
         self._write(block, len(lines))
 
     def _keep_tail(self, instance: InstanceId, stream: _Stream, lines: list[bytes]) -> None:

@@ -23,6 +23,7 @@ from carpool_protocol.wire.log_levels import LEVELS
 from carpool_protocol.wire.uri_normalization import MAX_CHARS
 from carpool_supervisor.core.model.effects import AnyEffect, KeepServerLog, WriteLevel, WriteSubscriptions
 from carpool_supervisor.core.model.events import (
+    MAX_NOTICE_BYTES,
     BrokerConnected,
     InstanceExited,
     ResourceUpdated,
@@ -33,7 +34,6 @@ from carpool_supervisor.core.subscriptions import (
     BURST_LINES,
     LINES_S,
     MAX_LATE,
-    MAX_UPDATE_BYTES,
     PAUSE_S,
     REFILL_S,
 )
@@ -314,7 +314,7 @@ def test_an_update_with_an_overlong_uri_is_not_passed_on() -> None:
 def test_of_a_long_notification_of_a_change_the_uri_is_passed_on() -> None:
     rig = SubscribedPoolRig("resources.subscribe")
     rig.greet(FIRST)
-    long = RawJson(b'{"uri":"x:1","_meta":{"x":"%b"}}' % (b"x" * MAX_UPDATE_BYTES))
+    long = RawJson(b'{"uri":"x:1","_meta":{"x":"%b"}}' % (b"x" * MAX_NOTICE_BYTES))
     (told,) = heard(rig.feed(ResourceUpdated(FIRST, "x:1", long)))
     assert told == ResourceChanged(KEY, "x:1", RawJson(b'{"uri":"x:1"}'))
 

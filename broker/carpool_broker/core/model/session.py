@@ -24,6 +24,7 @@ from carpool_broker.core.model.pagination import Family, Listable
 from carpool_broker.core.model.scope import Scope
 from carpool_broker.core.model.traces import CallTrace
 from carpool_protocol.ids import ABSENT, CallId, InstanceId, PoolKey, RawJson, ServerName, SessionId
+from carpool_protocol.machine.allowance import Allowance
 from carpool_protocol.wire.downgrade import NEWEST
 
 Stage = Literal["returning", "unresolved", "waiting", "hooked", "sent", "told"]
@@ -342,14 +343,19 @@ class QuotaExcess(Struct, frozen=True):
     retry_after_s: float | None = None
 
 
+def _call_allowance(limits: ProfileLimits) -> Allowance | None:
+    most = limits.calls_per_minute
+    return None if most is None else Allowance(most / 60.0, most)
+
+
 class Quota:
     """What the sessions of one holder may use, and have used.
 
-    Calls per minute are a token bucket: it holds as many calls as the limit says and fills evenly, so that
-    after a pause all of them may come at once.
+    Calls per minute are an allowance that comes back evenly, so that after a pause as many calls as the limit
+    says may come at once.
     """
 
-    __slots__ = ("_at", "_called", "_left", "holder", "limits", "queued", "sent", "servers", "sessions")
+    __slots__ = ("_called", "_calls", "holder", "limits", "queued", "sent", "servers", "sessions")
 
     def __init__(self, holder: tuple[str, str], limits: ProfileLimits) -> None:
         self.holder = holder
@@ -362,16 +368,15 @@ class Quota:
         """The number of their calls in flight."""
         self.servers: set[ServerName] = set()
         """The servers that they have called."""
-        self._left = float(limits.calls_per_minute or 0)
-        self._at: float | None = None
-        """The time at which the bucket was last filled; None before the first call."""
+        self._calls = _call_allowance(limits)
+        """None: the calls in a minute have no limit."""
         self._called = float("-inf")
         """The time of the last call that did not exceed the quota."""
 
     def set_limits(self, limits: ProfileLimits) -> None:
         """These limits hold from now on."""
         if limits.calls_per_minute != self.limits.calls_per_minute:
-            self._left, self._at = float(limits.calls_per_minute or 0), None
+            self._calls = _call_allowance(limits)
         self.limits = limits
 
     @property
@@ -404,17 +409,13 @@ class Quota:
         return None
 
     def take_token(self, now: float) -> float:
-        """Take a call from the bucket. Returns 0.0, or the seconds until the bucket has one."""
-        most = self.limits.calls_per_minute
-        if most is None:
+        """Take a call from the allowance. Returns 0.0, or the seconds until one is left."""
+        calls = self._calls
+        if calls is None:
             return 0.0
-        per_s = most / 60.0
-        if self._at is not None:
-            self._left = min(float(most), self._left + max(now - self._at, 0.0) * per_s)
-        self._at = now
-        if self._left < 1.0:
-            return (1.0 - self._left) / per_s
-        self._left -= 1.0
+        if calls.refill(now) < 1.0:
+            return calls.wait_s(1.0)
+        calls.left -= 1.0
         return 0.0
 
     def is_unused(self, now: float) -> bool:

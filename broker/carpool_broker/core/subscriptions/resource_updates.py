@@ -27,6 +27,7 @@ from carpool_broker.core.model.timer_kinds import BrokerTimers
 from carpool_broker.core.subscriptions.subscription_table import Resource, SubscriptionTable
 from carpool_protocol.ids import ABSENT, PoolKey, RawJson, SessionId
 from carpool_protocol.link.messages import ResourceChanged
+from carpool_protocol.machine.allowance import Allowance
 from carpool_protocol.machine.slices import Steps
 from carpool_protocol.wire.jsonrpc import quote
 
@@ -99,9 +100,8 @@ class ResourceUpdates:
         self._timers = timers
         self._waiting: dict[str | None, _WaitingOfOwner] = {}
         """By owner, the one whose turn is next first."""
-        self._units = float(SAVED_UNITS)
+        self._units = Allowance(UNITS_S, SAVED_UNITS)
         """The units that are left for lines to agents."""
-        self._counted_at = 0.0
 
     def resource_changed(self, event: ResourceChanged, now: float) -> None:
         """A server tells that a resource has changed."""
@@ -120,10 +120,10 @@ class ResourceUpdates:
 
     def _tell_at_once(self, event: ResourceChanged, subscribed: Sequence[Resource], now: float) -> None:
         """Tell a change to all sessions, as far as one slice goes."""
-        room = self._allowance(now)
+        room = self._slice_units(now)
         steps = self._tell_change(event.key, event.uri, event.params, subscribed)
         for units in steps:
-            self._units -= units
+            self._units.left -= units
             room -= units
             if room <= 0:
                 waiting = self._waiting[_EVERYBODY] = _WaitingOfOwner()
@@ -180,12 +180,12 @@ class ResourceUpdates:
 
     def tell_slice(self, now: float) -> None:
         """Tell as much as one slice may cost. The rest waits for the next one."""
-        room = self._allowance(now)
+        room = self._slice_units(now)
         while self._waiting and room > 0:
             owner, waiting = next(iter(self._waiting.items()))
             units = self._tell_turn(owner, waiting)
             room -= units
-            self._units -= units
+            self._units.left -= units
             if owner is _EVERYBODY and waiting:
                 continue  # a session hears of changes in their order
             del self._waiting[owner]
@@ -194,16 +194,13 @@ class ResourceUpdates:
         if self._waiting:
             self._plan(now)
 
-    def _allowance(self, now: float) -> float:
+    def _slice_units(self, now: float) -> float:
         """Return what the slice that begins now may cost."""
-        self._units = min(SAVED_UNITS, self._units + (now - self._counted_at) * UNITS_S)
-        self._counted_at = now
-        return min(self._units, SLICE_UNITS)
+        return min(self._units.refill(now), SLICE_UNITS)
 
     def _plan(self, now: float) -> None:
         """Plan the next slice: as soon as there is an allowance for all of it."""
-        rest_s = max(0.0, (SLICE_UNITS - self._units) / UNITS_S)
-        self._timers.arm("resource_updates", NEXT_SLICE, now, rest_s)
+        self._timers.arm("resource_updates", NEXT_SLICE, now, self._units.wait_s(SLICE_UNITS))
 
     def _waiting_of(self, owner: str) -> _WaitingOfOwner:
         waiting = self._waiting.get(owner)
@@ -288,7 +285,7 @@ class ResourceUpdates:
         """Assert every invariant."""
         is_planned = self._timers.has("resource_updates", NEXT_SLICE)
         assert is_planned == bool(self._waiting), "a change waits for nothing"
-        assert self._units <= SAVED_UNITS
+        assert self._units.left <= SAVED_UNITS
 
 
 def _uri_alone(uri: str) -> RawJson:

@@ -17,13 +17,10 @@ import msgspec
 from carpool_protocol.ids import InstanceId, RawJson, SessionId
 from carpool_protocol.link.messages import ElicitationFinished
 from carpool_supervisor.core.model.effects import AnyEffect
-from carpool_supervisor.core.model.events import ElicitationCompleted
+from carpool_supervisor.core.model.events import MAX_NOTICE_BYTES, ElicitationCompleted
 
 MAX_ELICITATIONS: Final = 1024
 """Per instance. A server that never reports their end would fill our memory."""
-
-MAX_PARAMS_BYTES: Final = 1 << 14
-"""Longer params of a notification that an elicitation is complete are not passed on, but its id."""
 
 
 class UrlElicitations:
@@ -47,7 +44,7 @@ class UrlElicitations:
         session = self._sent.get(instance, {}).pop(event.elicitation, None)
         if session is not None:
             params = event.params
-            if len(params) > MAX_PARAMS_BYTES:  # the id says it all
+            if len(params) > MAX_NOTICE_BYTES:  # the id says it all
                 params = RawJson(msgspec.json.encode({"elicitationId": event.elicitation}))
             self._emit(ElicitationFinished(session, params))
 

@@ -6,7 +6,7 @@ Owns the supervisor's own events. Link messages are events as they are (`Call`, 
 Knows nothing of: JSON, pipes, the meaning of pids.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -43,6 +43,9 @@ from carpool_protocol.link.messages import (
 from carpool_supervisor.core.model.attribution import AskFacts
 from carpool_supervisor.core.model.sharing import Evidence
 from carpool_supervisor.core.model.well_known import WellKnownServer
+
+MAX_NOTICE_BYTES: Final = 1 << 14
+"""Longer params of a server's notification are not passed on to agents, but only what it is about."""
 
 
 class SupervisorEvent(Struct, frozen=True, tag=True):

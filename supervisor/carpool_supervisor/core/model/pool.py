@@ -6,7 +6,6 @@ Owns the shape of these records and all facts that follow from one record alone,
 Knows nothing of: effects, deadlines, other pools.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final
@@ -125,12 +124,10 @@ class Instance:
         "failure", "fit_at", "generation", "held_tasks", "id", "idle_since", "in_flight",
         "is_level_late", "is_process", "is_silence_told", "is_stdin_closed", "last_output_at",
         "late_add", "late_drop", "limit_reached", "list_request", "list_requested_at",
-        "lists_reread_at", "may_tell", "next_wire", "node", "node_session", "offered_version",
-        "over_rss_count", "pid", "pings", "pool", "probed_at", "probed_era",
-        "recycle_pending_since", "refusals", "review_from", "rss_mb", "spawned_at", "state",
-        "stop_ping", "suspended", "tasks", "told_at", "told_level", "tried_versions", "turns",
-        "undelivered",
-        "unread_since",
+        "lists_reread_at", "next_wire", "node", "node_session", "offered_version", "over_rss_count",
+        "pid", "pings", "pool", "probed_at", "probed_era", "recycle_pending_since", "refusals",
+        "review_from", "rss_mb", "spawned_at", "state", "stop_ping", "suspended", "tasks",
+        "told_level", "tried_versions", "turns", "undelivered", "unread_since",
     )  # fmt: skip
 
     def __init__(self, instance: InstanceId, pool: "Pool", generation: int, now: float) -> None:
@@ -199,8 +196,6 @@ class Instance:
         """The subscriptions that it has not been told of yet, for one of these reasons, and those whose end
         it has not been told of; the first has waited longest (`subscriptions`).
         """
-        self.may_tell, self.told_at = math.inf, now
-        """Of so many subscriptions it might be told at this time."""
         self.list_request = ""
         self.list_requested_at = now
         """The method of the open list request; empty: none is open."""

@@ -33,7 +33,7 @@ from carpool_protocol.link.messages import (
 )
 from carpool_supervisor.core.calls import server_requests
 from carpool_supervisor.core.calls.server_requests import MAX_OPEN_ASKS, TASKS_KEPT
-from carpool_supervisor.core.calls.url_elicitations import MAX_ELICITATIONS, MAX_PARAMS_BYTES
+from carpool_supervisor.core.calls.url_elicitations import MAX_ELICITATIONS
 from carpool_supervisor.core.model import events as ev
 from carpool_supervisor.core.model.attribution import AskFacts, facts_of
 from carpool_supervisor.core.model.effects import (
@@ -674,7 +674,7 @@ def test_of_a_long_notification_that_a_url_is_done_only_the_id_is_passed_on() ->
     rig = AskingServerRig()
     rig.call(1)
     rig.asked(elicitation="E")
-    params = RawJson(b'{"elicitationId":"E","more":"%b"}' % (b"x" * MAX_PARAMS_BYTES))
+    params = RawJson(b'{"elicitationId":"E","more":"%b"}' % (b"x" * ev.MAX_NOTICE_BYTES))
     (finished,) = told(rig.feed(ev.ElicitationCompleted(ONE, "E", params)))
     assert finished == ElicitationFinished(SessionId("a"), DONE)
 

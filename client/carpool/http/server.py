@@ -616,8 +616,8 @@ class HttpDoorServer:
 
     def set_gate(self, gate: AccessRules) -> None:
         """Set who may come in from now on; sessions of others are ended, and their connections count for
-        nobody. A connection with unread answers to them is cut, whoever has used it first: its client may not
-        have them any more.
+        nobody. A connection is cut if its client has not read an answer to one of these principals, whichever
+        token it has shown first.
         """
         before = self._core.gate
         unread = {each: each.unread_by for each in self._places.open}  # by the rules in force until now

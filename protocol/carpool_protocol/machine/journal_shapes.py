@@ -113,11 +113,11 @@ Stripping every message of every call took 5 % of each process's CPU time.
 """
 
 MAX_NAMES_CHARS: Final = 8192
-"""Of a list of names about as many characters are kept, and then how many names are left out."""
+"""About the most characters that are kept of a list of names. The number of the other names follows."""
 
 _OF_NAME_CHARS: Final = SMALL_BYTES - 32
 _OVERHEAD_CHARS: Final = 64
-"""What a short name takes in memory beside its characters."""
+"""The memory of one name in a list, beside its characters."""
 
 
 class StructKeepers(dict[type, "Callable[[Any], Any] | None"]):
@@ -195,7 +195,7 @@ def kept_bytes(value: Any) -> int:
 
 _READABLE: Final = frozenset[FieldKind]({"plain", "deep", "name", "names"})
 _WIDE_BYTES: Final = sys.getsizeof("\u0394") - 2
-"""What a text beyond ASCII takes in memory beside its characters."""
+"""The memory of a text that is not ASCII, beside its characters."""
 
 _PART: Final[dict[FieldKind, str]] = {
     "plain": "{0}",

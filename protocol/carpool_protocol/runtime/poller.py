@@ -1,7 +1,8 @@
 """Readiness of hundreds of file descriptors, served by one trio task.
 
-Owns one selector, which trio waits for: a round of readiness wakes one task once, however many descriptors
-are ready. Callbacks are synchronous and run in that task; after each round the owner's `settle` is called.
+Owns one selector, which trio waits for, and how much one round serves. A round of readiness wakes one task
+once, however many descriptors are ready. Callbacks are synchronous and run in that task; after each round the
+owner's `settle` is called.
 
 Rules:
 

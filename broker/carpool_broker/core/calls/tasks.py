@@ -252,10 +252,8 @@ class AgentTasks:
             view = self._session_views.view_of(session)
             key = task.key if needs_rewrite(view, task.key, NEWEST) else PoolKey("")
             for listen in sorted(task.listens):
-                if self._call_table.unread.may_keep_message(session, len(event.params)):
+                if not self._call_table.unread.drop_task_status(session, len(event.params)):
                     self._emit(SendTaskStatus(task.session, task.id, event.params, listen, key))
-                else:
-                    session.left_out += 1
 
     def check(self) -> None:
         """Assert every invariant."""

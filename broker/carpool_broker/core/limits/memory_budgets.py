@@ -42,9 +42,9 @@ MAX_SUBSCRIPTION_BYTES: Final = 16 * 1024 * 1024
 SUBSCRIPTION_BYTES: Final = 256
 """The bytes that the record of one subscription takes beside its URI."""
 MESSAGE_UNREAD_BYTES: Final = 32 * 1024 * 1024
-"""Asks of servers and statuses of tasks are kept for agents that do not read until so much is unread."""
+"""The budget for asks of servers and statuses of tasks that agents have not read."""
 LINE_BYTES: Final = 512
-"""The bytes that a short line takes in memory, with that of its withdrawal."""
+"""The bytes that the record of a line takes beside its params, and a short line that withdraws it."""
 PRINCIPAL_UNREAD_BYTES: Final = 16 * 1024 * 1024
 """If more than this is unread of all sessions of a principal, they get no progress and log messages."""
 
@@ -117,6 +117,13 @@ class UnreadBudget:
         """
         return self.may_keep_answer(session, size_bytes + LINE_BYTES, MESSAGE_UNREAD_BYTES)
 
+    def drop_task_status(self, session: Session, size_bytes: int) -> bool:
+        """Return whether the status of a task is dropped now; then it is counted."""
+        if self.may_keep_message(session, size_bytes):
+            return False
+        session.left_out += 1
+        return True
+
     def is_behind(self, session: Session) -> bool:
         """Return whether this agent leaves so much unread that its calls wait."""
         return session.unread_bytes > UNREAD_STEP_BYTES
@@ -144,7 +151,9 @@ class UnreadBudget:
         count, session.left_out = session.left_out, 0
         if count:
             who = f"{session.id}, or another session of its token," if session.principal else session.id
-            text = f"{who} did not read: {count} progress and log messages to {session.id} were left out"
+            text = (
+                f"{who} did not read: {count} messages to {session.id} (progress, logs, tasks) were left out"
+            )
             self._emit(LogLine("warning", text))
 
     def check(self, sessions: Iterable[Session]) -> None:

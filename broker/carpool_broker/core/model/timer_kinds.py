@@ -30,4 +30,5 @@ TimerKind = Literal[
 ]
 
 ORDER: Final[tuple[TimerKind, ...]] = get_args(TimerKind)
+
 BrokerTimers = Timers[TimerKind]

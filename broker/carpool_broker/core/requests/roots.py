@@ -9,7 +9,8 @@ An answer is applied in the session's turn (`roots_turns`). There are many turns
 later ones, which agents may give as often as they like. Until then things are as while the agent is asked:
 the roots before hold, or its servers wait for its first ones. The last answer is the one that is applied.
 
-Invariants (`check`): whoever is asked is there and has declared roots; an answer that waits has a turn.
+Invariants (`check`): each agent that is asked has a session and has declared roots; each answer that waits
+has a place in the turns.
 Knows nothing of: which workspace roots are of, how an answer is worded (`era.server_requests`) or a source
 found for it, what waits for it.
 """

@@ -6,9 +6,10 @@ subscription is kept by server, not by pool: when a server's pool is replaced it
 2025-11-25, server/utilities/logging, server/resources "Subscriptions".
 
 The supervisor gets all subscriptions of a pool once and then only the URIs that were added or removed. All
-subscriptions are read again only after scopes have changed, and for a new supervisor. It is told of ends only
-once in `ENDS_PAUSE_S`, or with a change that cannot wait: agents that change their minds in a loop cost it
-little, and nobody hears of what has ended (`subscribers`).
+subscriptions are read again only after scopes have changed, and for a new supervisor. The ends of
+subscriptions wait, because no agent hears of what has ended: the supervisor gets them once in `ENDS_PAUSE_S`,
+or together with a change that cannot wait. So an agent that subscribes and unsubscribes in a loop costs the
+supervisor little.
 
 Invariants (`check`): what was said of a pool is what sessions want of it, unless that is marked as stale.
 Knows nothing of: how an era words it, which instance logs.

@@ -155,8 +155,8 @@ def _release(stream: BrokerStream, lines: Iterable[bytes]) -> None:
 
 
 def _forget_ask_answers(stream: BrokerStream) -> None:
-    """What the client answered to asks of no exchange is not kept once no request is left to which they
-    could belong.
+    """Forget the client's answers to asks of no exchange if no request is open to which such an ask could
+    belong.
     """
     if stream.detached_ask_answers and not stream.detached_requests:
         _release(stream, stream.detached_ask_answers)

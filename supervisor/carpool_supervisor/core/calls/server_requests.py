@@ -49,7 +49,7 @@ MAX_OPEN_BYTES: Final = 128 * 1024 * 1024
 Servers share them.
 """
 MAX_SERVER_BYTES: Final = MAX_OPEN_BYTES // 2
-"""What one server may have of them. The agents whose calls it asks about share it."""
+"""The most of these bytes for one server. The agents that it asks share them."""
 MAX_REASON_CHARS: Final = 1000
 """A longer reason of a server for withdrawing an ask is cut."""
 COUNTED_BYTES: Final = 64 * 1024
@@ -233,7 +233,10 @@ class ServerAsks:
         found = attribute(event.facts, candidates, instance.tasks, held=pool.mode == "session")
         if isinstance(found, Attributed):
             if len(event.params) > COUNTED_BYTES and self._exceeds_share(instance, event, found):
-                text = f"Your open requests to this agent have too many of {MAX_SERVER_BYTES} bytes."
+                text = (
+                    f"Your open requests have too many bytes: all of them may have {MAX_SERVER_BYTES}, and "
+                    "those to one agent a share of that. Wait until one of them is answered."
+                )
                 self._refuse(instance, event, _INTERNAL, text)
                 return False
             self._ask(instance, event, found, now)

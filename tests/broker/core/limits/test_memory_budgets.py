@@ -203,7 +203,7 @@ def test_progress_is_left_out_while_the_sessions_of_a_principal_leave_much_unrea
     assert progress.session == TWO
     rig.ledger.session_closed(rig.sessions[TWO])
     (note,) = [each for each in rig.done() if isinstance(each, LogLine)]
-    assert "1 progress and log messages to s2" in note.text
+    assert "1 messages to s2 (progress, logs, tasks)" in note.text
 
 
 @behaviour("pressure:unread-answers")
@@ -216,7 +216,7 @@ def test_progress_is_left_out_while_an_agent_does_not_read_and_the_log_says_how_
     assert rig.done() == []
     (note,) = rig.unread(ONE, 0)
     assert isinstance(note, LogLine)
-    assert "3 progress and log messages" in note.text
+    assert "3 messages to s1" in note.text
     rig.ledger.call_progressed(CallProgressed(CallId(1), EMPTY_OBJECT))
     assert len(rig.done()) == 1
 

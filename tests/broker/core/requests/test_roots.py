@@ -38,6 +38,17 @@ class RootsRig(BrokerRig):
         self.configure(WORKSPACE, "f:w", "t:1")
         self.supervisor_comes()
 
+    @classmethod
+    def with_lists(cls) -> "RootsRig":
+        """The agent has come with its roots, and both servers have told their lists."""
+        rig = cls()
+        rig.come()
+        rig.answer_roots("roots-1", "file:///a")
+        rig.move()
+        rig.serve("f:m", "read")
+        rig.serve("t:1", "now")
+        return rig
+
     def observe(self, effects: list[Any], event: ev.AnyEvent | None) -> None:
         if event is not None:
             self.journal.record(self.now, event, effects)
@@ -193,12 +204,7 @@ def test_requests_do_not_wait_for_ever_for_roots_and_a_server() -> None:
 
 @behaviour("roots:changes-rekey")
 def test_changed_roots_are_asked_for_again_and_move_the_session_to_a_pool_of_its_own() -> None:
-    rig = RootsRig()
-    rig.come()
-    rig.answer_roots("roots-1", "file:///a")
-    rig.move()
-    rig.serve("f:m", "read")
-    rig.serve("t:1", "now")
+    rig = RootsRig.with_lists()
     rig.lists()
     assert asked(rig.feed(ev.RootsListChanged(ME))) == [(ME, "roots-2", "roots/list")]
     (call,) = rig.call("f__read")

@@ -35,12 +35,7 @@ def test_roots_that_change_often_are_applied_every_so_often_and_the_last_ones_al
 
 @behaviour("roots:turns")
 def test_calls_go_to_the_pool_of_the_roots_before_while_changed_ones_wait() -> None:
-    rig = RootsRig()
-    rig.come()
-    rig.answer_roots("roots-1", "file:///a")
-    rig.move()
-    rig.serve("f:m", "read")
-    rig.serve("t:1", "now")
+    rig = RootsRig.with_lists()
     rig.change_roots("file:///b")
     rig.move(to="f:n", source=SourceId("next"))
     rig.serve("f:n", "read")

@@ -132,8 +132,10 @@ class DiscoverGreeting:
         return True
 
     def headers_received(self, text: str) -> bool:
-        """Handle HTTP-like headers, which no stdio server writes. Returns True if that ends the greeting."""
-        if not self._request:
+        """Handle HTTP-like headers, which no stdio server writes. Returns True if that ends the greeting: the
+        server may write them before carpool has greeted it.
+        """
+        if self.has_greeted:
             return False
         self._request = ABSENT
         self._fail(f"does not speak MCP over stdio: {text}", older=False)

@@ -619,12 +619,18 @@ def test_a_server_that_writes_while_it_is_greeted_is_not_told_as_silent() -> Non
 
 
 @behaviour("start:told")
-def test_what_a_server_writes_after_its_greeting_has_failed_does_not_replace_the_reason() -> None:
+@pytest.mark.parametrize("is_early", [False, True], ids=["it is greeted", "its start is not known yet"])
+def test_what_a_server_writes_after_its_greeting_has_failed_does_not_replace_the_reason(
+    is_early: bool,
+) -> None:
     rig = CoreRig(spec())
     rig.feed(DiscoverCatalog(KEY))
-    rig.feed(ev.InstanceSpawned(ONE, 99))
+    if not is_early:
+        rig.feed(ev.InstanceSpawned(ONE, 99))
     rig.feed(ev.GreetingFailed(ONE, "does not speak MCP over stdio"))
     rig.feed(ev.ServerLineRejected(ONE, "wrote what is no message"))
+    if is_early:
+        rig.feed(ev.InstanceSpawned(ONE, 99))
     assert "does not speak MCP over stdio" in rig.core.pool_reports()[0].last_error
 
 

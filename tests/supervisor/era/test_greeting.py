@@ -13,6 +13,7 @@ from carpool_supervisor.era.greeting import (
     next_version,
     read_initialized,
 )
+from carpool_supervisor.era.handshake import HandshakeAdapter
 from carpool_supervisor.era.stateless import StatelessAdapter
 from tests.behaviours import behaviour
 
@@ -45,3 +46,16 @@ def test_an_answer_to_discover_over_its_limit_fails_the_greeting() -> None:
     [event], _ = adapter.feed([b'{"jsonrpc":"2.0","id":"carpool-discover-1","result":%b}' % result])
     assert isinstance(event, GreetingFailed)
     assert "more than 8 MiB" in event.text
+
+
+@behaviour("start:told")
+@pytest.mark.parametrize("make", [HandshakeAdapter, StatelessAdapter])
+@pytest.mark.parametrize("is_greeted", [False, True], ids=["before it is greeted", "when it is greeted"])
+def test_a_server_that_frames_its_messages_with_headers_fails_its_greeting(
+    make: type[HandshakeAdapter | StatelessAdapter], is_greeted: bool
+) -> None:
+    adapter = make(InstanceId(1), PoolKey("s:1"), "1.0")
+    if is_greeted:
+        adapter.greeting_line()
+    events, _ = adapter.feed([b"Content-Length: 2\r"])
+    assert [type(each) for each in events] == [GreetingFailed]

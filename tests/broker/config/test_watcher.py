@@ -151,11 +151,12 @@ async def test_a_hanging_directory_is_not_read_again_and_takes_no_thread_from_ot
         fine = one.come(SessionId("fine"), one.project("fine", "f"))
         await until(lambda: bool(fine), "there is a thread for others")
         assert fine == ["f"]
-        began = len(one.looks)
+        began = len(places) + 1
+        await until(lambda: len(one.looks) == began, "the thread of each has begun")
         for event in [*one.hung.values()]:
             event.set()
         await until(lambda: one.sees(SessionId("s7")) == ["h"], "each has its project in the end")
-        assert len(one.looks) == began == len(places) + 1
+        assert len(one.looks) == began
 
 
 @behaviour("workspaces:disk")

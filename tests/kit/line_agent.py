@@ -6,6 +6,7 @@ daemons and processes (`tests.kit.live`).
 
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import msgspec
 import trio
 from msgspec import Raw, Struct
+
+from tests.kit.waits import pause_after
 
 Json = dict[str, Any]
 LIMIT_S = 160.0
@@ -27,9 +30,11 @@ async def settled(
     """Look again and again, bounded, until `condition` holds of what is seen; what was seen then."""
     facts: Json = {}
     with trio.move_on_after(WAIT_S):
-        while not condition(facts := await look()):  # noqa: ASYNC110  # it sets no event here
-            await trio.sleep(0.02)  # another process's condition sets no event
-        return facts
+        while True:  # another process's condition sets no event
+            began = time.monotonic()
+            if condition(facts := await look()):
+                return facts
+            await trio.sleep(pause_after(began))
     raise AssertionError(f"not within {WAIT_S:g} s: {what}\n{json.dumps(facts, indent=1)}")
 
 

@@ -16,7 +16,7 @@ from carpool import launcher_lock
 from carpool.launcher import processes
 from carpool_protocol.bootstrap import paths
 from tests.kit.fake_broker import fake_packages
-from tests.kit.waits import END_LIMIT_S
+from tests.kit.waits import END_LIMIT_S, pause_after
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOTS = [str(ROOT / name) for name in ("client", "protocol", "broker", "supervisor")]
@@ -24,13 +24,16 @@ LIMIT_S = 40.0
 
 
 def until(
-    condition: Callable[[], object], what: str, limit_s: float = LIMIT_S, *, every_s: float = 0.01
+    condition: Callable[[], object], what: str, limit_s: float = LIMIT_S, *, every_s: float = 0.0
 ) -> None:
-    """Wait, bounded, until `condition` holds. It is looked at every `every_s` seconds."""
+    """Wait, bounded, until `condition` holds. `every_s`: the pause between two looks; 0: `pause_after`."""
     deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
-        time.sleep(every_s)
+    while True:
+        began = time.monotonic()
+        if condition():
+            return
+        assert began < deadline, f"not within {limit_s} s: {what}"
+        time.sleep(every_s or pause_after(began))
 
 
 def kill_all(running: Callable[[], Mapping[int, str]]) -> None:

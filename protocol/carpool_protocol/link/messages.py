@@ -47,6 +47,12 @@ Text = Annotated[str, Meta(extra={"journal": "length"})]
 Name = Annotated[str, Meta(extra={"journal": "name"})]
 """A name or URI of any length that an agent or a server wrote: a journal cuts a long one."""
 
+Document = Annotated[RawJson, Meta(extra={"journal": "document"})]
+"""What a server offers. A replay needs it, so a journal keeps it whole, and all of them within a bound."""
+
+DocumentText = Annotated[str, Meta(extra={"journal": "document"})]
+"""The same as a text."""
+
 Delivered = Literal["no", "maybe"]
 """Says if a server can have seen the call. `no`: it was never written. `maybe`: it was, with unknown
 outcome.
@@ -633,8 +639,8 @@ class CallProgressed(Message, frozen=True, tag=32):
 class Offer(Struct, frozen=True, array_like=True, gc=False):
     """One tool or prompt as the server describes it."""
 
-    name: str
-    definition: RawJson
+    name: DocumentText
+    definition: Document
     """The whole object, with unknown fields."""
 
 
@@ -644,9 +650,9 @@ ToolOffer = Offer
 class ResourceOffer(Struct, frozen=True, array_like=True, gc=False):
     """One resource or resource template as the server describes it."""
 
-    uri: str
+    uri: DocumentText
     """Of a template: its `uriTemplate` (RFC 6570)."""
-    definition: RawJson
+    definition: Document
     """The whole object, with unknown fields."""
 
 
@@ -669,9 +675,9 @@ class Catalog(Message, frozen=True, tag=33):
 
     key: PoolKey
     tools: list[ToolOffer]
-    instructions: str
-    server_info: RawJson
-    capabilities: RawJson
+    instructions: DocumentText
+    server_info: Document
+    capabilities: Document
     protocol_version: str
     prompts: list[Offer] = []
     resources: list[ResourceOffer] = []

@@ -6,7 +6,8 @@ time and every decision from outside came in with the events.
 
 Invariants: it keeps no secret, and only small payloads (`journal_shapes.SMALL_BYTES`); it never shows or
 dumps either of them, only the length of a payload; of a long name or a long list of names it keeps the
-beginning; entries are in the order of events; `record` never fails on a value.
+beginning; documents take at most `MAX_DOCUMENT_BYTES`, or are those of the newest entry; entries are in the
+order of events; `record` never fails on a value.
 
 A dump that begins with `seq` 0 replays exactly, but for the rest of such a list. A dump that has lost its
 first entries is only for reading.
@@ -35,6 +36,10 @@ JOURNAL_ENTRIES: Final = 1024
 """About 250 calls. Four times as many make each call cost 10 % more: the ring leaves the processor's cache.
 """
 
+MAX_DOCUMENT_BYTES: Final = 32 * 1024 * 1024
+"""The most memory of all documents in the ring: the oldest entries leave for others. Twice the largest
+catalog of a server, because one that changes its lists all the time must not fill the memory.
+"""
 
 _strippers = StructStrippers()
 
@@ -60,7 +65,11 @@ class Journal:
     def __init__(self, size: int = JOURNAL_ENTRIES) -> None:
         self._ring: deque[tuple[float, Any, Sequence[Any]]] = deque(maxlen=size)
         self._recorded = 0
-        self._keepers = StructKeepers(_strippers)
+        self._keepers = StructKeepers(_strippers, self._documents_come)
+        self._documents: deque[tuple[int, int]] = deque()
+        """Each entry with documents, oldest first: its number and their bytes. It may have left the ring."""
+        self._document_bytes = 0
+        """The sum of these bytes."""
 
     def __len__(self) -> int:
         return len(self._ring)
@@ -74,10 +83,24 @@ class Journal:
         for effect in effects:
             keep = keepers[type(effect)]
             if keep is not None and keep(effect) is not effect:
-                effects = [_strippers.deep(each) for each in effects]
+                effects = [each if (keep := keepers[type(each)]) is None else keep(each) for each in effects]
                 break
         self._ring.append((now, event, effects))
         self._recorded += 1
+
+    def _documents_come(self, size_bytes: int) -> None:
+        """Make room for documents of the entry that is recorded next."""
+        known, first = self._documents, self._recorded - len(self._ring)
+        known.append((self._recorded, size_bytes))
+        self._document_bytes += size_bytes
+        while known[0][0] < first or (
+            self._document_bytes > MAX_DOCUMENT_BYTES and known[0][0] < self._recorded
+        ):
+            number, freed_bytes = known.popleft()
+            self._document_bytes -= freed_bytes
+            while first <= number:
+                self._ring.popleft()
+                first += 1
 
     def entries(self) -> list[JournalEntry]:
         """All of the ring, oldest first."""

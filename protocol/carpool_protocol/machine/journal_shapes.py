@@ -1,8 +1,9 @@
 """The fields of each Struct class that a journal keeps.
 
 Owns the reading of annotations: which fields are payload (`messages.Payload`: only the length is kept),
-secret (`messages.Secret`: nothing is kept), names of any length (`messages.Name`: a long one is cut), may
-hold such Structs further down, or name a call, a session, an instance. Compiled once per class.
+secret (`messages.Secret`: nothing is kept), names of any length (`messages.Name`: a long one is cut),
+documents (`messages.Document`: kept whole and counted), may hold such Structs further down, or name a call, a
+session, an instance. Compiled once per class.
 
 Invariants: a result of `StructStrippers` keeps no reference to a field annotated as payload or secret, nor to
 a Struct that has one, and no name of more than `SMALL_BYTES` characters; a result of `StructKeepers` may hold
@@ -31,7 +32,7 @@ from msgspec import Struct
 
 from carpool_protocol import ids
 
-FieldKind = Literal["plain", "deep", "length", "lengths", "name", "names", "blank"]
+FieldKind = Literal["plain", "deep", "length", "lengths", "name", "names", "document", "blank"]
 """`deep`: may hold Structs. `lengths`: a list or tuple of payloads; `names`: of names."""
 
 MAX_BLANK_BYTES: Final = 64 * 1024 * 1024
@@ -118,13 +119,17 @@ MAX_NAMES_CHARS: Final = 8192
 _OF_NAME_CHARS: Final = SMALL_BYTES - 32
 _OVERHEAD_CHARS: Final = 64
 """The memory of one name in a list, beside its characters."""
+_STRUCT_BYTES: Final = 128
+"""The memory of one Struct in a list, beside its documents: the object and a short name."""
 
 
 class StructKeepers(dict[type, "Callable[[Any], Any] | None"]):
     """Class → function that returns the object or its stripped form, for the ring. None: keep the object."""
 
-    def __init__(self, strippers: StructStrippers) -> None:
+    def __init__(self, strippers: StructStrippers, documents_come: Callable[[int], None]) -> None:
+        """`documents_come`: told of the memory, in bytes, of all documents in an object that is kept."""
         self._strippers = strippers
+        self._documents_come = documents_come
 
     def __missing__(self, cls: type) -> "Callable[[Any], Any] | None":
         strip = self._strippers[cls]
@@ -135,6 +140,9 @@ class StructKeepers(dict[type, "Callable[[Any], Any] | None"]):
             # As in `StructStrippers`; only for a frozen class, so nothing in the ring can change.
             source = f"lambda m: m if {weight} < {SMALL_BYTES} else _strip(m)"
             keep = eval(source, {"_strip": strip})  # noqa: S307
+        if documents := _documents(cls, "m"):
+            source = f"lambda m: (_come({documents}), {'m' if keep is None else '_keep(m)'})[1]"
+            keep = eval(source, {"_come": self._documents_come, "_keep": keep, "_size": sys.getsizeof})  # noqa: S307
         self[cls] = keep
         return keep
 
@@ -172,6 +180,27 @@ def _weight(cls: type[Struct], of: str) -> str | None:
     return " + ".join(parts) or "0"
 
 
+def _documents(cls: type[Struct], of: str, depth: int = 0) -> str:
+    """A Python expression for the memory of all documents in a Struct; empty if its class has none. It knows
+    Structs in fields, in lists and as values of a mapping.
+    """
+    parts = []
+    for field, hint in shape_of(cls).hints.items():
+        bare, value, item = _bare(hint), f"{of}.{field}", f"e{depth}"
+        if _journal_mark(hint) == "document":
+            parts.append(f"_size({value})")
+            continue
+        inner = get_args(bare)[-1] if get_origin(bare) in (list, dict) else bare
+        if not (isinstance(inner, type) and issubclass(inner, Struct)) or inner is cls:
+            continue
+        if inner is bare:
+            parts.append(_documents(inner, value, depth))
+        elif each := _documents(inner, item, depth + 1):
+            values = f"{value}.values()" if get_origin(bare) is dict else value
+            parts.append(f"sum([{_STRUCT_BYTES} + {each} for {item} in {values}])")
+    return " + ".join(filter(None, parts))
+
+
 def _is_light(hint: Any) -> bool:
     """True if all Structs that a value of this type can hold may be kept whole."""
     return not _hides(hint) and all(shape_of(each).kept_whole for each in structs_in(hint).values())
@@ -193,7 +222,7 @@ def kept_bytes(value: Any) -> int:
     return 0
 
 
-_READABLE: Final = frozenset[FieldKind]({"plain", "deep", "name", "names"})
+_READABLE: Final = frozenset[FieldKind]({"plain", "deep", "name", "names", "document"})
 _WIDE_BYTES: Final = sys.getsizeof("\u0394") - 2
 """The memory of a text that is not ASCII, beside its characters."""
 
@@ -204,6 +233,7 @@ _PART: Final[dict[FieldKind, str]] = {
     "lengths": "_lengths({0})",
     "name": f"({{0}} if len({{0}}) <= {SMALL_BYTES} else _cut({{0}}))",
     "names": "_names({0})",
+    "document": "{0}",
     "blank": "None",
 }
 _PART_OR_NONE: Final[dict[FieldKind, str]] = {
@@ -290,7 +320,7 @@ def _revive_field(shape: StructShape, field: str, value: Any, known: dict[str, t
             bare = _bare(shape.hints[field])
             empty = get_origin(bare) or bare
             return empty() if empty in (dict, list, str, bytes, tuple) else None
-        case "plain" | "deep" | "name" | "names":
+        case "plain" | "deep" | "name" | "names" | "document":
             return revive(shape.hints[field], value, known)
 
 
@@ -319,6 +349,8 @@ def _kind(shape: StructShape, field: str, hint: Any) -> FieldKind:
         )
     if "name" in marks:
         return "name" if _bare(hint) is str else "names"
+    if _journal_mark(hint) == "document":
+        return "document"
     return "deep" if _mentions_struct(hint) else "plain"
 
 
@@ -374,8 +406,8 @@ def _mentions_struct(hint: Any) -> bool:
 
 
 def _hides(hint: Any, seen: frozenset[Any] = frozenset()) -> bool:
-    """True if a value of this type can hold a payload or a secret, at any depth."""
-    if isinstance(hint, TypeVar) or hint in (Any, object) or _journal_mark(hint) is not None:
+    """True if a value of this type can hold what a journal does not keep, at any depth."""
+    if isinstance(hint, TypeVar) or hint in (Any, object) or _journal_mark(hint) not in (None, "document"):
         return True
     if isinstance(hint, type) and issubclass(hint, Struct):
         if hint in seen:

@@ -319,11 +319,11 @@ def _meta_object(meta: RawJson, token: RawJson) -> bytes:
 
 def split_cancelled(params: RawJson) -> tuple[RawJson | None, str]:
     """The id of the request that a `notifications/cancelled` names and the reason; None and `""` if it has
-    none.
+    none. An id of more than `MAX_ID_BYTES` is none: no request has it.
     """
     found = _fields(params) or {}
     raw_id = found.get("requestId", b"")
-    is_id = raw_id[:1] == b'"' or raw_id[:1] in _FIRST_OF_NUMBER
+    is_id = len(raw_id) <= MAX_ID_BYTES and (raw_id[:1] == b'"' or raw_id[:1] in _FIRST_OF_NUMBER)
     return RawJson(raw_id) if is_id else None, key_text(found.get("reason", b"")) or ""
 
 

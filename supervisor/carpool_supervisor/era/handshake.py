@@ -28,6 +28,7 @@ from carpool_protocol.wire.jsonrpc import (
     request_line,
 )
 from carpool_protocol.wire.lines import OverlongLine
+from carpool_protocol.wire.log_levels import known_level
 from carpool_protocol.wire.params import ParamsError, call_params, meta_params, split_progress
 from carpool_protocol.wire.request_targets import with_target
 from carpool_protocol.wire.result_repair import repair_error, repair_tool_result, slug_in
@@ -332,7 +333,8 @@ class HandshakeAdapter:
         elif message.method in CHANGED:
             self._greeting.lists_changed(CHANGED[message.method])
         elif message.method == "notifications/message":
-            self._events.append(ServerLogged(self._instance, text_of(params, "level") or "", message.params))
+            level = known_level(text_of(params, "level"))
+            self._events.append(ServerLogged(self._instance, level, message.params))
         elif message.method == "notifications/resources/updated":
             uri = text_of(params, "uri")
             if uri is not None:

@@ -186,7 +186,7 @@ class ServerRequests:
                 self._decoded.events.append(ServerCancelledAsk(self._instance, ask, reason))
         elif message.method == "notifications/elicitation/complete":
             elicitation = text_of(message.params or EMPTY_OBJECT, "elicitationId")
-            if elicitation is not None:
+            if elicitation is not None and len(elicitation) <= MAX_ELICITATION_CHARS:
                 self._decoded.events.append(ElicitationCompleted(self._instance, elicitation, message.params))
         else:
             return False

@@ -30,6 +30,7 @@ from carpool_protocol.wire.jsonrpc import (
     request_line,
 )
 from carpool_protocol.wire.lines import OverlongLine
+from carpool_protocol.wire.log_levels import known_level
 from carpool_protocol.wire.params import ParamsError, call_params, meta_params, split_progress
 from carpool_protocol.wire.request_targets import with_target
 from carpool_protocol.wire.result_repair import repair_error, repair_tool_result
@@ -321,7 +322,7 @@ class StatelessAdapter:
                 told = self._rounds.total_progress(wire, parts[1])
                 self._decoded.events.append(ServerProgressed(self._instance, wire, told))
         elif method == "notifications/message":
-            level = text_of(params, "level") or ""
+            level = known_level(text_of(params, "level"))
             self._decoded.events.append(ServerLogged(self._instance, level, message.params))
         elif method == "notifications/subscriptions/acknowledged":
             if self._subscriptions.acknowledged(params):

@@ -20,14 +20,17 @@ from carpool_protocol.link.messages import (
     Call,
     CallAnswered,
     CancelCall,
+    Catalog,
+    Document,
     Name,
+    Offer,
     Payload,
     Policy,
     PoolSpec,
     Secret,
     SetPools,
 )
-from carpool_protocol.machine.journal import Journal, load_journal, replay
+from carpool_protocol.machine.journal import MAX_DOCUMENT_BYTES, Journal, load_journal, replay
 from carpool_protocol.machine.journal_shapes import MAX_NAMES_CHARS, SMALL_BYTES, kept_bytes
 from carpool_protocol.machine.machine import Ticked
 
@@ -334,6 +337,59 @@ def test_bytes_of_texts_are_counted_as_memory_holds_them() -> None:
     assert kept_bytes(Named("n" * 1000, "c" * 24, ("a:b",))) == 1027
     for wide, each in (("\N{GREEK CAPITAL LETTER DELTA}", 2), ("\N{GRINNING FACE}", 4)):
         assert each * 1000 <= kept_bytes(Named("n" * 999 + wide)) < each * 1000 + 8
+
+
+class Described(Struct, frozen=True):
+    """An event with documents further down, beside a payload."""
+
+    about: Document
+    kept: dict[PoolKey, Catalog] = {}
+    params: Payload = RawJson(b"")
+
+
+def catalog(size_bytes: int) -> Catalog:
+    tools = [Offer(f"tool{at}", RawJson(bytes(size_bytes // 8))) for at in range(8)]
+    return Catalog(PoolKey("s:1"), tools, "", RawJson(b"{}"), RawJson(b"{}"), "")
+
+
+def described(size_bytes: int) -> Described:
+    return Described(RawJson(b"{}"), {PoolKey("s:1"): catalog(size_bytes)}, RawJson(bytes(SMALL_BYTES)))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        lambda size: (catalog(size), []),
+        lambda size: (Plain(SessionId("s"), 1), [catalog(size)]),
+        lambda size: (Plain(SessionId("s"), 1), [CancelCall(CallId(1), "x" * SMALL_BYTES), catalog(size)]),
+        lambda size: (described(size), []),
+    ],
+    ids=["an event", "an effect", "an effect beside a long text", "further down in an event"],
+)
+def test_the_oldest_entries_leave_the_ring_for_documents_over_its_limit(entry: Any) -> None:
+    journal = Journal()
+    journal.record(0.0, Plain(SessionId("first"), 0), [])
+    for now in range(1, 9):
+        journal.record(float(now), *entry(MAX_DOCUMENT_BYTES // 4))
+    assert 6 <= journal.entries()[0].seq <= 7, "four with a little more each are too many"
+    journal.record(9.0, *entry(2 * MAX_DOCUMENT_BYTES))
+    assert [each.seq for each in journal.entries()] == [9], "the newest one stays"
+    journal.record(10.0, *entry(MAX_DOCUMENT_BYTES // 4))
+    journal.record(11.0, Plain(SessionId("last"), 0), [])
+    assert [each.seq for each in journal.entries()] == [10, 11]
+
+
+def test_documents_that_have_left_the_ring_take_no_room_of_others() -> None:
+    journal = Journal(2)
+    for now in range(9):
+        journal.record(float(now), catalog(MAX_DOCUMENT_BYTES // 4), [])
+    assert [each.seq for each in journal.entries()] == [7, 8]
+
+
+def test_small_documents_stay_in_a_dump() -> None:
+    journal = Journal()
+    journal.record(0.0, catalog(800), [])
+    assert load_journal(journal.dump(), [Catalog]) == [(0.0, catalog(800))]
 
 
 class Spoke(Struct, frozen=True):

@@ -274,6 +274,8 @@ def test_other_requests_keep_their_name_in_the_rest() -> None:
         (b'{"requestId":-1.0,"reason":7}', (b"-1.0", "")),
         (b'{"requestId":"\\ud83d","reason":"\\ud83d"}', (b'"\\ud83d"', "")),
         (b'{"requestId":null}', (None, "")),
+        (b'{"requestId":"%b"}' % (b"x" * 1022), (b'"%b"' % (b"x" * 1022), "")),
+        (b'{"requestId":"%b"}' % (b"x" * 1023), (None, "")),
         (b'{"requestId":[5]}', (None, "")),
         (b"{}", (None, "")),
         (b"[]", (None, "")),

@@ -2,6 +2,8 @@
 
 import pytest
 
+from carpool_protocol.machine.journal import Journal
+from carpool_protocol.machine.journal_shapes import MAX_NAMES_CHARS, kept_bytes
 from carpool_protocol.wire.jsonrpc import InvalidLine, decode
 from carpool_protocol.wire.lines import OverlongLine
 from carpool_supervisor.core.model.events import (
@@ -12,7 +14,7 @@ from carpool_supervisor.core.model.events import (
 )
 from carpool_supervisor.era.line_sizes import MAX_LINE_BYTES, MAX_NOTIFICATION_BYTES, overlong
 from tests.behaviours import behaviour
-from tests.supervisor.era.test_costly_lines import read
+from tests.supervisor.era.test_costly_lines import ASK, ELICITATION, ERROR, LINES, NOTICE, SAMPLING, read
 
 ERAS = ["handshake", "stateless"]
 DISGUISES = [b'"result":null,', b'"result":0,"result":null,']
@@ -77,3 +79,34 @@ def test_a_request_that_begins_as_a_result_is_refused(era: str, hidden: bytes) -
 
 def told(era: str, line: bytes) -> list[OwnEvent]:
     return read(era, line)[0]
+
+
+LONG = '"\U0001f600{}"'.format("x" * 200_000).encode()
+"""A text that takes four bytes of memory for each of its characters."""
+ID = "\U0001f600".encode() + b"x" * 1000
+IDS = b",".join(b'{"elicitationId":"%b%d"}' % (ID, at) for at in range(100))
+NAMES: dict[str, bytes] = {
+    **LINES,
+    "level": NOTICE % (b"message", b'"level":%b,"data":1'),
+    "cancelled ask": NOTICE % (b"cancelled", b'"requestId":%b'),
+    "ended elicitation": NOTICE % (b"elicitation/complete", b'"elicitationId":%b'),
+    "asked elicitation": ASK % (ELICITATION, b'"mode":"url","url":"u","message":"a","elicitationId":%b'),
+    "task": NOTICE % (b"tasks/status", b'"taskId":%b,"status":"working"'),
+    "task of this era": NOTICE % (b"tasks", b'"taskId":%b,"status":"working"'),
+    "related task": ASK
+    % (SAMPLING, b'"messages":[],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":%b}}'),
+    "trace": ASK % (SAMPLING, b'"messages":[],"_meta":{"traceparent":%b}'),
+    "token": ASK % (SAMPLING, b'"messages":[],"_meta":{"progressToken":%b}'),
+    "updated": NOTICE % (b"resources/updated", b'"uri":%b'),
+    "ids of URLs": ERROR % (b"-32042", b'"elicitations":[%b]' % IDS),
+}
+
+
+@behaviour("lines:no-result-no-room")
+@pytest.mark.parametrize("line", NAMES.values(), ids=NAMES)
+@pytest.mark.parametrize("era", ERAS)
+def test_a_journal_keeps_little_of_a_line_with_a_long_name(era: str, line: bytes) -> None:
+    journal = Journal()
+    for event in read(era, line.replace(b"%b", LONG))[0]:
+        journal.record(0.0, event, [])
+    assert sum(kept_bytes(event) for _, event, _ in journal._ring) < 5 * MAX_NAMES_CHARS

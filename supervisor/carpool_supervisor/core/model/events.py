@@ -226,7 +226,7 @@ class UrlElicitationRequired(SupervisorEvent, frozen=True):
 
     instance: InstanceId
     wire: WireId
-    elicitations: tuple[str, ...]
+    elicitations: tuple[Name, ...]
     """The elicitation ids."""
     urls: tuple[Payload, ...] = ()
     """The elicitations as the server wrote them."""

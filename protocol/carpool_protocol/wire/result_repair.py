@@ -159,6 +159,15 @@ def _repaired(result: RawJson, *, needs_content: bool) -> tuple[RawJson, str | N
     return _without_content(result, form)
 
 
+def no_object(result: RawJson) -> str:
+    """The sentence on a result that is no object, if it is of a method other than `tools/call`; empty: it is
+    one. Clients drop an answer with such a result, and wait.
+    """
+    if result[:1] == b"{":
+        return ""
+    return f"The result was {_KINDS.get(result[:1], 'a number')}, not an object."
+
+
 def is_failed_result(result: RawJson) -> bool:
     """True if a `tools/call` result says `isError: true` (MCP, server/tools, "Error Handling").
 

@@ -31,7 +31,7 @@ from carpool_protocol.wire.lines import OverlongLine
 from carpool_protocol.wire.log_levels import known_level
 from carpool_protocol.wire.params import ParamsError, call_params, meta_params, split_progress
 from carpool_protocol.wire.request_targets import with_target
-from carpool_protocol.wire.result_repair import repair_error, repair_tool_result, slug_in
+from carpool_protocol.wire.result_repair import no_object, repair_error, repair_tool_result, slug_in
 from carpool_supervisor.core.model.events import (
     AnswerUnreadable,
     OwnEvent,
@@ -272,6 +272,9 @@ class HandshakeAdapter:
             return
         if self._others and wire_id in self._others:
             self._others.remove(wire_id)
+            if text := no_object(result):
+                self._events.append(AnswerUnreadable(self._instance, wire_id, "bad_answer", text))
+                return
         elif self._dropped and wire_id in self._dropped:
             del self._dropped[wire_id]
         else:

@@ -33,7 +33,7 @@ from carpool_protocol.wire.lines import OverlongLine
 from carpool_protocol.wire.log_levels import known_level
 from carpool_protocol.wire.params import ParamsError, call_params, meta_params, split_progress
 from carpool_protocol.wire.request_targets import with_target
-from carpool_protocol.wire.result_repair import repair_error, repair_tool_result
+from carpool_protocol.wire.result_repair import no_object, repair_error, repair_tool_result
 from carpool_supervisor.core.model.events import (
     AnswerUnreadable,
     OwnEvent,
@@ -281,6 +281,9 @@ class StatelessAdapter:
                 return
             if note is not None:
                 self._reject_line(f"answered against the protocol: {note}")
+        elif text := no_object(result):
+            self._unreadable(wire_id, text)
+            return
         # A result that depends on an agent's input must not be cached (server/utilities/caching).
         hint = read_cache_hint(whole) if method == "resources/read" and first else NO_HINT
         self._decoded.events.append(

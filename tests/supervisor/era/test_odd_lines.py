@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from carpool_protocol.ids import ABSENT, CallId, RawJson, SessionId, WireId
+from carpool_protocol.link.messages import Call
 from carpool_protocol.wire.jsonrpc import MAX_ID_BYTES
 from carpool_supervisor.core.model.events import (
     AnswerUnreadable,
@@ -14,6 +16,8 @@ from carpool_supervisor.core.model.events import (
 )
 from carpool_supervisor.era.odd_lines import BATCH_VERSION, MAX_BATCH
 from tests.behaviours import behaviour
+from tests.supervisor.era.test_costly_lines import ERAS as ADAPTERS
+from tests.supervisor.era.test_costly_lines import KEY, ME
 from tests.supervisor.era.test_handshake import HandshakeRig, line
 from tests.supervisor.era.test_stateless import StatelessAdapterRig
 
@@ -44,6 +48,23 @@ def test_a_line_without_the_version_of_json_rpc_ends_no_call_and_gets_no_answer(
     events, out = serving(era).say(text, line(id=7, result={"content": [], "resultType": "complete"}))
     assert [type(event) for event in events] == [ServerLineRejected, ServerAnswered]
     assert out == []
+
+
+@behaviour("answers:repaired")
+@pytest.mark.parametrize("era", ["handshake", "stateless"])
+@pytest.mark.parametrize("method", ["prompts/get", "resources/read", "completion/complete"])
+@pytest.mark.parametrize(
+    ("result", "what"), [(5, "a number"), (None, "null"), ([], "an array"), ("x", "a string")]
+)
+def test_a_result_that_is_no_object_ends_its_call(result: object, what: str, method: str, era: str) -> None:
+    adapter = ADAPTERS[era]()
+    call = Call(CallId(1), KEY, SessionId("s"), method, "t", RawJson(b"{}"), ABSENT, wants_progress=False)
+    adapter.call_line(WireId(5), call)
+    [event], _ = adapter.feed([line(id=5, result=result)])
+    assert event == AnswerUnreadable(ME, WireId(5), "bad_answer", f"The result was {what}, not an object.")
+    adapter.call_line(WireId(6), call)
+    [event], _ = adapter.feed([line(id=6, result={"x": 1})])
+    assert isinstance(event, ServerAnswered)
 
 
 @behaviour("lines:bad-bytes")

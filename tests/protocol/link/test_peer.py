@@ -255,6 +255,16 @@ def test_forgetting_a_peer_does_not_take_back_a_greeting() -> None:
     assert carry(at_broker, at_sup) == [PeerUp(hello(BROKER, "b1"))]
 
 
+def test_a_connection_that_is_replaced_before_its_greeting_leaves_brings_one_greeting() -> None:
+    at_broker, at_sup = peers()
+    at_broker.connection_opened()
+    at_broker.connection_opened()
+    assert len(carry(at_broker, at_sup)) == 1
+    assert carry(at_sup, at_broker) == [PeerUp(hello(SUP, "s1"))]
+    at_sup.send(answered(1, 10))
+    assert carry(at_sup, at_broker) == [answered(1, 10)]
+
+
 def test_a_message_for_later_makes_no_burst_and_leaves_before_the_next_message() -> None:
     _, at_sup = greeted()
     later = CallAtNode(CallId(1), "alpha")

@@ -85,7 +85,6 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
         "broker/builtin_tools/results.py": "broker/builtin_tools/test_search.py",
     },
     "It is a part of the registry, whose answers are tested as agents see them.": {
-        "broker/core/model/pagination.py": "broker/core/registry/test_registry.py",
         "broker/core/registry/names.py": "broker/core/registry/test_request_target.py",
         "broker/core/registry/pool_catalog.py": "broker/core/registry/test_registry.py",
         "broker/core/registry/view.py": "broker/core/registry/test_registry.py",

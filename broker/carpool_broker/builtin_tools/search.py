@@ -13,6 +13,7 @@ turn it is (`answer_queue`).
 import re
 import weakref
 from collections.abc import Collection, Mapping, Sequence
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 import msgspec
@@ -33,6 +34,8 @@ The rest says how to call a tool rather than what it does, and BM25 ranks long t
 """
 MAX_INDICES: Final = 4
 """Indices that are kept: one for each profile that searches."""
+MAX_INDEXED_BYTES: Final = 64 * 1024 * 1024
+"""The most bytes of all definitions in the earlier ones of these: they may be of lists that have changed."""
 INDEX_BATCH_TOOLS: Final = 64
 """Tools that are indexed at once while other events wait: 2 to 5 ms."""
 TOOLS_AT_ONCE: Final = 256
@@ -183,9 +186,15 @@ class ToolSearch:
                 return index
         # Most texts of a changed list, or of another profile's list, are in another index already.
         seen = {said: rows for index in self._indices for said, rows in index.seen.items()}
-        for index in self._indices[MAX_INDICES - 1 :]:
+        kept, left_bytes = 0, MAX_INDEXED_BYTES
+        for index in self._indices[: MAX_INDICES - 1]:
+            left_bytes -= index.size_bytes
+            if left_bytes < 0:
+                break
+            kept += 1
+        for index in self._indices[kept:]:
             index.close()
-        del self._indices[MAX_INDICES - 1 :]
+        del self._indices[kept:]
         self._indices.insert(0, _Index(tools, tags, seen))
         return self._indices[0]
 
@@ -205,7 +214,7 @@ class _Index:
         self,
         tools: tuple[ViewTool, ...],
         tags: Mapping[ServerName, Sequence[str]],
-        seen: Mapping[RawJson, _IndexRow],
+        seen: Mapping[bytes, _IndexRow],
     ) -> None:
         """An empty index of these tools. `seen`: `seen` of other indices."""
         try:
@@ -214,6 +223,7 @@ class _Index:
             raise CannotSearchError from error
 
         self.tools = tools
+        self.size_bytes = sum(tool.max_bytes for tool in tools)
         self.tags = dict(tags)
         self._names: dict[str, int] = {}
         self._rows: sqlite3.Connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -223,8 +233,8 @@ class _Index:
             self._rows.execute(_TABLE)
         except sqlite3.OperationalError as error:
             raise CannotSearchError from error
-        self.seen: dict[RawJson, _IndexRow] = {}
-        """The indexed words of each definition."""
+        self.seen: dict[bytes, _IndexRow] = {}
+        """The indexed words of each definition, by its digest."""
         self._seen_before = seen
         self._labels = {
             server: (_index_words(server), _index_words(" ".join(self.tags.get(server, ()))))
@@ -255,8 +265,9 @@ class _Index:
             self._names.setdefault(tool.qualified.lower(), number)
             self._names.setdefault(tool.tool.lower(), number)
             definition = tool.definition  # rewritten each time
-            said = self._seen_before.get(definition) or _index_row(definition)
-            self.seen[definition] = said
+            digest = blake2b(definition, digest_size=16).digest()
+            said = self._seen_before.get(digest) or _index_row(definition)
+            self.seen[digest] = said
             server, tags = self._labels[tool.server]
             rows.append((number, _index_words(tool.tool), server, *said, tags))  # in the order of `COLUMNS`
         self._rows.executemany(_INSERT, rows)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from carpool_broker.builtin_tools import search
 from carpool_broker.builtin_tools.results import as_builtin_result, builtin_result, is_search
 from carpool_broker.builtin_tools.search import (
     MAX_INDICES,
@@ -135,6 +136,18 @@ def test_an_index_is_made_once_for_the_tools_of_a_view_and_few_are_kept() -> Non
     assert len(finder._indices) == MAX_INDICES
     assert index not in finder._indices
     assert finder.find(TOOLS[:1], {}, "read file", 5).tools == []
+
+
+def test_indices_of_long_lists_that_are_not_searched_any_more_are_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search, "MAX_INDEXED_BYTES", 2 * sum(tool.max_bytes for tool in TOOLS))
+    finder = ToolSearch()
+    for version in range(MAX_INDICES):
+        found = finder.find((*TOOLS,), {ServerName("hub"): [f"v{version}"]}, "file", 5)
+        assert found.tools
+    assert [index.tags[ServerName("hub")] for index in finder._indices] == [["v3"], ["v2"], ["v1"]]
+    assert not any(len(each) > 16 for each in finder._indices[0].seen)
 
 
 def test_a_python_without_the_index_says_so_and_lists_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

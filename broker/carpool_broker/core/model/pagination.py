@@ -11,7 +11,7 @@ Knows nothing of: what is in a list, scopes, when a list changes.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, Literal, Protocol, TypeVar, get_args
+from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +28,8 @@ MAX_KEPT_ENTRIES: Final = 100_000
 """The most entries of all earlier versions together, but the last one is kept whatever its length is: each
 version of a list that changes completely is as large as the list.
 """
+MAX_KEPT_BYTES: Final = 32 * 1024 * 1024
+"""The same for the bytes of their definitions."""
 
 Family = Literal["tools", "prompts", "resources", "templates"]
 FAMILIES: Final[tuple[Family, ...]] = get_args(Family)
@@ -114,12 +116,32 @@ class Paging(Struct, frozen=True):
     page_bytes: int = PAGE_BYTES
     kept_versions: int = MAX_KEPT_VERSIONS
     kept_entries: int = MAX_KEPT_ENTRIES
+    kept_bytes: int = MAX_KEPT_BYTES
+
+
+class PageCuts(NamedTuple):
+    """How a list is cut into pages."""
+
+    starts: tuple[int, ...]
+    """The place of the first entry of each page."""
+    size_bytes: int
+    """As many the definitions of the whole list have at most."""
 
 
 class ListVersion(Generic[E]):
     """One version of one list of a scope."""
 
-    __slots__ = ("_first", "_head", "_mark", "_pages", "_starts", "entries", "ordinal", "version")
+    __slots__ = (
+        "_first",
+        "_head",
+        "_mark",
+        "_pages",
+        "_starts",
+        "entries",
+        "ordinal",
+        "size_bytes",
+        "version",
+    )
 
     def __init__(
         self,
@@ -129,9 +151,9 @@ class ListVersion(Generic[E]):
         version: int,
         ordinal: int,
         paging: Paging,
-        starts: tuple[int, ...] | None = None,
+        cuts: PageCuts | None = None,
     ) -> None:
-        """`ordinal` counts the versions of one list of one scope; `starts`: of its pages, where they are
+        """`ordinal` counts the versions of one list of one scope; `cuts`: how it is cut, where that is
         known.
         """
         self.entries = entries
@@ -139,7 +161,8 @@ class ListVersion(Generic[E]):
         self.ordinal = ordinal
         self._head = _HEADS[family]
         self._mark = paging.mark
-        self._starts = starts or slices.run_all_slices(page_starts(family, entries, paging))
+        cuts = cuts or slices.run_all_slices(cut_pages(family, entries, paging))
+        self._starts, self.size_bytes = cuts
         self._pages: dict[tuple[str, Edit | None], ListPage] = {}
         self._first: dict[Edit | None, ListPage] = {}
 
@@ -164,6 +187,11 @@ class ListVersion(Generic[E]):
                     page = self._pages[cursor, edit] = self._encode(number, edit)
         return page
 
+    def forget_pages(self) -> None:
+        """Free the encoded pages; one that is still asked for is encoded again."""
+        self._pages.clear()
+        self._first.clear()
+
     def _cursor(self, start: int) -> str:
         return f"{self._mark}{self.version}.{start}"
 
@@ -181,11 +209,11 @@ class ListVersion(Generic[E]):
         return ListPage(RawJson(body + b'],"nextCursor":' + msgspec.json.encode(cursor) + b"}"), cursor)
 
 
-def page_starts(family: Family, entries: Sequence[Listable], paging: Paging) -> slices.Steps[tuple[int, ...]]:
-    """Where pages begin: as few as the limits allow; an entry larger than a page has one to itself."""
+def cut_pages(family: Family, entries: Sequence[Listable], paging: Paging) -> slices.Steps[PageCuts]:
+    """Cut a list into as few pages as the limits allow; an entry larger than a page has one to itself."""
     starts = [0]
     room_bytes = paging.page_bytes - len(_HEADS[family]) - _CURSOR_ROOM_BYTES
-    used_bytes = 0
+    used_bytes = size_bytes = 0
     step = slices.STEP_ENTRIES
     for index, entry in enumerate(entries):
         if not (index + 1) % step:
@@ -194,9 +222,10 @@ def page_starts(family: Family, entries: Sequence[Listable], paging: Paging) -> 
         is_full = index - starts[-1] >= paging.page_entries or used_bytes + entry_bytes > room_bytes
         if index > starts[-1] and is_full:
             starts.append(index)
+            size_bytes += used_bytes
             used_bytes = 0
         used_bytes += entry_bytes
-    return tuple(starts)
+    return PageCuts(tuple(starts), size_bytes + used_bytes)
 
 
 class ListVersions(Generic[E]):
@@ -218,35 +247,37 @@ class ListVersions(Generic[E]):
         paging: Paging,
         entries: tuple[E, ...],
         version: int,
-        starts: tuple[int, ...] | None = None,
+        cuts: PageCuts | None = None,
     ) -> "ListVersions[E]":
         """The first version of a list."""
-        first = ListVersion(family, entries, version=version, ordinal=1, paging=paging, starts=starts)
+        first = ListVersion(family, entries, version=version, ordinal=1, paging=paging, cuts=cuts)
         return cls(family, paging, [first])
 
     def with_new_version(
-        self, entries: tuple[E, ...], version: int, starts: tuple[int, ...] | None = None
+        self, entries: tuple[E, ...], version: int, cuts: PageCuts | None = None
     ) -> "ListVersions[E]":
         """The list with a new present version; keeps recent earlier ones that have a second page, of long
         lists fewer.
         """
         ordinal = self.present.ordinal + 1
         present = ListVersion(
-            self.family, entries, version=version, ordinal=ordinal, paging=self._paging, starts=starts
+            self.family, entries, version=version, ordinal=ordinal, paging=self._paging, cuts=cuts
         )
+        self.present.forget_pages()
         kept: list[ListVersion[E]] = []
-        left_entries = self._paging.kept_entries
+        left_entries, left_bytes = self._paging.kept_entries, self._paging.kept_bytes
         for listing in self.listings:
             if not listing.is_paged or ordinal - listing.ordinal >= self._paging.kept_versions:
                 continue
             left_entries -= len(listing.entries)
-            if kept and left_entries < 0:
+            left_bytes -= listing.size_bytes
+            if kept and (left_entries < 0 or left_bytes < 0):
                 break
             kept.append(listing)
         return ListVersions(self.family, self._paging, [present, *kept])
 
     def with_same_entries(
-        self, entries: tuple[E, ...], starts: tuple[int, ...] | None = None
+        self, entries: tuple[E, ...], cuts: PageCuts | None = None
     ) -> "ListVersions[E] | None":
         """The same versions with `entries` behind the present one; None if agents would read another list."""
         if self.present.entries == entries:
@@ -260,7 +291,7 @@ class ListVersions(Generic[E]):
             version=same.version,
             ordinal=same.ordinal,
             paging=self._paging,
-            starts=starts,
+            cuts=cuts,
         )
         return ListVersions(self.family, self._paging, [present, *self.listings[1:]])
 
@@ -285,6 +316,7 @@ class ListVersions(Generic[E]):
         assert len(self.listings) <= kept_versions
         earlier = self.listings[1:]
         assert len(earlier) < 2 or sum(len(each.entries) for each in earlier) <= self._paging.kept_entries
+        assert len(earlier) < 2 or sum(each.size_bytes for each in earlier) <= self._paging.kept_bytes
         for newer, older in zip(self.listings, self.listings[1:], strict=False):
             assert newer.version > older.version
             assert newer.ordinal > older.ordinal

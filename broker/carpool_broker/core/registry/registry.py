@@ -6,7 +6,7 @@ version. A view is replaced, never changed; sessions and pages keep the value th
 
 Invariants (`check`): a scope has a view exactly while somebody retains it; the view is what its catalogs
 say; versions are unique and grow, and a change of one list leaves the versions of the others alone; a cursor
-outlives `kept_versions` - 1 changes of its list, of a long list as many as `kept_entries` allow.
+outlives `kept_versions` - 1 changes of its list, of a long list as many as `Paging` allows.
 
 Knows nothing of: sessions (they hold scopes), why a pool is hidden, instances, the link, how a view is made
 (`view_builder`).

@@ -22,9 +22,10 @@ from carpool_broker.core.model.pagination import (
     Family,
     Listable,
     ListVersions,
+    PageCuts,
     Paging,
+    cut_pages,
     look_equal,
-    page_starts,
 )
 from carpool_broker.core.model.scope import Scope, ScopeEntry
 from carpool_broker.core.registry.approvals import INSTRUCTIONS, HeldReason
@@ -110,12 +111,12 @@ def make_view(
         family: Family,
         before: ListVersions[E] | None,
         entries: tuple[E, ...],
-        starts: tuple[int, ...] | None = None,
+        cuts: PageCuts | None = None,
     ) -> ListVersions[E]:
         if before is None:
-            return ListVersions.begin(family, paging, entries, next_version(), starts)
-        return before.with_same_entries(entries, starts) or before.with_new_version(
-            entries, next_version(), starts
+            return ListVersions.begin(family, paging, entries, next_version(), cuts)
+        return before.with_same_entries(entries, cuts) or before.with_new_version(
+            entries, next_version(), cuts
         )
 
     def listed(
@@ -126,9 +127,9 @@ def make_view(
             there += [it for it in some if it.key not in hidden]
             yield len(some) // 8
         entries = tuple(there)
-        starts = yield from page_starts(family, entries, paging)
+        cuts = yield from cut_pages(family, entries, paging)
         yield len(entries) // 8
-        return versioned(family, before, entries, starts)
+        return versioned(family, before, entries, cuts)
 
     held: Mapping[Tool, HeldReason] = yield from held_tools(known, scope, stock)
     if former is not None and former.held_tools == held:
@@ -157,8 +158,8 @@ def make_view(
         # Where tools are found and not listed, the list is the same whatever servers come and go.
         shown: tuple[ViewTool | BuiltinTool, ...] = (*own.values(), *(() if scope.search else tools))
         yield len(shown) // 2
-        starts = yield from page_starts("tools", shown, paging)
-        tool_list = versioned("tools", None if former is None else former.lists[0], shown, starts)
+        cuts = yield from cut_pages("tools", shown, paging)
+        tool_list = versioned("tools", None if former is None else former.lists[0], shown, cuts)
         yield len(shown) // 2
     else:
         tool_names, tools, own, tool_list = (

@@ -55,6 +55,10 @@ _KNOWN: Final = frozenset(
     )
 )
 """The keys of a tool and of its schemas that agents act on."""
+_KNOWN_BYTES: Final = 8192
+"""A longer definition is judged again each time: the cache is bounded by number, and a server may change long
+definitions all the time.
+"""
 _FOLDED: Final = {key.casefold(): key for key in _KNOWN}
 _AMBIGUOUS: Final = "two readers of JSON can read it differently: "
 """The beginning of the canonical form of such a definition."""
@@ -175,11 +179,18 @@ class Approvals:
         self._emit(SaveApprovals(pin))
 
 
-@lru_cache(1024)
 def approval_digest(definition: RawJson) -> Definition:
     """Return the digest and the text that an approval of this definition keeps."""
+    return (_known_digest if len(definition) <= _KNOWN_BYTES else _approval_digest)(definition)
+
+
+def _approval_digest(definition: RawJson) -> Definition:
     text = canonical_definition(definition)
     return Definition(hashlib.sha256(text.encode()).hexdigest(), text)
+
+
+_known_digest = lru_cache(1024)(_approval_digest)
+"""Several pools of one server offer the same definitions."""
 
 
 def canonical_definition(definition: RawJson) -> str:

@@ -21,6 +21,10 @@ from msgspec import Struct
 MAX_URI_CHARS: Final = 4096
 """A longer URI matches no template, because the test would cost too much."""
 MAX_TEMPLATE_CHARS: Final = 4096
+_KNOWN_CHARS: Final = 512
+"""A longer template is parsed each time: the cache is bounded by number, and a server may change long ones
+all the time.
+"""
 MAX_EXPRESSIONS: Final = 16
 
 _expression = re.compile(r"\{([+#./;?&]?)([^{}]*)\}")
@@ -57,11 +61,14 @@ class UriTemplate(Struct, frozen=True):
         return spans[-1][1] == len(uri)
 
 
-@lru_cache(maxsize=4096)
 def parse_template(template: str) -> UriTemplate | None:
     """Return the template; None if it is malformed or too large, so that it matches nothing."""
     if len(template) > MAX_TEMPLATE_CHARS:
         return None
+    return (_known_template if len(template) <= _KNOWN_CHARS else _parse_template)(template)
+
+
+def _parse_template(template: str) -> UriTemplate | None:
     parts: list[str | _Expression] = []
     pos = 0
     for found in _expression.finditer(template):
@@ -79,6 +86,9 @@ def parse_template(template: str) -> UriTemplate | None:
     if sum(not isinstance(part, str) for part in parts) > MAX_EXPRESSIONS:
         return None
     return UriTemplate(tuple(parts))
+
+
+_known_template = lru_cache(maxsize=4096)(_parse_template)
 
 
 def _gap(operator: str, names: str) -> _Expression:

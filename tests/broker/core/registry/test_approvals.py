@@ -1,6 +1,7 @@
 """Pinned servers: what is held back, for every spelling, until it is approved."""
 
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -614,3 +615,10 @@ def test_what_somebody_approves_between_two_slices_of_the_first_catalog_stays() 
     assert approved is not None
     assert list(approved.tools) == ["t0"]
     assert slices.run_all_slices(approvals.held_tools(PIN, other, {})) == {}
+
+
+def test_long_definitions_are_not_kept() -> None:
+    long = definition("t", "x" * 10_000)
+    before = sys.getrefcount(long)
+    assert approval_digest(long).text
+    assert sys.getrefcount(long) == before

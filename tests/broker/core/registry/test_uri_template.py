@@ -1,11 +1,20 @@
 """Which URIs can come from a template (RFC 6570)."""
 
+import sys
+
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
 from carpool_broker.core.registry.uri_template import MAX_EXPRESSIONS, MAX_URI_CHARS, parse_template
+
+
+def test_long_templates_are_not_kept() -> None:
+    template = "x://{id}/" + "y" * 1000
+    before = sys.getrefcount(template)
+    assert parse_template(template) is not None
+    assert sys.getrefcount(template) == before
 
 
 def matches(template: str, uri: str) -> bool:

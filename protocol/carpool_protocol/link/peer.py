@@ -160,8 +160,9 @@ class Peer:
     # --- facts of the transport --------------------------------------------------------------------------
 
     def connection_opened(self) -> list[LinkEvent]:
-        """A new connection was made (only the listening end notices): greet, and start over. An unsent greeting
-        of the connection before would be a second one on this.
+        """A new connection was made (only the listening end notices): greet, and start over.
+
+        An unsent greeting of the connection before would be a second one on this.
         """
         events = self._go_down(f"{self.name} connected anew")
         self._greetings = []

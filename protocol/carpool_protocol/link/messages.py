@@ -48,10 +48,12 @@ Name = Annotated[str, Meta(extra={"journal": "name"})]
 """A name or URI of any length that an agent or a server wrote: a journal cuts a long one."""
 
 Document = Annotated[RawJson, Meta(extra={"journal": "document"})]
-"""What a server offers. A replay needs it, so a journal keeps it whole, and all of them within a bound."""
+"""A description that a server gives of itself or of what it offers. A journal keeps it whole, because a
+replay needs it, and bounds the memory of all documents together.
+"""
 
 DocumentText = Annotated[str, Meta(extra={"journal": "document"})]
-"""The same as a text."""
+"""A document that is a text."""
 
 Delivered = Literal["no", "maybe"]
 """Says if a server can have seen the call. `no`: it was never written. `maybe`: it was, with unknown

@@ -83,6 +83,7 @@ class Journal:
         for effect in effects:
             keep = keepers[type(effect)]
             if keep is not None and keep(effect) is not effect:
+                # The documents of the effects before this one are counted twice: less is kept, never more.
                 effects = [each if (keep := keepers[type(each)]) is None else keep(each) for each in effects]
                 break
         self._ring.append((now, event, effects))

@@ -1,7 +1,7 @@
 """Lists in pages: one version of one list, and the versions whose cursors still count.
 
 Owns pages and cursors (rule 18). Everything here is immutable to its users; pages are encoded on first use,
-once for all agents that are to see the same bytes.
+once for all agents that are to see the same bytes. A version that is replaced frees its encoded pages.
 
 Invariants: a cursor continues the very list it was given out with, or is refused; it names the beginning of a
 page, so nobody can have other pages built. Versions are unique within a registry, over all families, so

@@ -1,30 +1,19 @@
 """The versions of a list whose cursors count: what they keep alive."""
 
 import pytest
-from msgspec import Struct
 
 from carpool_broker.core.model.pagination import BadCursor, ListPage, ListVersions, Paging
-from carpool_protocol.ids import RawJson
+from carpool_broker.core.registry.pool_catalog import ViewPrompt
+from carpool_protocol.ids import PoolKey, RawJson, ServerName
 from tests.behaviours import behaviour
 
 ENTRY_BYTES = 100
 PAGING = Paging(page_entries=5, kept_bytes=3 * 10 * (ENTRY_BYTES + 1))
 
 
-class PlainEntry(Struct, frozen=True):
-    definition: RawJson
-
-    @property
-    def fingerprint(self) -> object:
-        return self.definition
-
-    @property
-    def max_bytes(self) -> int:
-        return len(self.definition)
-
-
-def entries(number: int, size_bytes: int = ENTRY_BYTES) -> tuple[PlainEntry, ...]:
-    return tuple(PlainEntry(RawJson(b'"%*d"' % (size_bytes - 2, 10 * number + at))) for at in range(10))
+def entries(number: int, size_bytes: int = ENTRY_BYTES) -> tuple[ViewPrompt, ...]:
+    definitions = [RawJson(b'"%*d"' % (size_bytes - 2, 10 * number + at)) for at in range(10)]
+    return tuple(ViewPrompt("a__p", ServerName("a"), "p", PoolKey("a:1"), each) for each in definitions)
 
 
 @behaviour("pages:long-lists")
@@ -32,7 +21,7 @@ def entries(number: int, size_bytes: int = ENTRY_BYTES) -> tuple[PlainEntry, ...
 def test_the_earlier_versions_of_a_list_are_bounded_by_their_bytes_together(
     size_bytes: int, kept: int
 ) -> None:
-    versions = ListVersions.begin("tools", PAGING, entries(0, size_bytes), 1)
+    versions = ListVersions.begin("prompts", PAGING, entries(0, size_bytes), 1)
     cursors: list[str | None] = []
     for number in range(1, 12):
         page = versions.page(None)
@@ -46,7 +35,7 @@ def test_the_earlier_versions_of_a_list_are_bounded_by_their_bytes_together(
 
 @behaviour("pages:long-lists")
 def test_an_earlier_version_keeps_no_encoded_pages_and_shows_the_same_ones() -> None:
-    before = ListVersions.begin("tools", PAGING, entries(0), 1)
+    before = ListVersions.begin("prompts", PAGING, entries(0), 1)
     first = before.page(None)
     assert isinstance(first, ListPage)
     second = before.page(first.next_cursor)

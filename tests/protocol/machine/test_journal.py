@@ -384,6 +384,9 @@ def test_documents_that_have_left_the_ring_take_no_room_of_others() -> None:
     for now in range(9):
         journal.record(float(now), catalog(MAX_DOCUMENT_BYTES // 4), [])
     assert [each.seq for each in journal.entries()] == [7, 8]
+    for now in range(9, 99):
+        journal.record(float(now), catalog(80), [])
+    assert len(journal._documents) == 3, "the ring's, and one that has left it with the newest"
 
 
 def test_small_documents_stay_in_a_dump() -> None:
